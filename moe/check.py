@@ -1,6 +1,6 @@
 """Checks grouped_gemm_fp8, or grouped_gemm_nvfp4, against the exact reference: python -m moe.check [--format nvfp4]
 
-nvfp4: on Hopper with MXFP4 weights, too; mxfp4: these alone, of a Blackwell GPU.
+nvfp4: on Hopper with MXFP4 weights, too; mxfp4: these alone, by tokens in 8 bits (W4A8).
 
 On a Hopper or Blackwell GPU if there is one, else on an emulated one, where every access of memory and every order of
 events is checked, too. Each case runs under every config that the GPU's table has (moe.tuning).

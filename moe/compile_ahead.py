@@ -8,7 +8,7 @@ import torch
 from moe import batched, grouped_gemm, routed_experts, routers
 from moe.device import current_device, device_of
 from moe.fp4_layer import fp4_layer_of
-from moe.fp4_weights import HOPPER
+from moe.fp4_weights import HOPPER, is_e4m3
 from moe.kernels import assign
 from moe.kernels import batched as batch
 from moe.layer import activation_of, expectations, finalise_program, layer_of, routing_program
@@ -61,13 +61,15 @@ def of_experts(
     num_experts: int | None = None, hidden_dtype: torch.dtype = BF16, ids_dtype: torch.dtype = I32,
     gate_first: bool = False, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
     apply_router_weight_on_input: bool = False, packed: bool = False, biased: bool = False, mxfp4: bool = False,
+    activation: str | None = None,
 ) -> None:  # fmt: skip
     """Compile what moe.experts launches for T tokens, H, I and E local experts, k of num_experts a token.
 
     hidden_dtype: bf16 or e4m3. ids_dtype: of topk_ids, int32 or int64. packed: weights are NVFP4 or MXFP4; mxfp4:
-    these; biased: with biases. The others are moe.experts' own.
+    these; biased: with biases; activation: as of the pack_mxfp4 that packed them. The others are moe.experts' own.
     """
-    activation, packed = activation_of(gate_first, limit, alpha, shift), packed or mxfp4
+    swiglu, e4m3 = activation_of(gate_first, limit, alpha, shift), is_e4m3(activation)
+    packed = packed or mxfp4 or e4m3
     on_input = bool(apply_router_weight_on_input)
     tiles = mxfp4 or packed and device_of(device).capability == HOPPER
     for t in counts(tokens):
@@ -75,9 +77,9 @@ def of_experts(
         if not t:
             continue
         if packed:
-            layer = fp4_layer_of(device, sizes, activation, biased, mxfp4)
+            layer = fp4_layer_of(device, sizes, swiglu, biased, mxfp4, e4m3)
         else:
-            layer = layer_of(device, sizes, activation, hidden_dtype is BF16)
+            layer = layer_of(device, sizes, swiglu, hidden_dtype is BF16)
         rows = not on_input and layer.quantises_rows(t)
         wide, (_, own) = ids_dtype is routed_experts.I64, assign.grid_of(local)
         quantiser = layer.quantiser(t, on_input)

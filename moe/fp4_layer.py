@@ -4,6 +4,11 @@
 
     m_indptr, rows, hidden bf16 ─► permute ─► GEMM1, SwiGLU ─► c bf16 ─► GEMM2 ─► o ─► finalise
 
+`ByE4m3Layer`, on Hopper with MXFP4 weights that are packed for it. Tokens are rounded to e4m3 with a scale each where
+they are permuted, c in a launch of its own, as a row's scale is known when all of its tiles are.
+
+    m_indptr, rows, hidden bf16 ─► quantise ─► GEMM1, SwiGLU ─► c bf16 ─► quantise ─► GEMM2 ─► o ─► finalise
+
 `BlockScaledLayer`, on Blackwell. Tokens are rounded to NVFP4, or to MXFP8 if weights are MXFP4, by assign, which lists
 rows meanwhile; GEMM1 gathers them; c is rounded where it is made.
 
@@ -18,13 +23,13 @@ import torch
 from moe.device import device_of
 from moe.fp4_weights import BLACKWELL, HOPPER
 from moe.grouped_gemm import launcher
-from moe.grouped_gemm_fp4 import records_part
-from moe.kernels import assign, permute
+from moe.grouped_gemm_fp4 import records_part, token_program
+from moe.kernels import assign, permute, quantise_tokens
 from moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from moe.kernels.config import Activation, Config
 from moe.kernels.quantise_blocks import QuantiseBlocks
 from moe.layer import Layer, Space, permute_program
-from moe.problem import BF16, F32, I32, Inputs, Sizes
+from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from moe.scratch import Part
 from moe.tuning import sm90, sm100
 
@@ -35,8 +40,9 @@ ASSIGNING_CTAS = 2  # of an SM
 class Fp4Inputs(Inputs):
     """Inputs with packed weights: gemm1_weights and gemm2_weights, and their scales, as moe.fp4_weights packs them."""
 
-    gemm1_global: torch.Tensor | None = None  # f32 [E], or [E, 2]: of the first half of the rows and of the second
-    gemm2_global: torch.Tensor | None = None  # f32 [E]
+    # f32 [E], or [E, 2]: of the first half of the rows and of the second. Of tokens in e4m3 f32 [E, 2I], of each row
+    gemm1_global: torch.Tensor | None = None
+    gemm2_global: torch.Tensor | None = None  # f32 [E]; or [E, H]
     gemm1_bias: torch.Tensor | None = None  # f32 [E, 2I], if the layer is biased
     gemm2_bias: torch.Tensor | None = None  # f32 [E, H]
     gemm1_input_scale: torch.Tensor | None = None  # f32 [1], of hidden_states: of Blackwell's layer in W4A4
@@ -104,16 +110,61 @@ class Fp4Layer(Layer):
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""
-        self.launch_gemm2(x, space, config, address(x.gemm2_bias))
+        self.launch_gemm2(x, space.c, space, config, address(x.gemm2_bias))
 
-    def launch_gemm2(self, x: Fp4Inputs, space: Space, config: Config, more: tuple[int, ...]) -> None:
-        """Launch GEMM2. more: its kernel's words behind the sizes'."""
+    def launch_gemm2(self, x: Fp4Inputs, c: int, space: Space, config: Config, more: tuple[int, ...]) -> None:
+        """Launch GEMM2. c: its address. more: its kernel's words behind the sizes'."""
         weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
-        operands = space.c, x.gemm2_global.data_ptr(), *weights, space.m_indptr, space.o
+        operands = c, x.gemm2_global.data_ptr(), *weights, space.m_indptr, space.o
         made = launcher(self.torch_device, config)
         shape = space.total, sizes.hidden, sizes.intermediate, sizes.local
         words = made.words(made.grid, *shape, self.rows(x.hidden_states.shape[0]))
         made.launch(operands, (*words, *more))
+
+
+class ByE4m3Layer(Fp4Layer):
+    """W4A8: the layer's kernels for these sizes on one Hopper GPU, with tokens that are rounded to e4m3."""
+
+    def configs(self, tokens: int) -> tuple[Config, Config]:
+        """The configs of GEMM1 and GEMM2."""
+        first = dataclasses.replace(sm90.FP4_BY_E4M3_GEMM1, activation=self.activation, bias=self.biased)
+        second = sm90.FP4_BY_E4M3
+        return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
+
+    def shared_parts(self, room: int) -> list[Part]:
+        """The same fields; permuted is e4m3, and quantised is c in e4m3, of which c_scale are the scales."""
+        h, i, total = self.sizes.hidden, self.sizes.intermediate, room * self.sizes.top_k
+        own = [
+            Part("permuted", E4M3, (total, h)), Part("permuted_scale", F32, (total,)),
+            Part("quantised", E4M3, (total, i)), Part("c_scale", F32, (total,)),
+        ]  # fmt: skip
+        own = {part.name: part for part in own}
+        return [own.get(part.name, part) for part in super().shared_parts(room)]
+
+    def compile_permute(self) -> None:
+        """Compile the kernels that quantise."""
+        for gathered in (True, False):
+            token_program(self.torch_device, True, gathered)
+
+    def permute(self, x: Fp4Inputs, space: Space) -> None:
+        """From m_indptr and rows to permuted, permuted_scale."""
+        to = space.permuted, space.permuted_scale
+        self.quantise(x.hidden_states.data_ptr(), space.rows, *to, space, self.sizes.hidden)
+
+    def quantise(self, x: int, rows: int, values: int, scales: int, space: Space, k: int) -> None:
+        """Quantise x bf16 [.., k]: its rows of these numbers, or, if there are none, its first ones."""
+        grid, stream = quantise_tokens.grid_of(space.total, self.sms), self.device.stream()
+        sizes = space.total, k, self.sizes.local, grid
+        token_program(self.torch_device, True, rows != 0)(x, space.m_indptr, rows, values, scales, *sizes, stream)
+
+    def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
+        """From m_indptr and permuted to c."""
+        self.launch_gemm1(x, space.permuted, space, config, (space.permuted_scale, *address(x.gemm1_bias)))
+
+    def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
+        """From m_indptr and c to o."""
+        self.quantise(space.c, 0, space.quantised, space.c_scale, space, self.sizes.intermediate)
+        self.launch_gemm2(x, space.quantised, space, config, (space.c_scale, *address(x.gemm2_bias)))
 
 
 class BlockScaledLayer(Fp4Layer):
@@ -159,7 +210,8 @@ class BlockScaledLayer(Fp4Layer):
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""
-        self.launch_gemm2(x, space, config, (*address(x.gemm2_input_scale), *address(x.gemm2_bias)))
+        more = *address(x.gemm2_input_scale), *address(x.gemm2_bias)
+        self.launch_gemm2(x, space.c, space, config, more)
 
 
 def address(operand: torch.Tensor | None) -> tuple[int, ...]:
@@ -169,9 +221,14 @@ def address(operand: torch.Tensor | None) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=16)
 def fp4_layer_of(
-    device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False, mxfp4: bool = False
-) -> Layer:
-    """The layer of this GPU. mxfp4: weights are MXFP4, which Hopper's layer does not tell from NVFP4."""
+    device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False, mxfp4: bool = False,
+    e4m3: bool = False,
+) -> Layer:  # fmt: skip
+    """The layer of this GPU. mxfp4: weights are MXFP4, which Hopper's layer does not tell from NVFP4. e4m3: they are
+    packed for Hopper and tokens in e4m3, with which a ValueError says that this GPU is none.
+    """
     if device_of(device).capability == BLACKWELL:
+        if e4m3:
+            raise ValueError(f'activation is "fp8", but must be None for {BLACKWELL}, whose tokens are MXFP8')
         return BlockScaledLayer(device, sizes, activation, W4A8 if mxfp4 else W4A4, biased)
-    return Fp4Layer(device, sizes, activation, biased)
+    return (ByE4m3Layer if e4m3 else Fp4Layer)(device, sizes, activation, biased)

@@ -4,14 +4,19 @@ For Hopper packed b is uint8 [E, N/64, K/64, 2048] and b_scale uint8 [E, N/64, K
 of K, in which what a thread needs lies side by side (moe/kernels/dequantise.py). For Blackwell b is as it was, but for
 signs, and b_scale uint8 [E, N/128, K/64, 512]: the scales of 128 weight rows x 64 of K as tcgen05.cp copies them,
 [row % 32, row / 32, K / 16] (PTX ISA, 9.7.16.10.7). MXFP4 for Blackwell has rows of a multiple of 128 of K, which TMA
-wants of 16U4_ALIGN16B, and b_scale uint8 [E, N/128, K/128, 32, 16], the same with blocks of 32. But for what is rounded
-up, all take as many bytes as the checkpoint's (MXFP4 on Hopper: 4.5 bits a weight, not 4.25). b_scale has a shape that
-neither the checkpoint's nor another packing's has, so that none is taken for another.
+wants of 16U4_ALIGN16B, and b_scale uint8 [E, N/128, K/128, 32, 16], the same with blocks of 32. MXFP4 for Hopper and
+tokens in e4m3 has b of Hopper's shape, its words in another order (moe/kernels/dequantise_e4m3.py), and b_scale uint8
+[E, N/64, K/64, 128]. But for what is rounded up, all take as many bytes as the checkpoint's (MXFP4 on Hopper for tokens
+of 16 bits: 4.5 bits a weight, not 4.25). b_scale has a shape that neither the checkpoint's nor another packing's has,
+so that none is taken for another.
 """
+
+from collections.abc import Sequence
 
 import torch
 
 from moe.device import current_device, device_of
+from moe.kernels import dequantise_e4m3
 from moe.kernels.dequantise import EXPONENT_OF_ONE, NAN_SCALE, PLACES
 from moe.operands import MAX_ROWS, complain, contiguous, require
 from moe.problem import E4M3, F32
@@ -68,25 +73,36 @@ def pack_nvfp4(
 
 
 def pack_mxfp4(
-    b: torch.Tensor, b_scale: torch.Tensor, *, halves: int = 1, capability: tuple[int, int] | None = None
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    *,
+    halves: int = 1,
+    capability: tuple[int, int] | None = None,
+    activation: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Pack MXFP4 weights; return b, in b's memory, b_scale, in new memory, and b_global for grouped_gemm_nvfp4.
 
     b as of pack_nvfp4; b_scale uint8 [E, N, K/32]: e8m0, 2^(x - 127), 255 is NaN. N and K are multiples of 64.
     halves: 2 for W13 of moe.experts, as Blackwell's kernels read scales of 128 rows of up, then of gate. Hopper's do
     not care. capability: as of pack_nvfp4. For Hopper scales of an expert's weights that are not 0 may span 2^30. For
-    Blackwell scales stay as they are, and b gets new memory if K is no multiple of 128. ValueError, and nothing is
-    written, if an operand is not so.
+    Blackwell scales stay as they are, and b gets new memory if K is no multiple of 128.
+    activation: of Hopper; None, tokens stay as they are (W4A16), or "fp8": calls with these weights round them to e4m3
+    (W4A8). Weights are exact in either: with "fp8" those of a row that are not 0 may have scales that span 2^11, and
+    b_global is [E, N], of each weight row. ValueError, and nothing is written, if an operand is not so.
     """
     if halves not in (1, 2):
         raise ValueError(f"halves is {halves}, but must be 1 or 2")
+    e4m3 = is_e4m3(activation)
     if reader(b, capability) == BLACKWELL:
+        if e4m3:
+            raise ValueError(f"activation is {activation!r}, but must be None for {BLACKWELL}, whose tokens are MXFP8")
         return pack_for_mxf8f6f4(b, b_scale, halves)
+    if e4m3:
+        return pack_for_e4m3(b, b_scale)
     experts, n, k = sizes_of(b)
     expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
     complain((b, b_scale), expected, (b, "b"))
-    used = ((b.view(experts, n, k // 32, 16) & 0x77) != 0).any(-1) & (b_scale != 255)
-    exponent = b_scale.int()
+    exponent, used = b_scale.int(), used_scales(b, b_scale)
     largest = torch.where(used, exponent, 0).flatten(1).amax(1)
     least = torch.where(used, exponent, 255).flatten(1).amin(1)
     for e, (high, low) in enumerate(zip(largest.tolist(), least.tolist())):
@@ -103,6 +119,35 @@ def pack_mxfp4(
         b[e].view(-1).copy_(tiles(b[e]).view(-1))
     b_global = torch.exp2((largest - 127 - (LARGEST_EXPONENT - EXPONENT_OF_ONE)).double()).float()
     return b.view(*shape, 2048), packed, b_global
+
+
+def pack_for_e4m3(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`pack_mxfp4` for Hopper with tokens in e4m3."""
+    experts, n, k = sizes_of(b)
+    expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
+    complain((b, b_scale), expected, (b, "b"))
+    exponent, used = b_scale.int(), used_scales(b, b_scale)
+    largest = torch.where(used, exponent, 0).amax(2)
+    least, span = torch.where(used, exponent, 255).amin(2), dequantise_e4m3.SPAN
+    wide = (largest - least > span).nonzero()
+    if len(wide):
+        e, row = wide[0].tolist()
+        found = f"from {least[e, row].item()} to {largest[e, row].item()}"
+        raise ValueError(f"b_scale: expert {e} has exponents {found} in row {row}, but a row's may span {span} with "
+                         f'activation="fp8"; {len(wide)} of {experts * n} rows span more')  # fmt: skip
+    shape = experts, n // TILE, k // TILE
+    packed = torch.empty(*shape, 128, dtype=U8, device=b.device)
+    for e in range(experts):
+        byte = torch.where(used[e], exponent[e] - largest[e, :, None] + span, 0) << 3
+        packed[e] = scale_tiles(byte.to(U8), 2)
+        b[e].view(-1).copy_(tiles_for_e4m3(b[e]).view(-1))
+    row_scale = torch.exp2((largest - 127 - dequantise_e4m3.LARGEST_EXPONENT).double()).float()
+    return b.view(*shape, 2048), packed, torch.where((b_scale == 255).any(2), torch.nan, row_scale)
+
+
+def used_scales(b: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
+    """Which of MXFP4's scales [E, N, K/32] are no NaN, and of blocks with a weight that is not 0."""
+    return ((b.view(*b_scale.shape, 16) & 0x77) != 0).any(-1) & (b_scale != 255)
 
 
 def pack_for_mxf8f6f4(b: torch.Tensor, b_scale: torch.Tensor, halves: int) -> tuple[torch.Tensor, ...]:
@@ -149,6 +194,18 @@ def is_mxfp4(b_scale: torch.Tensor) -> bool:
     return isinstance(b_scale, torch.Tensor) and b_scale.dim() == 5
 
 
+def is_e4m3(activation: str | None) -> bool:
+    """Whether an argument `activation` is "fp8"; ValueError unless it is that or None."""
+    if activation not in (None, "fp8"):
+        raise ValueError(f'activation is {activation!r}, but must be None or "fp8"')
+    return activation == "fp8"
+
+
+def is_for_e4m3(b_scale: torch.Tensor) -> bool:
+    """Whether these are scales of MXFP4 weights that were packed for Hopper and tokens in e4m3, by their dimensions."""
+    return isinstance(b_scale, torch.Tensor) and b_scale.dim() == 4 and b_scale.shape[3] == 128
+
+
 def sizes_of(b: torch.Tensor, halves: int = 1) -> tuple[int, int, int]:
     """E, N, K of weights as a checkpoint has them; ValueError if they cannot be packed."""
     if not isinstance(b, torch.Tensor) or b.dim() != 3:
@@ -193,24 +250,35 @@ def adjusted(b: torch.Tensor, negative: torch.Tensor, zero: torch.Tensor) -> tor
 
 
 def tiles(b: torch.Tensor) -> torch.Tensor:
-    """Weights [N, K/2] as int32 [N/64, K/64, warp, lane, step]."""
-    n, half = b.shape
-    codes = torch.stack((b & 15, b >> 4), -1).view(n // TILE, 4, 2, 8, 2 * half // TILE, 4, 2, 4, 2).int()
+    """Weights [N, K/2] as int32 [N/64, K/64, warp, lane, step], for tokens of 16 bits."""
+    codes = torch.stack((b & 15, b >> 4), -1).view(len(b) // TILE, 4, 2, 8, 2 * b.shape[1] // TILE, 4, 2, 4, 2)
     # n-tile, warp, row half, row, k-tile, step, column half, lane % 4, number -> .., register of A, number
-    codes = codes.permute(0, 4, 1, 3, 7, 5, 6, 2, 8).reshape(n // TILE, 2 * half // TILE, 4, 32, 4, 4, 2)
-    word = torch.zeros(codes.shape[:-2], dtype=torch.int64, device=b.device)
-    for i, (sign, magnitude) in enumerate(PLACES):
-        for number in range(2):
-            code = codes[..., i, number].long()
-            word |= (code >> 3) << sign + 16 * number | (code & 7) << magnitude + 16 * number
+    codes = codes.permute(0, 4, 1, 3, 7, 5, 6, 2, 8)
+    places = [(sign + 16 * number, magnitude + 16 * number) for sign, magnitude in PLACES for number in range(2)]
+    return words_of(codes.flatten(-3), places)
+
+
+def tiles_for_e4m3(b: torch.Tensor) -> torch.Tensor:
+    """Weights [N, K/2] as int32 [N/64, K/64, warp, lane, row half, step], for tokens in e4m3."""
+    codes = torch.stack((b & 15, b >> 4), -1).view(len(b) // TILE, 4, 2, 8, 2 * b.shape[1] // TILE, 2, 2, 4, 4)
+    # n-tile, warp, row half, row, k-tile, step, column half, lane % 4, number -> .., column half, number
+    return words_of(codes.permute(0, 4, 1, 3, 7, 2, 5, 6, 8).flatten(-2), dequantise_e4m3.PLACES)
+
+
+def words_of(codes: torch.Tensor, places: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Codes of e2m1 [.., 8] as bytes of words, in each the sign and the magnitude of number i at places[i]."""
+    word = torch.zeros(codes.shape[:-1], dtype=torch.int64, device=codes.device)
+    for i, (sign, magnitude) in enumerate(places):
+        code = codes[..., i].long()
+        word |= (code >> 3) << sign | (code & 7) << magnitude
     return word.to(torch.int32).view(U8)
 
 
-def scale_tiles(byte: torch.Tensor) -> torch.Tensor:
-    """Bytes of scales [N, K/16] as [N/64, K/64, warp, row, row half, step]."""
+def scale_tiles(byte: torch.Tensor, steps: int = 4) -> torch.Tensor:
+    """Bytes of scales, `steps` for 64 of K, [N, ..] as [N/64, K/64, warp, row, row half, step]."""
     n, k = byte.shape
-    shaped = byte.view(n // TILE, 4, 2, 8, k // 4, 4).permute(0, 4, 1, 3, 2, 5)
-    return shaped.reshape(n // TILE, k // 4, 256)
+    shaped = byte.view(n // TILE, 4, 2, 8, k // steps, steps).permute(0, 4, 1, 3, 2, 5)
+    return shaped.reshape(n // TILE, k // steps, 64 * steps)
 
 
 def scale_atoms(byte: torch.Tensor) -> torch.Tensor:

@@ -6,14 +6,25 @@ from collections.abc import Sequence
 import torch
 
 from moe.device import device_of
-from moe.fp4_weights import ATOM, ATOM_ROWS, BLACKWELL, HOPPER, MX_K, TILE, is_mxfp4, packed_for, rounded_up
+from moe.fp4_weights import (
+    ATOM,
+    ATOM_ROWS,
+    BLACKWELL,
+    HOPPER,
+    MX_K,
+    TILE,
+    is_for_e4m3,
+    is_mxfp4,
+    packed_for,
+    rounded_up,
+)
 from moe.grouped_gemm import Launcher, Plan
-from moe.kernels import quantise_blocks
+from moe.kernels import quantise_blocks, quantise_tokens
 from moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from moe.kernels.config import MAX_EXPERTS, Config
 from moe.kernels.program import Program
 from moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
-from moe.problem import BF16, F32, I32
+from moe.problem import BF16, E4M3, F32, I32
 from moe.scratch import Part, arena_of
 from moe.tuning import sm90, sm100
 
@@ -41,6 +52,10 @@ def grouped_gemm_nvfp4(
     is what it is for grouped_gemm_fp8. N and K are multiples of 64, NVFP4's N on Blackwell of 128; E is at most 512.
     Hopper (W4A16): a is not rounded. A weight times its scale is exact; the tensor core adds the products in f32; the
     sum is multiplied by b_global and rounded to bf16. One kernel.
+    Hopper, MXFP4 that was packed with activation="fp8" (W4A8): a is bf16, and rounded to e4m3 first, with one f32 scale
+    a token, as moe.reference.quantise_tokens says: some 2.6 % of its norm. The tensor core's sums of each 128 of K,
+    which keep 14 bits, are added in f32; the sum is multiplied by the token's scale, then by b_global, which has one of
+    each weight row, [E, N], and rounded to bf16. Two kernels.
     Blackwell, NVFP4 (W4A4): a is rounded to NVFP4 first, e2m1 with an e4m3 scale for 16 of K and input_scale, as
     moe.reference.quantise_fp4 says: some 10 % of its norm. The tensor core multiplies by both scales and adds in f32;
     the sum is multiplied by b_global * input_scale and rounded to bf16. Two kernels.
@@ -53,7 +68,7 @@ def grouped_gemm_nvfp4(
     """
     if not (isinstance(a, torch.Tensor) and a.dim() == 2 and packed_for(b)):
         raise ValueError("a must be a tensor [total_M, K], and b one that pack_nvfp4 or pack_mxfp4 has packed")
-    call = plan(a.shape, b.shape, a.dtype, a.device, is_mxfp4(b_scale))
+    call = plan(a.shape, b.shape, a.dtype, a.device, is_mxfp4(b_scale), is_for_e4m3(b_scale))
     of_all = call.gpu.capability == BLACKWELL and not is_mxfp4(b_scale)
     scale = (input_scale_of(input_scale, a),) if of_all or input_scale is not None else ()
     if out is None:
@@ -98,12 +113,14 @@ def require_sizes(total_m: int, n: int, k: int, experts: int, step: int = TILE) 
 
 
 def expectations(
-    total_m: int, n: int, k: int, experts: int, dtype: torch.dtype, of_b: tuple[Operand, Operand]
+    total_m: int, n: int, k: int, experts: int, dtype: torch.dtype, of_b: tuple[Operand, Operand], of_rows: bool = False
 ) -> tuple[Operand, ...]:
-    """Say what each operand must be, in the order of the kernel's words. of_b: what b and b_scale must be."""
+    """Say what each operand must be, in the order of the kernel's words. of_b: what b and b_scale must be. of_rows:
+    whether b_global has one of each weight row.
+    """
     return (
         contiguous("a", dtype, total_m, k),
-        contiguous("b_global", F32, experts),
+        contiguous("b_global", F32, experts, *((n,) if of_rows else ())),
         *of_b,
         contiguous("m_indptr", I32, experts + 1),
         contiguous("out", BF16, total_m, n),
@@ -112,11 +129,12 @@ def expectations(
 
 def packed_operands(
     experts: int, n: int, k: int, capability: tuple[int, int], b: str = "b", b_scale: str = "b_scale",
-    mxfp4: bool = False, halves: int = 1,
+    mxfp4: bool = False, halves: int = 1, e4m3: bool = False,
 ) -> tuple[Operand, Operand]:  # fmt: skip
     """What weights [experts, n, k] and their scales, of these names, must be if they are packed for this GPU.
 
-    mxfp4: they are MXFP4's, not NVFP4's, which on Hopper are packed alike. halves: of n, as of pack_mxfp4.
+    mxfp4: they are MXFP4's, not NVFP4's, which on Hopper are packed alike. halves: of n, as of pack_mxfp4. e4m3: on
+    Hopper for tokens in e4m3.
     """
     if capability == BLACKWELL and mxfp4:
         columns, atoms = rounded_up(k, MX_K), halves * rounded_up(n // halves, ATOM_ROWS) // ATOM_ROWS
@@ -126,7 +144,7 @@ def packed_operands(
         atoms = experts, n // ATOM_ROWS, k // TILE, ATOM
         return contiguous(b, U8, experts, n, k // 2), contiguous(b_scale, U8, *atoms)
     tiles = experts, n // TILE, k // TILE
-    return contiguous(b, U8, *tiles, 2048), contiguous(b_scale, U8, *tiles, 256)
+    return contiguous(b, U8, *tiles, 2048), contiguous(b_scale, U8, *tiles, 128 if e4m3 else 256)
 
 
 def require_packed_for(b: torch.Size, capability: tuple[int, int], name: str = "b") -> None:
@@ -141,19 +159,26 @@ def require_packed_for(b: torch.Size, capability: tuple[int, int], name: str = "
 
 
 @functools.lru_cache(maxsize=4096)
-def plan(of_a: torch.Size, of_b: torch.Size, dtype: torch.dtype, device: torch.device, mxfp4: bool = False) -> Plan:
+def plan(
+    of_a: torch.Size, of_b: torch.Size, dtype: torch.dtype, device: torch.device, mxfp4: bool = False,
+    e4m3: bool = False,
+) -> Plan:  # fmt: skip
     """The call for these shapes of a and b, and this type of a; ValueError if the kernel does not do them. mxfp4: b is
-    MXFP4 for Blackwell.
+    MXFP4 for Blackwell. e4m3: it is MXFP4 for Hopper and tokens in e4m3.
     """
     capability = device_of(device, "a").capability
     require_packed_for(of_b, capability)
     hopper = capability == HOPPER
-    if dtype not in ((BF16, F16) if hopper else (BF16,)):
-        raise ValueError(f"a has type {dtype}, but must have {f'{BF16} or {F16}' if hopper else BF16}")
+    either = hopper and not e4m3
+    if dtype not in ((BF16, F16) if either else (BF16,)):
+        raise ValueError(f"a has type {dtype}, but must have {f'{BF16} or {F16}' if either else BF16}")
     n = 64 * of_b[1] if hopper else of_b[1]
     sizes = of_a[0], n, of_a[1], of_b[0]
     require_sizes(*sizes, TILE if hopper or mxfp4 else ATOM_ROWS)
-    expected = expectations(*sizes, dtype, packed_operands(sizes[3], n, sizes[2], capability, mxfp4=mxfp4))
+    of_b = packed_operands(sizes[3], n, sizes[2], capability, mxfp4=mxfp4, e4m3=e4m3)
+    expected = expectations(*sizes, dtype, of_b, e4m3)
+    if e4m3:
+        return ByE4m3Plan(sizes, expected, ALIGNED, device, lambda *_: sm90.FP4_BY_E4M3)
     if hopper:
         return Plan(sizes, expected, ALIGNED, device, functools.partial(choose, dtype))
     of_form = functools.partial(choose_block_scaled, W4A8 if mxfp4 else W4A4)
@@ -168,6 +193,40 @@ def choose(dtype: torch.dtype, _: tuple[int, int], *sizes: int) -> Config:
 def choose_block_scaled(form: BlockScaled, _: tuple[int, int], *sizes: int) -> Config:
     """Blackwell's config in this format for these sizes."""
     return sm100.choose_fp4(form, *sizes)
+
+
+class ByE4m3Plan(Plan):
+    """A call on Hopper with tokens in e4m3: a is quantised, to scratch memory, then multiplied."""
+
+    def launch(self, found: Sequence[int]) -> None:
+        """Launch with the operands at these addresses."""
+        launch_by_e4m3(self.launcher, found[: len(self.expected)], self.words)
+
+
+def launch_by_e4m3(gemm: Launcher, addresses: Sequence[int], words: tuple[int, ...]) -> None:
+    """Quantise a and launch the kernel. addresses: the operands' in the order of `expectations`. words: what gemm.words
+    gave for their sizes.
+    """
+    (a, *others), (total_m, _, k, *_) = addresses, words
+    device, room = gemm.torch_device, 1 << (total_m - 1).bit_length()
+    arena = arena_of(device, gemm.device)
+    with arena.lock:
+        values, scales = arena.take(("e4m3 tokens", room, k), lambda: token_parts(room, k)).addresses
+        grid, stream = quantise_tokens.grid_of(total_m, gemm.device.sms), gemm.device.stream()
+        token_program(device)(a, 0, 0, values, scales, total_m, k, 0, grid, stream)
+        gemm.launch((values, *others), (*words, scales))
+
+
+def token_parts(rows: int, k: int) -> list[Part]:
+    """Scratch memory for so many tokens of k columns in e4m3, and for their scales."""
+    return [Part("tokens", E4M3, (rows, k)), Part("token scales", F32, (rows,))]
+
+
+@functools.cache
+def token_program(device: torch.device, counted: bool = False, gathered: bool = False) -> Program:
+    """The kernel that quantises tokens to e4m3, compiled for this GPU."""
+    made = quantise_tokens.QuantiseTokens(counted, gathered)
+    return Program(made, quantise_tokens.WORDS, repr(made))
 
 
 class BlockScaledPlan(Plan):

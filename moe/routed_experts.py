@@ -17,7 +17,7 @@ import torch
 from moe.calls import Call, Calls
 from moe.device import current_device, device_of
 from moe.fp4_layer import Fp4Inputs, fp4_layer_of
-from moe.fp4_weights import BLACKWELL, HOPPER, TILE, is_mxfp4, packed_for
+from moe.fp4_weights import BLACKWELL, HOPPER, TILE, is_e4m3, is_for_e4m3, is_mxfp4, packed_for
 from moe.grouped_gemm_fp4 import TMA_FP4_BYTES, input_scale_operand, one, packed_operands
 from moe.kernels import assign, quantise
 from moe.kernels.config import MAX_EXPERTS, Activation
@@ -78,7 +78,9 @@ def experts(
     halves=2) gives them for this GPU, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second,
     w2_global f32 [E]. Then hidden is bf16.
     Hopper: H and I are multiples of 64, nothing is quantised, and act is rounded to bf16; w13_bias [E, 2I] and w2_bias
-    [E, H] f32, both or neither, are added to x W13 and to act W2. Blackwell, NVFP4: H and I are multiples of 128, x and
+    [E, H] f32, both or neither, are added to x W13 and to act W2. Hopper, MXFP4 that was packed with activation="fp8",
+    both: x, and act behind bf16, are rounded to e4m3 with a scale a token, as grouped_gemm_nvfp4 rounds; w13_global
+    [E, 2I] and w2_global [E, H]. Blackwell, NVFP4: H and I are multiples of 128, x and
     act are rounded to NVFP4 as grouped_gemm_nvfp4 rounds, with w13_input_scale and w2_input_scale, f32 of one element,
     both or neither; where a checkpoint has one for each expert, the largest. There are no biases. Blackwell,
     MXFP4: as Hopper, but x and act are rounded to MXFP8, and hidden, weights, their scales and biases begin at
@@ -162,17 +164,20 @@ def launch_recorded(
 
 def experts_workspace_bytes(
     tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None = None,
-    quantises: bool = True, packed: bool = False, mxfp4: bool = False,
+    quantises: bool = True, packed: bool = False, mxfp4: bool = False, activation: str | None = None,
 ) -> int:  # fmt: skip
     """Elements of a workspace, uint8, for `experts` on the current GPU with up to this many tokens.
 
     quantises: whether hidden comes in bf16 and is quantised. packed: whether weights are NVFP4 or MXFP4; mxfp4: these.
+    activation: as of the pack_mxfp4 that packed them.
     """
-    packed = packed or mxfp4
+    e4m3 = is_e4m3(activation)
+    packed = packed or mxfp4 or e4m3
     tiles = packed and (mxfp4 or device_of(current_device()).capability == HOPPER)
     sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts, tiles)
     if packed:
-        return fp4_layer_of(current_device(), sizes, Activation(), mxfp4=mxfp4).workspace_bytes(tokens)
+        layer = fp4_layer_of(current_device(), sizes, Activation(), mxfp4=mxfp4, e4m3=e4m3)
+        return layer.workspace_bytes(tokens)
     return layer_of(current_device(), sizes, Activation(), quantises).workspace_bytes(tokens)
 
 
@@ -238,6 +243,7 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     packed = are_packed(gpu.capability, w13, w2, *of_fp4)
     hopper = packed and gpu.capability == HOPPER
     mxfp4 = packed and not hopper and is_mxfp4(w2_scale)  # packed for Blackwell
+    e4m3 = hopper and is_for_e4m3(w2_scale)
     require_dims(("topk_ids", ids, 2), ("w2", w2, 4 if hopper else 3), *[("w13", w13, 3)] * mxfp4)
     (tokens, h), k, (e, _, i) = hidden.shape, ids.shape[1], w2.shape[:3]
     i = TILE * i if hopper else w13.shape[1] // 2 if mxfp4 else 2 * i if packed else i  # w2's is rounded up in MXFP4
@@ -258,15 +264,15 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     tensors = hidden, ids, weights, w13, w13_scale, w2, w2_scale
     expected = expectations(tokens, h, i, e, k, hidden.dtype, ids.dtype)
     if packed:
-        others = zip(of_fp4[:4], fp4_expectations(h, i, e, getattr(of_fp4[0], "shape", None)))
+        others = zip(of_fp4[:4], fp4_expectations(h, i, e, getattr(of_fp4[0], "shape", None), e4m3))
         more = [(tensor, operand) for tensor, operand in others if tensor is not None]
         if not hopper and not mxfp4 and of_fp4[2] is not None:
             raise ValueError("w13_bias is for MXFP4 weights, and on Hopper for NVFP4, but w13 is NVFP4 on Blackwell")
         for name, scale in zip(FP4_NAMES[4:], of_fp4[4:]):
             more += [] if scale is None else [(scale, input_scale_operand(scale, name))]
         tensors = *tensors, *(tensor for tensor, _ in more)
-        weights_are = packed_operands(e, 2 * i, h, gpu.capability, "w13", "w13_scale", mxfp4, halves=2)
-        weights_are += packed_operands(e, h, i, gpu.capability, "w2", "w2_scale", mxfp4)
+        weights_are = packed_operands(e, 2 * i, h, gpu.capability, "w13", "w13_scale", mxfp4, 2, e4m3)
+        weights_are += packed_operands(e, h, i, gpu.capability, "w2", "w2_scale", mxfp4, 1, e4m3)
         expected = *expected[:3], *weights_are, *(operand for _, operand in more)
     complain(tensors, expected, (hidden, "hidden"))
     if hidden.dtype is E4M3:
@@ -276,7 +282,7 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
     addresses(gpu, tensors, expected[: len(tensors)], *alignment(packed, w2_scale, of_fp4[2]))
     inputs = None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)
     if packed:
-        layer = fp4_layer_of(hidden.device, sizes, activation, of_fp4[2] is not None, mxfp4)
+        layer = fp4_layer_of(hidden.device, sizes, activation, of_fp4[2] is not None, mxfp4, e4m3)
         if not hopper and not mxfp4:
             of_fp4 = *of_fp4[:4], *(one(hidden.device) if x is None else x for x in of_fp4[4:])
         return layer, Fp4Inputs(*inputs, 0.0, *of_fp4), (ids, weights)
@@ -307,11 +313,15 @@ def expectations(
 
 
 @functools.lru_cache(maxsize=4096)
-def fp4_expectations(h: int, i: int, e: int, w13_global: torch.Size | None) -> tuple[Operand, ...]:
-    """Say what global scales and biases of packed weights must be. w13_global: the shape given, of two."""
+def fp4_expectations(
+    h: int, i: int, e: int, w13_global: torch.Size | None, e4m3: bool = False
+) -> tuple[Operand, ...]:  # fmt: skip
+    """Say what global scales and biases of packed weights must be. w13_global: the shape given, of two. e4m3: they are
+    of each weight row.
+    """
     return (
-        contiguous("w13_global", F32, *((e, 2) if w13_global == (e, 2) else (e,))),
-        contiguous("w2_global", F32, e),
+        contiguous("w13_global", F32, *((e, 2 * i) if e4m3 else (e, 2) if w13_global == (e, 2) else (e,))),
+        contiguous("w2_global", F32, *((e, h) if e4m3 else (e,))),
         contiguous("w13_bias", F32, e, 2 * i),
         contiguous("w2_bias", F32, e, h),
     )

@@ -10,15 +10,15 @@ import torch
 from moe.checks.grouped_gemm import clipped, launched
 from moe.fp4_weights import BLACKWELL, HOPPER, pack_mxfp4, pack_nvfp4
 from moe.grouped_gemm import launcher
-from moe.grouped_gemm_fp4 import launch_block_scaled
+from moe.grouped_gemm_fp4 import launch_block_scaled, launch_by_e4m3
 from moe.kernels.block_scaled import W4A4, W4A8
 from moe.kernels.config import BLOCK_N, Config
-from moe.reference import quantise_fp4, quantise_mxfp8
-from moe.reference.grouped_gemm_fp4 import dequantised, e8m0, reference
+from moe.reference import quantise_fp4, quantise_mxfp8, quantise_tokens
+from moe.reference.grouped_gemm_fp4 import dequantised, e8m0, reference, reference_by_e4m3
 
 # |out - reference| <= 2^-8 |reference|, half a unit of bf16, and this x the reference of absolute values: the
 # rounding of f32 sums, in the tensor core too. Largest seen on an H100: 2^-20.8, at K = 7168. Where tokens are rounded
-# to e2m1 or e4m3 the reference has them rounded, too.
+# to e2m1 or e4m3 the reference has them rounded, too, and where Hopper's sums of e4m3 keep fewer bits these sums.
 BOUND = 2**-16
 
 
@@ -45,13 +45,14 @@ class Case:
         if config.block_scaled:
             sizes = torch.randint(-10, 11, (rows, self.k // 16), generator=g)
             a *= torch.where(sizes == 0, 0.0, torch.exp2(sizes.float())).repeat_interleave(16, 1)
-        a = a.to(torch.float16 if config.w4a16 == "f16" else torch.bfloat16)
+        a = a.to(torch.float16 if config.fp4_tokens == "f16" else torch.bfloat16)
         b = torch.randint(0, 256, (experts, n, self.k // 2), generator=g, dtype=torch.uint8)
         m_indptr = torch.tensor([sum(self.ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
         if self.special == "indptr":  # backwards, and beyond the rows that there are
             m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
-        if self.special == "mxfp4" or config.block_scaled is W4A8:
-            low, high = (0, 255) if self.special == "extremes" else (100, 131)
+        by_e4m3 = config.fp4_tokens == "e4m3"
+        if self.special == "mxfp4" or config.block_scaled is W4A8 or by_e4m3:
+            low, high = (0, 255) if self.special == "extremes" else (112, 124) if by_e4m3 else (100, 131)
             b_scale = torch.randint(low, high, (experts, n, self.k // 32), generator=g, dtype=torch.uint8)
             if self.special == "extremes":  # in a column alike, and of tokens the inverse: products are of one size
                 b_scale = b_scale[:1, :1].repeat(experts, n, 1)
@@ -63,7 +64,8 @@ class Case:
             if self.special == "nan":
                 a[1, 17], a[2, 5], a[3, 9] = torch.nan, torch.inf, -torch.inf
             weights = dequantised(b, e8m0(b_scale))
-            b, b_scale, b_global = pack_mxfp4(b.clone(), b_scale, capability=capability)
+            activation = "fp8" if by_e4m3 else None
+            b, b_scale, b_global = pack_mxfp4(b.clone(), b_scale, capability=capability, activation=activation)
             return (a, b_global, b, b_scale, m_indptr), weights
         b_scale = torch.randint(0, 256, (experts, n, self.k // 16), generator=g, dtype=torch.uint8)
         b_scale = torch.where(b_scale & 0x7F == 0x7F, 0x38, b_scale)
@@ -104,13 +106,13 @@ INPUT_SCALE = torch.tensor([1 / 40])  # of W4A4: some of the blocks of 16 satura
 
 
 def of_machine(tuning, kind: str = "nvfp4") -> tuple[dict[str, Case], tuple[Config, ...]]:
-    """The cases and configs of the GPU that has this module of moe.tuning. kind: "nvfp4", or "mxfp4": by W4A8, too."""
+    """The cases and configs of the GPU that has this module of moe.tuning. kind: "nvfp4", or "mxfp4": of W4A8."""
     if W4A4 not in tuning.FP4:
-        return CASES, (*tuning.FP4["bf16"], *tuning.FP4["f16"])
+        return CASES, (tuning.FP4_BY_E4M3,) if kind == "mxfp4" else (*tuning.FP4["bf16"], *tuning.FP4["f16"])
     return (W4A8_CASES, tuning.FP4[W4A8]) if kind == "mxfp4" else (W4A4_CASES, tuning.FP4[W4A4])
 
 
-class BlockScaledLaunch:
+class QuantisingLaunch:
     """Quantises and launches, as moe.checks.grouped_gemm.launched wants it. grid: CTAs that fit the GPU."""
 
     def __init__(self, device: torch.device, config: Config):
@@ -126,16 +128,18 @@ class BlockScaledLaunch:
         self.gemm.grid = ctas
 
     def __call__(self, tensors: tuple, *sizes: int) -> None:
-        launch_block_scaled(self.gemm, [x.data_ptr() for x in tensors], self.gemm.words(self.grid, *sizes))
+        launch = launch_block_scaled if self.gemm.config.block_scaled else launch_by_e4m3
+        launch(self.gemm, [x.data_ptr() for x in tensors], self.gemm.words(self.grid, *sizes))
 
 
-def error(out: torch.Tensor, operands: tuple, weights: torch.Tensor) -> float:
+def error(out: torch.Tensor, operands: tuple, weights: torch.Tensor, expected: torch.Tensor | None = None) -> float:
     """Return by how much the largest distance from the reference exceeds bf16's rounding, in sums of absolute values;
-    infinite if a NaN is not where it must be.
+    infinite if a NaN is not where it must be. expected: if not the reference.
     """
     a, m_indptr = operands[0].cpu().double(), clipped(operands[4].cpu(), len(operands[0]))
     rows, ones = slice(int(m_indptr[0]), int(m_indptr[-1])), torch.ones(len(weights))
-    expected, found = reference(a, weights, ones, m_indptr)[rows], out.cpu()[rows].double()
+    expected = (reference(a, weights, ones, m_indptr) if expected is None else expected.double())[rows]
+    found = out.cpu()[rows].double()
     beyond = expected.abs() > torch.finfo(torch.float32).max  # where tokens were infinite
     expected = torch.where(beyond, expected.sign() * torch.inf, expected)
     size = reference(a.abs(), weights.abs(), ones, m_indptr)[rows]
@@ -156,13 +160,19 @@ def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", writ
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
     if config.block_scaled:
         tensors = *operands, out, INPUT_SCALE
-        launch, sizes = BlockScaledLaunch(torch.device(device), config), (rows, n, k, experts)
+        launch, sizes = QuantisingLaunch(torch.device(device), config), (rows, n, k, experts)
         found = launched(launch, tensors, sizes, schedule, device, written)
         if config.block_scaled is W4A8:
             rounded = quantise_mxfp8.fake_quantised(operands[0])
         else:
             rounded = quantise_fp4.fake_quantised(operands[0], INPUT_SCALE) * INPUT_SCALE.double()
         return error(found, (rounded, *operands[1:]), weights)
-    launch = launcher(torch.device(device), config)
+    by_e4m3 = config.fp4_tokens == "e4m3"
+    launch = (QuantisingLaunch if by_e4m3 else launcher)(torch.device(device), config)
     found = launched(launch, (*operands, out), (rows, n, k, experts), schedule, device, written)
+    if by_e4m3:
+        a, row_scale, *_, m_indptr = operands
+        values, scale = quantise_tokens.quantised(a)
+        expected = reference_by_e4m3(values, scale, weights, row_scale, clipped(m_indptr, rows))
+        return error(found, (quantise_tokens.fake_quantised(a), *operands[1:]), weights, expected)
     return error(found, operands, weights)

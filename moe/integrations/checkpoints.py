@@ -87,12 +87,14 @@ def nvfp4_experts(path: str | Path, prefix: str, experts: Sequence[int], device=
     return arguments
 
 
-def mxfp4_experts(path: str | Path, prefix: str, experts: range, device="cuda") -> dict:
+def mxfp4_experts(
+    path: str | Path, prefix: str, experts: range, device="cuda", activation: str | None = None
+) -> dict:
     """Arguments of moe.experts, weights, biases and gate_first, for these experts of a layer of gpt-oss.
 
     path: a safetensors file or a folder of some. prefix: "model.layers.0.mlp.experts". Are read of gate_up_proj, whose
     rows are gate and up in turn, and of down_proj: PREFIX.PROJ_blocks uint8 [E, N, K/32, 16], _scales uint8
-    [E, N, K/32] and _bias bf16 [E, N]. ValueError if one is missing or otherwise.
+    [E, N, K/32] and _bias bf16 [E, N]. activation: as of pack_mxfp4. ValueError if one is missing or otherwise.
     """
     of, arguments = Checkpoint(path), {"gate_first": True}
     part = slice(experts.start, experts.stop)
@@ -106,7 +108,7 @@ def mxfp4_experts(path: str | Path, prefix: str, experts: range, device="cuda") 
         b = b.view(*shape[:2], groups * 16)
         if name == "w13":
             b, b_scale, added = [apart(x) for x in (b, b_scale, added)]
-        packed = pack_mxfp4(b, b_scale, halves=2 if name == "w13" else 1)
+        packed = pack_mxfp4(b, b_scale, halves=2 if name == "w13" else 1, activation=activation)
         arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed)) | {f"{name}_bias": added}
     return arguments
 

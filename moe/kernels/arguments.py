@@ -11,7 +11,7 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from moe.kernels.block_scaled import ATOM_SCALES
 from moe.kernels.config import BLOCK_K, BLOCK_N, Config
-from moe.kernels.context import BlockScaledOperands, Fp4Operands, GatedOperands, Operands
+from moe.kernels.context import BlockScaledOperands, Fp4Operands, GatedOperands, Operands, RowScaledOperands
 
 
 def swizzled(rows: int):
@@ -76,18 +76,23 @@ def half_token_tensormaps(config: Config, address: Int64, total_m: Int32, k: Int
     return atoms
 
 
-def fp4_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, config: Config, pieces: int):
-    """TMA atom of what belongs to tiles of 64 weight rows x 64 of K, `pieces` x 256 bytes, [experts, n/64, k/64], or if
-    gated [experts, up | gate, n/128, k/64]: boxes of a stage. Tiles behind the last of n or of k are zeros.
+def fp4_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, config: Config, size: int):
+    """TMA atom of what belongs to tiles of 64 weight rows x 64 of K, `size` bytes, [experts, n/64, k/64], or if gated
+    [experts, up | gate, n/128, k/64]: boxes of a stage. Tiles behind the last of n or of k are zeros.
+
+    Those of 256 bytes or more are pieces of 256, as a box has no more side by side; two of 128 are such a piece.
     """
-    halves = (2,) if config.gated else ()
+    halves, pieces, row = (2,) if config.gated else (), size // 256, 2 * size
     rows, box_rows = n >> 6 + len(halves), config.block_n // 64 >> len(halves)
-    of_row = cute.assume(Int64(k >> 6) * (256 * pieces), 16)
+    of_row = cute.assume(Int64(k >> 6) * size, 16)
     of_half, of_expert = Int64(rows) * of_row, Int64(n >> 6) * of_row
-    stride = *(1, 256, of_row), *(cute.assume(of_half, 16) for _ in halves), cute.assume(of_expert, 16)
-    box, of_box = (256, 2 * pieces, box_rows, *halves, 1), 512 * pieces * box_rows
-    layout = cute.make_layout(box, stride=(1, 256, 512 * pieces, of_box, 2 * of_box)[: len(box)])
-    return tma_atom(address, (256, (k >> 6) * pieces, rows, *halves, experts), stride, layout, box)
+    inner = (256, (k >> 6) * pieces) if pieces else ((k >> 6) * size,)
+    stride = *((1, 256) if pieces else (1,)), of_row, *(cute.assume(of_half, 16) for _ in halves)
+    box = *((256, 2 * pieces) if pieces else (row,)), box_rows, *halves, 1
+    of_box = *((1, 256) if pieces else (1,)), row, row * box_rows, 2 * row * box_rows
+    layout = cute.make_layout(box, stride=of_box[: len(box)])
+    shape = *inner, rows, *halves, experts
+    return tma_atom(address, shape, (*stride, cute.assume(of_expert, 16)), layout, box)
 
 
 def record_tensormap(config: Config, address: Int64, total_m: Int32, k: Int32):
@@ -152,11 +157,31 @@ class Fp4Arguments:
         """Holds what the kernel is launched with; behind the weights' tensormap comes that of their scales."""
         a, b_global, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
-        weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 8), (b_scale, 1))]
+        weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 2048), (b_scale, 256))]
         tensormaps = *half_token_tensormaps(self.config, a, total_m, k), weights, scales
         of_expert = Int32(words[14]) if self.config.gated else Int32(1)
         bias = words[self.WORDS - 2] if self.config.bias else Int64(0)
         operands = Fp4Operands(b_global, out, partials, flags, total_m, n, of_expert, bias)
+        return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
+
+
+class Fp4ByE4m3Arguments:
+    """Words: addresses of a e4m3 [total_m, k], row_scale f32 [experts, n], b and b_scale as moe.fp4_weights packs them
+    for such tokens; the others as of GroupedGemmArguments, but that a_scale f32 [total_m] and, with a bias, its address
+    are before the stream. If gated out is [total_m, n/2].
+    """
+
+    def __init__(self, config: Config):
+        self.config, self.WORDS = config, 16 + config.bias
+
+    def unpack(self, words: cute.Tensor) -> tuple:
+        """Holds what the kernel is launched with; behind the weights' tensormap comes that of their scales."""
+        a, row_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
+        total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
+        weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 2048), (b_scale, 128))]
+        tensormaps = *token_tensormaps(self.config, a, total_m, k), weights, scales
+        bias = words[15] if self.config.bias else Int64(0)
+        operands = RowScaledOperands(row_scale, words[14], out, partials, flags, total_m, n, bias)
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
 
 

@@ -64,7 +64,7 @@ class Config:
     stream_k_first: bool = False  # where clusters take whole tiles, the first tiles are shared stream-K, not the last
     gated: bool = False  # the layer's GEMM1: half of block_n are rows of up, half of gate; out is silu(gate) * up
     permuted: bool = False  # gated: the tokens lie in the order of the experts (permute.py); else they are gathered
-    w4a16: str = ""  # weights in e2m1, tokens in this type, "bf16" or "f16"; else both are in e4m3
+    fp4_tokens: str = ""  # sm90: weights in e2m1, tokens in this type, "bf16", "f16" or "e4m3"; else both are in e4m3
     block_scaled: BlockScaled | None = None  # sm100: the operands' format where the MMA multiplies by their scales
     bias: bool = False  # weights in e2m1, not of W4A4: results get an addend for each weight row of the expert
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
@@ -73,8 +73,9 @@ class Config:
         assert self.arch in ("sm90", "sm100") and self.block_m in (16, 32, 64, 128, 256)
         assert self.cluster in (1, 2) and self.split_k in (1, 2)
         assert self.swap_ab or self.block_m == 128
-        if self.w4a16:
-            assert self.w4a16 in ("bf16", "f16") and self.arch == "sm90" and self.swap_ab and self.split_k == 1
+        if self.fp4_tokens:
+            assert self.fp4_tokens in ("bf16", "f16", "e4m3") and self.arch == "sm90" and self.swap_ab
+            assert self.split_k == 1 and (self.fp4_tokens != "e4m3" or self.block_n == 2 * BLOCK_N)
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
             assert self.gated == self.permuted
         elif self.block_scaled:
@@ -90,7 +91,7 @@ class Config:
             assert self.block_n % 32 == 0 and self.block_n <= 256
         else:
             assert self.block_n in (64, 112, 128, 224, 256)
-        assert not self.bias or self.w4a16 or self.block_scaled and self.block_scaled.biased
+        assert not self.bias or self.fp4_tokens or self.block_scaled and self.block_scaled.biased
         assert not self.two_cta or self.arch == "sm100" and self.cluster == 2
         assert self.split_k == 1 or self.cluster == 1
 
@@ -99,7 +100,7 @@ class Config:
         words = [
             f"{self.block_m * ctas}x{self.block_n}x{scaled.stage_k if scaled else BLOCK_K}", "swap-ab" * self.swap_ab,
             "2cta" * self.two_cta,
-            f"w4{self.w4a16}" * bool(self.w4a16), scaled and scaled.name, "bias" * self.bias,
+            f"w4{self.fp4_tokens}" * bool(self.fp4_tokens), scaled and scaled.name, "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
             f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
@@ -113,7 +114,7 @@ class Config:
         """Token counts of the TMA boxes, the widest first: a tile takes the least that holds its tokens."""
         if not self.swap_ab:
             return (128, 64) if self.arch == "sm90" else (128,)
-        least = 8 if self.w4a16 and self.block_m == 16 else 16
+        least = 8 if self.fp4_tokens in ("bf16", "f16") and self.block_m == 16 else 16
         return tuple(x for x in (256, 128, 64, 32, 16, 8) if least <= x <= self.block_m)
 
     @property
@@ -141,7 +142,7 @@ class Config:
         """
         if self.gated and not self.swap_ab:  # on a B200 few rounds would leave much of the last one idle
             return self.arch == "sm90"
-        return True if self.arch == "sm90" and (self.w4a16 or not self.swap_ab) else None
+        return True if self.arch == "sm90" and (self.fp4_tokens or not self.swap_ab) else None
 
     def whole_tile_grid(self, most: int, total_m: int, n: int, experts: int) -> int:
         """CTAs that have a whole tile each, if that is nearly all of the `most` that fit the GPU; else 0.
@@ -260,7 +261,7 @@ class Config:
         """Bytes of scales in a stage: a_scale * b_scale of each token, for up and for gate if gated; with tokens on M
         the tokens', then the weights'. Those of e2m1, and of its tokens, are operands.
         """
-        if self.w4a16 or self.block_scaled:
+        if self.fp4_tokens or self.block_scaled:
             return 0
         if self.swap_ab:
             return 4 * self.scale_row_bytes * (1 + self.gated)
@@ -306,16 +307,31 @@ class Config:
     def stage_bytes(self) -> int:
         """Bytes of operands in a stage: weights, then tokens. A 2-CTA MMA takes half of the weights from each CTA.
 
-        With weights in e2m1 and tokens of 16 bits the tokens are first, then the weights and their scales; with block
-        scales behind the tokens are the weights' scales, then the tokens'.
+        On a Hopper GPU with weights in e2m1 the tokens are first, then the weights and their scales; with block scales
+        behind the tokens are the weights' scales, then the tokens'.
         """
-        if self.w4a16:
-            return self.block_m * 2 * BLOCK_K + self.block_n * (BLOCK_K // 2 + BLOCK_K // 16)
+        if self.fp4_tokens:
+            return self.block_m * self.token_row + self.block_n * self.fp4_row
         if self.block_scaled:
             used = self.token_scales_offset + self.block_m * self.block_scaled.row_scales
             return -(-used // 1024) * 1024  # the next stage's operands begin with a whole pattern of the swizzle
         weights = self.block_n // 2 if self.two_cta else self.block_n
         return (weights + self.block_m) * BLOCK_K
+
+    @property
+    def token_row(self) -> int:
+        """Bytes of a token in a stage, with weights in e2m1 on a Hopper GPU."""
+        return BLOCK_K if self.fp4_tokens == "e4m3" else 2 * BLOCK_K
+
+    @property
+    def fp4_scale(self) -> int:
+        """K of a byte of scale there."""
+        return 32 if self.fp4_tokens == "e4m3" else 16
+
+    @property
+    def fp4_row(self) -> int:
+        """Bytes of a weight row and of its scales in a stage there."""
+        return BLOCK_K // 2 + BLOCK_K // self.fp4_scale
 
     @property
     def token_scales_offset(self) -> int:

@@ -49,6 +49,19 @@ class Fp4Operands(NamedTuple):
     bias: Int64  # f32 [E, n], if the config has it
 
 
+class RowScaledOperands(NamedTuple):
+    """Addresses and sizes of the operands of the GEMMs of e2m1 weights by e4m3 tokens that do not come by TMA."""
+
+    row_scale: Int64  # f32 [E, n]
+    a_scale: Int64  # f32 [total_m]
+    out: Int64
+    partials: Int64  # as of Operands
+    flags: Int64
+    total_m: Int32
+    n: Int32  # if gated, of up and gate together
+    bias: Int64  # f32 [E, n], if the config has it
+
+
 class BlockScaledOperands(NamedTuple):
     """Addresses and sizes of the operands of the GEMMs with block scales that do not come by TMA."""
 

@@ -50,22 +50,22 @@ class GatedWeights(Weights):
 
 
 class Fp4Weights(Weights):
-    """Boxes of packed e2m1 [E, N / 64, K / 64, 8 x 256 bytes], and of its scales, of one such piece: a stage's at once.
+    """Boxes of packed e2m1 [E, N / 64, K / 64, 2048 bytes], and of its scales, of 256 bytes or 128: a stage's at once.
 
     If gated [E, up | gate, N / 128, K / 64, ...]: half of the rows are up's, half gate's.
     """
 
-    def box(self, tile: WorkTile, k: Int32, pieces: int) -> tuple:
-        """Coordinates of the box of a tensor of so many pieces."""
-        at = (k >> 6) * pieces
-        return (0, at, tile.row >> 7, 0, tile.expert) if self.config.gated else (0, at, tile.row >> 6, tile.expert)
+    def box(self, tile: WorkTile, k: Int32, size: int) -> tuple:
+        """Coordinates of the box of a tensor of so many bytes for 64 rows x 64 of K (arguments.fp4_tensormap)."""
+        at = (0, (k >> 6) * (size // 256)) if size >= 256 else ((k >> 6) * size,)
+        return (*at, tile.row >> 7, 0, tile.expert) if self.config.gated else (*at, tile.row >> 6, tile.expert)
 
     def boxes(self, tile: WorkTile, k: Int32) -> list[tuple]:
-        return [self.box(tile, k, 8)]
+        return [self.box(tile, k, 2048)]
 
 
 class Fp4Loads:
-    """Tokens of 16 bits, weights in e2m1 and their scales, of a CTA that shares none of them."""
+    """Tokens, weights in e2m1 and their scales, of a CTA of a Hopper GPU that shares none of them."""
 
     def __init__(self, config: Config):
         self.config, self.weights = config, Fp4Weights(config)
@@ -74,13 +74,15 @@ class Fp4Loads:
         """Issue the copies of the k-block at element k of K into a stage of the ring."""
         config, bar, policy = self.config, cta.full + 8 * slot, self.config.weights_policy
         tokens = cta.ring + slot * config.stage_bytes
-        weights = tokens + config.block_m * (2 * BLOCK_K)
+        weights = tokens + config.block_m * config.token_row
         scales = weights + config.block_n * (BLOCK_K // 2)
-        mbarrier_expect(bar, tile.width * (2 * BLOCK_K) + config.block_n * (BLOCK_K // 2 + BLOCK_K // 16))
-        tma_load(weights, maps.weights, self.weights.box(tile, k, 8), bar, policy, Int32(1), None)
+        mbarrier_expect(bar, tile.width * config.token_row + config.block_n * config.fp4_row)
+        tma_load(weights, maps.weights, self.weights.box(tile, k, 2048), bar, policy, Int32(1), None)
         of_scales = maps.weights + 128  # its tensormap is the next one
-        tma_load(scales, of_scales, self.weights.box(tile, k, 1), bar, policy, Int32(1), None)
-        tma_load(tokens, maps.tokens, (0, tile.token, k >> 6), bar, LAST, Int32(1), None)
+        of_tile = 4096 // config.fp4_scale  # bytes
+        tma_load(scales, of_scales, self.weights.box(tile, k, of_tile), bar, policy, Int32(1), None)
+        box = (k, tile.token) if config.fp4_tokens == "e4m3" else (0, tile.token, k >> 6)
+        tma_load(tokens, maps.tokens, box, bar, LAST, Int32(1), None)
 
 
 class TmaLoads:

@@ -537,24 +537,30 @@ def wgmma_fp8(n: int, a: Int32, b: Int32, wait: bool = True, into: list[Float32]
     return unpack(ptx(text, constraints, *(into or ()), a, b, result=structure(count, "f32")), count, Float32)
 
 
-def wgmma_of_registers(n: int, kind: str, a: list[list[Int32]], b: Int32, into: list[list[Float32]]) -> list:
+def wgmma_of_registers(
+    n: int, kind: str, a: list[list[Int32]], b: Int32, into: list[list[Float32]], fresh: bool = False
+) -> list:
     """wgmma.mma_async (9.7.15.5.2): compute D [64, n] += A [64, 16 * steps] @ B [n, 16 * steps].T, `kind` in, f32 out,
     for each of these A and D, as one group.
 
-    kind: "bf16" or "f16". a: four registers of each step, of two numbers each, the first one lower (9.7.15.5.1.1):
-    those of row 16 * warp + lane / 4 and columns lane % 4 * 2 and the next, of the row 8 below, then of both rows and
-    the columns 8 after. b, D: as of `wgmma_fp8`; 16 of K are 32 bytes. D is there behind `wgmma_results`.
+    kind: "bf16", "f16", or "e4m3", of which a step is 32 of K. a: four registers of each step, of two numbers each, the
+    first one lower (9.7.15.5.1.1): those of row 16 * warp + lane / 4 and columns lane % 4 * 2 and the next, of the row
+    8 below, then of both rows and the columns 8 after; of e4m3 of twice as many. b, D: as of `wgmma_fp8`; a step is 32
+    bytes. fresh: D is what it would be of zeros. It is there behind `wgmma_results`, or as of `wgmma_fp8`.
     """
+    k, transpose = (32, "") if kind == "e4m3" else (16, ", 0")
     count, of_a = n // 2, len(a[0])
     all_sums, registers = count * len(a), 2 * count * len(a)
     text = "{ .reg .pred some; .reg .b32 y; .reg .b64 b; setp.eq.b32 some, 0, 0;\nwgmma.fence.sync.aligned;\n"
+    if fresh:
+        text = "{ .reg .pred none; setp.ne.b32 none, 0, 0;" + text.removeprefix("{")
     for i in range(len(a)):
         d = ", ".join(f"${count * i + j}" for j in range(count))
         for step in range(of_a // 4):
             of_step = ", ".join(f"${registers + of_a * i + 4 * step + j}" for j in range(4))
             text += f"add.s32 y, ${registers + of_a * len(a)}, {2 * step}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
-            text += f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
-            text += f"{{{d}}}, {{{of_step}}}, b, some, 1, 1, 0;\n"
+            text += f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{kind}.{kind} "
+            text += f"{{{d}}}, {{{of_step}}}, b, {'none' if fresh and not step else 'some'}, 1, 1{transpose};\n"
     text += "wgmma.commit_group.sync.aligned; }"
     constraints = "=f," * all_sums + "".join(f"{i}," for i in range(all_sums)) + "r," * (of_a * len(a)) + "r"
     operands = *sum(into, []), *sum(a, []), b

@@ -6,9 +6,10 @@ import torch
 
 from moe.kernels.config import Activation
 from moe.problem import BF16, E4M3
-from moe.reference import quantise_fp4, quantise_mxfp8
+from moe.reference import quantise_fp4, quantise_mxfp8, quantise_tokens
 from moe.reference.grouped_gemm import reference
 from moe.reference.grouped_gemm_fp4 import reference as reference_fp4
+from moe.reference.grouped_gemm_fp4 import reference_by_e4m3
 from moe.reference.layer import quantised
 from moe.reference.tensor_core import exact
 
@@ -56,21 +57,28 @@ def experts(
 def experts_fp4(
     hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor,
     offset: int = 0, activation: Activation = Activation(), w13_bias=None, w2_bias=None, input_scales=None,
-    mxfp8: bool = False,
+    mxfp8: bool = False, row_scales=None,
 ) -> torch.Tensor:  # fmt: skip
     """Return what the kernels compute with weights in e2m1, bf16 [T, H], from products in float64.
 
     hidden bf16 [T, H]; w13 [E, 2I, H] and w2 [E, H, I] float64: `grouped_gemm_fp4.dequantised`, times global scales.
     w13_bias [E, 2I], w2_bias [E, H]: added to their products if given. input_scales: those of W13's and of W2's input,
-    f32 [1], if these are rounded to NVFP4 (W4A4). mxfp8: they are rounded to MXFP8 (W4A8).
+    f32 [1], if these are rounded to NVFP4 (W4A4). mxfp8: they are rounded to MXFP8 (W4A8 of Blackwell). row_scales:
+    f32 [E, 2I] and [E, H], if they are rounded to e4m3 with a scale each (W4A8 of Hopper, with its tensor core's sums).
     """
     m_indptr, rows, places = lists(ids, offset, len(w2))
     ones, experts_of = torch.ones(len(w2)), torch.arange(len(w2)).repeat_interleave(m_indptr.diff())
-    of_x, of_c = input_scales or (None, None)
-    product = reference_fp4(rounded(hidden[rows.long()], of_x, mxfp8), w13, ones, m_indptr)
+
+    def product_of(x, w, of_all, row_scale):
+        if row_scale is None:
+            return reference_fp4(rounded(x, of_all, mxfp8), w, ones, m_indptr)
+        return reference_by_e4m3(*quantise_tokens.quantised(x), w, row_scale, m_indptr).double()
+
+    (of_x, of_c), (first, second) = input_scales or (None, None), row_scales or (None, None)
+    product = product_of(hidden[rows.long()], w13, of_x, first)
     product = product if w13_bias is None else product + w13_bias[experts_of]
     c = activated(*product.chunk(2, 1), activation)
-    o = reference_fp4(rounded(c.float() if input_scales or mxfp8 else c.to(BF16), of_c, mxfp8), w2, ones, m_indptr)
+    o = product_of(c.float() if input_scales or mxfp8 else c.to(BF16), w2, of_c, second)
     o = (o if w2_bias is None else o + w2_bias[experts_of]).to(BF16)
     return weighted(o, places, weights)
 

@@ -4,9 +4,11 @@
     sm90  GEMM,  swap-AB          TMA (multicast)    multiplied by 3 warps  wgmma           bf16
     sm90  GEMM,  tokens on M      TMA (multicast)    copied by cp.async     wgmma           bf16
     sm90  GEMM,  e2m1 weights     TMA                with the weights       wgmma           times b_global, bf16
+    sm90  GEMM,  e2m1 by e4m3     TMA                with the weights       wgmma           row scales, bf16
     sm90  GEMM1, swap-AB          TMA, gather        gather warps           wgmma, gated    SwiGLU, e4m3
     sm90  GEMM1, tokens on M      TMA (multicast)    copied by cp.async     wgmma           SwiGLU, e4m3
     sm90  GEMM1, e2m1 weights     TMA                with the weights       wgmma           times b_global, SwiGLU, bf16
+    sm90  GEMM1, e2m1 by e4m3     TMA                with the weights       wgmma           row scales, SwiGLU, bf16
     sm100 GEMM,  swap-AB          TMA                multiplied by 2 warps  tcgen05         bf16
     sm100 GEMM,  tokens on M      TMA                copied by cp.async     tcgen05         bf16
     sm100 GEMM,  2-CTA            TMA, 2 CTAs        copied by cp.async     tcgen05, 2-CTA  bf16
@@ -21,7 +23,13 @@ Block scales: e2m1 weights by e2m1 tokens (W4A4), or by e4m3 ones (W4A8).
 from collections.abc import Callable
 from typing import NamedTuple
 
-from moe.kernels.arguments import BlockScaledArguments, Fp4Arguments, Gemm1Arguments, GroupedGemmArguments
+from moe.kernels.arguments import (
+    BlockScaledArguments,
+    Fp4Arguments,
+    Fp4ByE4m3Arguments,
+    Gemm1Arguments,
+    GroupedGemmArguments,
+)
 from moe.kernels.config import Config
 from moe.kernels.epilogue import bf16, block_scaled, swiglu_bf16, swiglu_fp8
 from moe.kernels.frame import GroupedGemm
@@ -36,6 +44,7 @@ from moe.kernels.loads import (
     TwoCtaLoads,
 )
 from moe.kernels.scales import CopiedScales, MultipliedScales, NoScales
+from moe.kernels.sm90 import fp4_by_e4m3 as sm90_fp4_e4m3
 from moe.kernels.sm90 import fp4_weights as sm90_fp4
 from moe.kernels.sm90 import swap_ab_to_16_tokens as sm90_swap_ab
 from moe.kernels.sm90 import tokens_m_from_17_tokens as sm90_tokens_m
@@ -88,10 +97,12 @@ KERNELS = {
 }  # fmt: skip
 
 
-# Of weights in e2m1, by gated
+# Of weights in e2m1, by gated, and whether tokens are in e4m3
 FP4 = {
-    False: Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
-    True: Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, swiglu_bf16.SwigluWgmmaFp4),
+    (False, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
+    (True, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, swiglu_bf16.SwigluWgmmaFp4),
+    (False, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, bf16.Bf16WgmmaFp4),
+    (True, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, swiglu_bf16.SwigluWgmmaFp4),
 }
 
 
@@ -110,8 +121,12 @@ def kernel(config: Config) -> GroupedGemm:
             config, BlockScaledArguments(config), roles.loads(config), roles.scales(config),
             roles.mainloop(config, tmem), roles.epilogue(config), ScaledMmaIssue(config, tmem),
         )  # fmt: skip
-    roles = FP4[config.gated] if config.w4a16 else KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
-    of_kind = Fp4Arguments if config.w4a16 else Gemm1Arguments if config.gated else GroupedGemmArguments
+    if config.fp4_tokens:
+        by_e4m3 = config.fp4_tokens == "e4m3"
+        roles, of_kind = FP4[config.gated, by_e4m3], Fp4ByE4m3Arguments if by_e4m3 else Fp4Arguments
+    else:
+        roles = KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
+        of_kind = Gemm1Arguments if config.gated else GroupedGemmArguments
     arguments = of_kind(config)
     loads, scales, epilogue = roles.loads(config), roles.scales(config), roles.epilogue(config)
     if config.arch == "sm90":

@@ -37,7 +37,7 @@ GEMM = (
 
 def fp4(tokens: str, block_m: int, **fields) -> Config:
     """Weights in e2m1, block_n rows x block_m tokens of this type."""
-    return Config(block_m=block_m, w4a16=tokens, prefetch=2, **fields)
+    return Config(block_m=block_m, fp4_tokens=tokens, prefetch=2, **fields)
 
 
 # At 4096, 7168, us; in brackets tiles with the other number of weight rows, 128 or 256: 1 x 16: 11.2 (13.8), 8 x 16:
@@ -51,6 +51,9 @@ FP4 = {
     )
     for tokens in ("bf16", "f16")
 }  # fmt: skip
+# Tokens in e4m3, of MXFP4 weights that are packed for them
+FP4_BY_E4M3 = fp4("e4m3", 128, block_n=256)
+FP4_BY_E4M3_GEMM1 = dataclasses.replace(FP4_BY_E4M3, gated=True, permuted=True)
 FP4_GEMM1 = tuple(
     dataclasses.replace(fp4("bf16", block_m, block_n=256, **fields), gated=True, permuted=True)
     for block_m, fields in ((16, {"burst": 2}), (64, {}), (128, {}))

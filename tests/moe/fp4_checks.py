@@ -74,8 +74,8 @@ def test_call_with_a_checkpoints_tensors(fp4):
     assert ((out.cpu().double() - expected).abs() <= 2**-8 * expected.abs() + 1e-4).all()
     with pytest.raises(ValueError, match=r"^b is not packed, or for one of \(10, 0\), but must be packed for this GPU"):
         moe.grouped_gemm_nvfp4(a, b.view(2, 64, 64), *operands[2:])
-    with pytest.raises(ValueError, match="^b_scale: dimension 3 is 128, but must be 256$"):
-        moe.grouped_gemm_nvfp4(*operands[:2], operands[2][..., :128], *operands[3:])
+    with pytest.raises(ValueError, match="^b_scale: dimension 3 is 192, but must be 256$"):
+        moe.grouped_gemm_nvfp4(*operands[:2], operands[2][..., :192], *operands[3:])
 
 
 def test_pack_refuses(fp4):

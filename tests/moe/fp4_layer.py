@@ -47,9 +47,11 @@ def gpt_oss_file(path, hidden: int, intermediate: int) -> dict[str, torch.Tensor
     return made
 
 
-def gpt_oss_layer(folder, hidden: int, intermediate: int, tokens: int) -> tuple[dict, dict[str, torch.Tensor]]:
+def gpt_oss_layer(
+    folder, hidden: int, intermediate: int, tokens: int, activation: str | None = None
+) -> tuple[dict, dict[str, torch.Tensor]]:
     """The arguments of moe.experts from a checkpoint of gpt-oss's layout, but for gate_first: experts 1 to 4 of 6. And
-    their weights in float64 and biases in float32, gate's rows before up's.
+    their weights in float64 and biases in float32, gate's rows before up's. activation: as of mxfp4_experts.
     """
     from moe.integrations.checkpoints import mxfp4_experts
     from moe.reference.grouped_gemm_fp4 import dequantised, e8m0
@@ -60,7 +62,7 @@ def gpt_oss_layer(folder, hidden: int, intermediate: int, tokens: int) -> tuple[
         weights = dequantised(made[f"{key}_blocks"].flatten(2), e8m0(made[f"{key}_scales"]))
         for of, x in (("", weights), ("_bias", made[f"{key}_bias"].float())):
             exact[name + of] = (torch.cat((x[:, ::2], x[:, 1::2]), 1) if name == "w13" else x)[1:5]
-    arguments = mxfp4_experts(folder, "model.layers.0.mlp.experts", range(1, 5), "cpu")
+    arguments = mxfp4_experts(folder, "model.layers.0.mlp.experts", range(1, 5), "cpu", activation)
     assert arguments.pop("gate_first")
     arguments["hidden"] = torch.randn(tokens, hidden, generator=g).bfloat16()
     arguments["topk_ids"] = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()

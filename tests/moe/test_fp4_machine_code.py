@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NEWEST = ROOT / ".venv-newest" / "bin" / "python"
-CONFIGS = [f"{table} {i}" for table, count in (("FP4", 6), ("FP4_GEMM1", 3)) for i in range(count)]
+TABLES = {"FP4": 6, "FP4_GEMM1": 3, "FP4_BY_E4M3": 1, "FP4_BY_E4M3_GEMM1": 1}
+CONFIGS = [f"{table} {i}" for table, count in TABLES.items() for i in range(count)]
 COMPILE = """
 import ctypes, json, os, sys
 os.environ.update(CUTE_DSL_ARCH="sm_90a", CUTE_DSL_KEEP="cubin", CUTE_DSL_KEEP_CUBIN="1")
@@ -29,7 +30,8 @@ from moe.tuning.back_ends import kernel
 folder, *names = sys.argv[1:]
 for name in names:
     table, i = name.split()
-    made = kernel((sm90.FP4["bf16"] if table == "FP4" else sm90.FP4_GEMM1)[int(i)])
+    found = sm90.FP4["bf16"] if table == "FP4" else getattr(sm90, table)
+    made = kernel(found[int(i)] if isinstance(found, tuple) else found)
     words = (ctypes.c_int64 * made.words)()
     pointer = make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic)
     with open(f"{folder}/{name}.cubin", "wb") as file:
@@ -52,8 +54,8 @@ def written(operation: str, operands: str) -> range:
 def early(sass: str) -> tuple[int, list[str]]:
     """How many HGMMA there are, and the instructions that write registers that one of them may still read.
 
-    A group of HGMMA, whose last one has gsb0, reads until DEPBAR.LE lets no more than those after it be under way.
-    Those under way where a loop goes back are so at its head, too.
+    Of e4m3 they are QGMMA. A group of HGMMA, whose last one has gsb0, reads until DEPBAR.LE lets no more than those
+    after it be under way. Those under way where a loop goes back are so at its head, too.
     """
     lines = [found for line in sass.splitlines() for found in [LABEL.search(line) or INSTRUCTION.search(line)] if found]
     heads = {line[1]: i for i, line in enumerate(lines) if line.re is LABEL}
@@ -64,7 +66,7 @@ def early(sass: str) -> tuple[int, list[str]]:
             if lines[i].re is LABEL:
                 continue
             operation, operands = lines[i].groups()
-            if operation.startswith("HGMMA"):
+            if operation.startswith(("HGMMA", "QGMMA")):
                 first = int(re.findall(r"\bR(\d+)", operands)[1])  # behind the sums: four of operand A
                 groups[-1] |= set(range(first, first + 4))
                 groups += [set()] * ("gsb0" in operands)
@@ -131,4 +133,4 @@ def test_no_register_of_operand_a_is_written_early(python, tmp_path):
         sass = subprocess.run([nvdisasm, "-c", tmp_path / f"{name}.cubin"], capture_output=True, text=True, check=True)
         count, found = early(sass.stdout)
         assert count >= 8 and not found, json.dumps({name: found[:5]})
-        assert 2 * len(re.findall("HGMMA.*gsb0", sass.stdout)) <= count, f"{name}: each HGMMA is awaited"
+        assert 2 * len(re.findall("[HQ]GMMA.*gsb0", sass.stdout)) <= count, f"{name}: each HGMMA is awaited"

@@ -118,6 +118,7 @@ VARIANTS = {  # of moe.experts: what warmup is told, and the call's own options,
     "on the input": {"top_k": 1, "apply_router_weight_on_input": True},
     "packed": {"packed": True, "limit": 7.0},
     "biased": {"packed": True, "biased": True},
+    "packed for e4m3": {"packed": True, "activation": "fp8", "biased": True},
 }
 
 
@@ -133,10 +134,10 @@ def call_experts(tokens: int, given: dict) -> None:
         tokens, x.hidden, x.intermediate, LOCAL, k, torch.bfloat16, torch.int32)[3:]]  # fmt: skip
     if given.get("packed"):
         capability = scratch.device_of().capability
-        of, mxfp4 = [], given.get("mxfp4", False)
+        of, mxfp4, e4m3 = [], given.get("mxfp4", False), given.get("activation") == "fp8"
         for n, k in ((256, 256), (256, 128)):
-            of += grouped_gemm_fp4.packed_operands(LOCAL, n, k, capability, mxfp4=mxfp4)
-        of += routed_experts.fp4_expectations(256, 128, LOCAL, None)
+            of += grouped_gemm_fp4.packed_operands(LOCAL, n, k, capability, mxfp4=mxfp4, e4m3=e4m3)
+        of += routed_experts.fp4_expectations(256, 128, LOCAL, None, e4m3)
         *weights, options["w13_global"], options["w2_global"], w13_bias, w2_bias = [
             torch.zeros(shape).to(dtype) for _, dtype, shape, _ in of
         ]

@@ -7,6 +7,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from moe.kernels.config import BLOCK_N, TRANSPOSED_TOKENS, Config
 from moe.kernels.context import Warp
 from moe.kernels.epilogue.global_scale import GlobalScale
+from moe.kernels.epilogue.row_scales import RowScales
 from moe.kernels.layouts import AccumulatorLayout
 from moe.kernels.ptx import (
     load_shared_words,
@@ -64,11 +65,11 @@ class Bf16WgmmaSwapAB:
 
 
 class Bf16WgmmaFp4(Bf16WgmmaSwapAB):
-    """The results of weights in e2m1, times their global scale: each warpgroup has 64 of every 128 rows."""
+    """The results of weights in e2m1, times their scales: each warpgroup has 64 of every 128 rows."""
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self.scale = GlobalScale(config)
+        self.scale = (RowScales if config.fp4_tokens == "e4m3" else GlobalScale)(config)
 
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):

@@ -11,15 +11,17 @@ from moe.kernels.context import Warp
 from moe.kernels.epilogue.activation import product
 from moe.kernels.epilogue.bf16 import Bf16WgmmaSwapAB
 from moe.kernels.epilogue.global_scale import GlobalScale
+from moe.kernels.epilogue.row_scales import RowScales
 from moe.kernels.ptx import select
 from moe.kernels.schedule import WorkTile
 
 
 class SwigluWgmmaFp4:
-    """Both results times their global scales, then the product, which is stored as the grouped GEMM's results are."""
+    """Both results times their scales, then the product, which is stored as the grouped GEMM's results are."""
 
     def __init__(self, config: Config):
-        self.config, self.bf16, self.scale = config, Bf16WgmmaSwapAB(config), GlobalScale(config)
+        self.config, self.bf16 = config, Bf16WgmmaSwapAB(config)
+        self.scale = (RowScales if config.fp4_tokens == "e4m3" else GlobalScale)(config)
 
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):

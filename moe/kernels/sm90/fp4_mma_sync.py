@@ -63,7 +63,7 @@ class Fp4EightTokens:
 
     def issue(self, words: list[list[Int32]], b: list[Int32], acc) -> None:
         """Multiply 64 of K."""
-        kind, sums, scaled = self.config.w4a16, self.config.block_m // 2, self.registers.scaled(words)
+        kind, sums, scaled = self.config.fp4_tokens, self.config.block_m // 2, self.registers.scaled(words)
         for step in range(4):
             for part, a in enumerate(self.registers.decoded(words, [step], scaled)):
                 places = range(part * sums, part * sums + 4)

@@ -21,7 +21,7 @@ class Fp4Registers:
     def places(self, warp: Warp) -> tuple[Int32, Int32]:
         """Return the addresses of a thread's weights and of their scales in stage 0."""
         config, row, of_warp = self.config, warp.number >> 2, warp.number & 3  # row: of 64
-        weights = warp.cta.ring + config.block_m * (2 * BLOCK_K)
+        weights = warp.cta.ring + config.block_m * config.token_row
         scales = weights + config.block_n * (BLOCK_K // 2)
         weights = weights + row * 4096 + of_warp * 512 + warp.lane * 16
         return weights, scales + row * 512 + of_warp * 64 + (warp.lane >> 2) * 8
@@ -37,11 +37,11 @@ class Fp4Registers:
 
     def scaled(self, words: list[list[Int32]]) -> list[list]:
         """Return the scales of each step of 16 of K, for the thread's two rows of each part."""
-        return [[*zip(*(scales_of(x, self.config.w4a16) for x in of_part[4:]))] for of_part in words]
+        return [[*zip(*(scales_of(x, self.config.fp4_tokens) for x in of_part[4:]))] for of_part in words]
 
     def decoded(self, words: list[list[Int32]], steps: list[int], scaled: list[list]) -> list[list[Int32]]:
         """Return operand A's registers of these steps of 16 of K, of each part."""
-        kind = self.config.w4a16
+        kind = self.config.fp4_tokens
         return [
             sum((weights_of(of_part[i], *scales[i], kind) for i in steps), []) for of_part, scales in zip(words, scaled)
         ]

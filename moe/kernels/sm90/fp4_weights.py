@@ -104,6 +104,6 @@ class Fp4Weights(ByWidth):
 
     def issue(self, width: int, a: list[list[Int32]], b: Int32, acc, places: list[list[int]]) -> None:
         """Issue a group of wgmma."""
-        d = wgmma_of_registers(width, self.config.w4a16, a, b, [[acc[i] for i in x] for x in places])
+        d = wgmma_of_registers(width, self.config.fp4_tokens, a, b, [[acc[i] for i in x] for x in places])
         for i, x in zip(sum(places, []), sum(d, [])):
             acc[i] = x
