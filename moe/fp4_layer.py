@@ -23,12 +23,13 @@ from moe.kernels import assign, permute
 from moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from moe.kernels.config import Activation, Config
 from moe.kernels.quantise_blocks import QuantiseBlocks
-from moe.layer import Layer, Space, permute_program
+from moe.layer import LEAST_ROWS, Layer, Space, permute_program
 from moe.problem import BF16, F32, I32, Inputs, Sizes
 from moe.scratch import Part
 from moe.tuning import sm90, sm100
 
 ASSIGNING_CTAS = 2  # of an SM
+MOST_ROWS = 96  # of an expert in the mean, for hardly any to have more than a tile of 128
 
 
 @dataclasses.dataclass
@@ -132,7 +133,7 @@ class BlockScaledLayer(Fp4Layer):
         rows = self.rows(tokens)
         second = sm100.choose_fp4(self.form, rows, e, h, i)
         first = dataclasses.replace(sm100.FP4_GEMM1[self.form], activation=self.activation, bias=self.biased)
-        return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
+        return first, dataclasses.replace(second, bias=self.biased)
 
     def shared_parts(self, room: int) -> list[Part]:
         """The same fields; quantised and c are records (moe/kernels/block_scaled.py), and nothing is permuted."""
@@ -155,7 +156,9 @@ class BlockScaledLayer(Fp4Layer):
         """From m_indptr, rows and quantised to c."""
         scales = *address(x.gemm1_input_scale), *address(x.gemm2_input_scale)
         of_expert = x.gemm1_global.numel() // self.sizes.local
-        self.launch_gemm1(x, space.quantised, space, config, (*scales, of_expert, space.rows, *address(x.gemm1_bias)))
+        mean = x.hidden_states.shape[0] * self.sizes.top_k // self.sizes.experts  # rows of an expert
+        more = of_expert, space.rows, int(LEAST_ROWS <= mean <= MOST_ROWS), *address(x.gemm1_bias)
+        self.launch_gemm1(x, space.quantised, space, config, (*scales, *more))
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""

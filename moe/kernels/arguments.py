@@ -166,13 +166,13 @@ class BlockScaledArguments:
     total_m, n, k, experts, first step of a search among them, CTAs in the grid; `more`; CUDA stream.
 
     more: if the format has scales of all the address of a's; if gated, where a is records of tokens and out of n/2
-    columns, that of out's, whether b_global is [experts, 1 or 2], and the address of rows, int32 [total_m], the token
-    of each row; with a bias its address, f32 [experts, n].
+    columns, that of out's, whether b_global is [experts, 1 or 2], the address of rows, int32 [total_m], the token of
+    each row, and whether every expert is taken to have 1 to block_m rows; with a bias its address, f32 [experts, n].
     """
 
     def __init__(self, config: Config):
         of_all, gated = config.block_scaled.of_all, config.gated
-        of_layer = {"out_global": of_all and gated, "globals": gated, "rows": gated}
+        of_layer = {"out_global": of_all and gated, "globals": gated, "rows": gated, "guess": gated}
         wanted = {"a_global": of_all} | of_layer | {"bias": config.bias}
         self.config, self.more = config, [name for name, yes in wanted.items() if yes]
         self.WORDS = 15 + len(self.more)
@@ -193,9 +193,9 @@ class BlockScaledArguments:
         tensormaps = tokens, weights, scale_tensormap(config, b_scale, experts, n, k)
         names = "rows", "a_global", "out_global", "bias"
         rows, a_global, out_global, bias = [more.get(name, Int64(0)) for name in names]
-        of_expert = Int32(more.get("globals", 1))
+        of_expert, guess = Int32(more.get("globals", 1)), Int32(more.get("guess", 0))
         operands = BlockScaledOperands(
-            a, rows, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, bias
+            a, rows, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, guess, bias
         )  # fmt: skip
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, form.k_blocks(k), experts, search
 

@@ -64,6 +64,7 @@ class BlockScaledOperands(NamedTuple):
     n: Int32  # if gated, of up and gate together
     k: Int32
     globals: Int32  # as of Fp4Operands
+    guess: Int32  # if gated 1 if every expert is taken to have a tile of tokens
     bias: Int64
 
 
