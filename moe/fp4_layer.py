@@ -157,8 +157,24 @@ class BlockScaledLayer(Fp4Layer):
         scales = *address(x.gemm1_input_scale), *address(x.gemm2_input_scale)
         of_expert = x.gemm1_global.numel() // self.sizes.local
         mean = x.hidden_states.shape[0] * self.sizes.top_k // self.sizes.experts  # rows of an expert
-        more = of_expert, space.rows, int(LEAST_ROWS <= mean <= MOST_ROWS), *address(x.gemm1_bias)
-        self.launch_gemm1(x, space.quantised, space, config, (*scales, *more))
+        more = of_expert, space.rows, int(LEAST_ROWS <= mean <= MOST_ROWS), *self.next_words(x, mean)
+        self.launch_gemm1(x, space.quantised, space, config, (*scales, *more, *address(x.gemm1_bias)))
+
+    def next_words(self, x: Fp4Inputs, mean: int) -> tuple[int, ...]:
+        """Return what GEMM1 prefetches of GEMM2's weights: BlockScaledOperands.next_weights and what follows.
+
+        mean: rows of an expert. Where some have none, or CTAs begin inside a tile, nothing.
+        """
+        h, e, tokens = self.sizes.hidden, self.sizes.local, x.hidden_states.shape[0]
+        _, config = self.configs(tokens)
+        of_layer = x.gemm2_weights, x.gemm2_weights_scale
+        rows = h, -(-h // 128) * 128  # of an expert: scales are in atoms of 128
+        of_tile = [tensor.numel() // (e * n) * config.block_n for tensor, n in zip(of_layer, rows)]
+        made = launcher(self.torch_device, config)
+        grid = config.grid(made.grid, self.rows(tokens), h, e)
+        tiles, rest = divmod(e * -(-h // config.block_n), grid)
+        grid = grid if LEAST_ROWS <= mean and rest == 0 and h % config.block_n == 0 else 0
+        return *(tensor.data_ptr() for tensor in of_layer), *of_tile, tiles, grid
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""

@@ -222,7 +222,7 @@ class GroupedGemm:
         if warp >= TMA_WARP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == TMA_WARP:
-                self.producer(cta, plan, iteration, tile, early, maps)
+                self.producer(of_warp, plan, iteration, tile, early, maps)
             elif const_expr(config.block_scaled is not None):
                 if warp == self.mma_warp:
                     self.issue(cta, plan, iteration, warp)

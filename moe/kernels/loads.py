@@ -8,10 +8,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_K, BLOCK_N, WORK_TILE_BYTES, Config
-from moe.kernels.context import Cta, TensorMaps
+from moe.kernels.context import BlockScaledOperands, Cta, TensorMaps, Warp
 from moe.kernels.pipeline import PipelineState
 from moe.kernels.ptx import (
     LAST,
+    bulk_prefetch,
     map_shared,
     mbarrier_arrive,
     mbarrier_expect,
@@ -287,12 +288,12 @@ class Producer:
                     mbarrier_arrive(bar, Int32(1))
 
     @cute.jit
-    def __call__(self, cta: Cta, plan: Plan, iteration: Int32, tile: WorkTile, early: Int32, maps: TensorMaps):
+    def __call__(self, warp: Warp, plan: Plan, iteration: Int32, tile: WorkTile, early: Int32, maps: TensorMaps):
         """Load all work tiles from this one on; the first stage of each comes with what it is.
 
         early: stages of the first tile that load_early has loaded.
         """
-        config = self.config
+        config, cta = self.config, warp.cta
         with cute.arch.elect_one():
             full = early == config.stages
             state = PipelineState(select(full, 0, early), select(full, 0, 1))
@@ -316,7 +317,16 @@ class Producer:
                 early = Int32(0)
                 iteration = tile.next
                 tile = tile_at(plan, config, cta.rank, iteration)  # of no meaning behind the last
+            if const_expr(config.guesses):
+                self.prefetch_next(cta, warp.operands)
             self.drain(cta, state)
+
+    def prefetch_next(self, cta: Cta, operands: BlockScaledOperands) -> None:
+        """Prefetch to L2 what a CTA of the next kernel begins with: HBM is idle until that has started."""
+        wanted, number = select(cta.cluster < operands.next_ctas, 1, 0), Int64(cta.cluster * operands.next_tiles)
+        of_weights = operands.next_weights, operands.next_bytes
+        for first, size in (of_weights, (operands.next_scales, operands.next_scale_bytes)):
+            bulk_prefetch(first + number * Int64(size), size, wanted)
 
     @cute.jit
     def drain(self, cta: Cta, state: PipelineState):

@@ -246,6 +246,31 @@ def test_a_like_call_repeats_the_launches_with_its_own_operands(layer, monkeypat
 
 
 @pytest.mark.thorough
+def test_gemm1_prefetches_what_gemm2_begins_with(fp4, monkeypatch):
+    """Where all experts have rows, and its CTAs begin with whole tiles."""
+    from emulator.machine.schedule import FunctionalClock as Clock
+    from moe import experts as call
+
+    prefetched, first, load = set(), {}, Clock.tma_load
+
+    def of_gemm2(clock, group, tm, map_at, at, *rest):
+        if len(at) == 3:  # weights
+            first.setdefault(group.cta, at[2] * 384 + at[1])
+        return load(clock, group, tm, map_at, at, *rest)
+
+    monkeypatch.setattr(Clock, "bulk_prefetch", lambda clock, group, *place: prefetched.add(place))
+    monkeypatch.setattr(Clock, "tma_load", of_gemm2)
+    arguments, _ = drawn(hidden=384, intermediate=1024, local=4, tokens=18)
+    with emulator.session(strict=True):
+        on_device = dict(zip(arguments, emulator.device_tensors(tuple(arguments.values()))))
+        call(**on_device, local_expert_offset=1, num_experts=6)
+        w2, scales = on_device["w2"].data_ptr(), on_device["w2_scale"].data_ptr()
+    assert len(first) == SMS and prefetched == {
+        (start + row * bytes_, 128 * bytes_) for row in first.values() for start, bytes_ in ((w2, 512), (scales, 64))
+    }
+
+
+@pytest.mark.thorough
 def test_layer_of_full_and_empty_experts(layer):
     """With rows for more than one tile of an expert, and none of two: weights are guessed wrong. Without input scales
     these are 1.
