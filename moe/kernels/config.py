@@ -191,6 +191,18 @@ class Config:
         return not self.gated or self.permuted
 
     @property
+    def early_weights(self) -> bool:
+        """Whether weights are loaded into the ring before the previous kernel has ended: it never writes them."""
+        return self.block_scaled is not None
+
+    @property
+    def guesses(self) -> bool:
+        """Whether these weights are those of the tile that a CTA begins with if every expert has one tile of tokens,
+        as the previous kernel writes m_indptr.
+        """
+        return self.early_weights and not self.early_schedule
+
+    @property
     def early_loads(self) -> bool:
         """Whether loads begin before m_indptr is looked at again. CTAs of a cluster may have begun with different
         schedules.
