@@ -72,11 +72,13 @@ class Config:
     """The hyperparameters of a kernel, which change its time and never its result."""
 
     sharers: int = 1  # pairs per cluster: 2 take tokens side by side; each loads half of the same weights for both
+    token_sharers: int = 1  # likewise: 2 take weight rows side by side; each loads half of the same tokens for both
     gran: int = 128  # schedule unit in weight rows, and their smallest TMA box: 128, 64 or 32
     tokens: int = 256  # widest token tile, the N of the MMA: one of TOKEN_TILES
     token_cost: int = 100  # what loading a token costs the schedule, in percent of a weight row
     waves: int = 1  # how often each cluster gets a range of tiles, if several groups with the most tokens first
     token_box: int = 16  # token rows of the smallest TMA box; the tokens of a tile are rounded up to it
+    wide_token_box: int = 128  # of the largest: 48 and 96 take such a share of a tile in one copy
     stages: int = 0  # ring depth; 0 = as many as fit the shared memory
     store_boxes: int = 1  # shared memory boxes per epilogue warp
     epilogue_warps: int = 4  # 4, or 8 that split the columns
@@ -88,8 +90,10 @@ class Config:
     sms: int = 148  # SMs of a B200: CTAs of the persistent grid
 
     def __post_init__(self):
-        assert self.gran in (32, 64, TILE_M) and (self.sharers == 1 or (self.sharers, self.gran) == (2, TILE_M))
-        assert self.tokens in TOKEN_TILES and self.token_box in (16, 32, 64, 128)
+        assert self.gran in (32, 64, TILE_M) and self.pairs in (1, 2) and (self.pairs == 1 or self.gran == TILE_M)
+        assert self.tokens in TOKEN_TILES and self.tokens % self.token_unit == 0
+        assert self.token_box in (16, 32, 64, 128) and (self.token_sharers == 1 or self.token_box == 16)
+        assert self.wide_token_box in (48, 96, 128) and self.wide_token_box % self.token_box == 0
         assert self.epilogue_warps in (4, 8) and self.store_boxes in (1, 2) and self.waves in range(1, 7)
         assert self.stages <= MAX_STAGES and self.sms % self.cluster == 0
         assert {self.weight_policy, self.token_policy, self.store_policy} <= set(CACHE_POLICY)
@@ -97,7 +101,17 @@ class Config:
     @property
     def cluster(self) -> int:
         """CTAs per cluster."""
-        return PAIR * self.sharers
+        return PAIR * self.pairs
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of CTAs per cluster."""
+        return self.sharers * self.token_sharers
+
+    @property
+    def token_unit(self) -> int:
+        """What the tokens of a tile are rounded up to: each CTA loads half of them, or a quarter, by 16."""
+        return 32 * self.token_sharers
 
     @property
     def weight_boxes(self) -> list[int]:
@@ -107,7 +121,8 @@ class Config:
     @property
     def token_boxes(self) -> list[int]:
         """Rows of the TMA boxes of A."""
-        return [rows for rows in (128, 64, 32, 16) if rows >= self.token_box]
+        narrow = [rows for rows in (64, 32, 16) if self.token_box <= rows < self.wide_token_box]
+        return [self.wide_token_box, *narrow]
 
 
 def candidates(first: Config, changes: Iterable[dict]) -> tuple[Config, ...]:
@@ -197,13 +212,15 @@ tma_store = partial(ptx, TMA_STORE + " cp.async.bulk.commit_group;", "l,r,r,r,l"
 tmem_alloc = partial(ptx, f"tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [$0], {TMEM_COLS};", "r")
 tmem_relinquish = partial(ptx, "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;")
 tmem_dealloc = partial(ptx, f"tcgen05.dealloc.cta_group::2.sync.aligned.b32 $0, {TMEM_COLS};", "r")
-# 9.7.16.9, one scale factor atom to 4 columns in each quarter of the lanes: tensor memory, matrix descriptor
-tmem_copy_scales = partial(ptx, "tcgen05.cp.cta_group::2.32x128b.warpx4 [$0], $1;", "r,l")
-# 9.7.16.10.9, D (+)= (A * SFA) @ (B * SFB).T over 64 of K, a scale per 16: D, A, B, instruction descriptor, SFA, SFB,
-# whether to add to D
-MMA = """{ .reg .pred p; setp.ne.b32 p, $6, 0;
-        tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.block16 [$0], $1, $2, $3, [$4], [$5], p; }"""
-mma = partial(ptx, MMA, "r,l,l,r,r,r,r")
+# A K step of 64: scale factor atoms to 4 columns each in each quarter of the lanes (9.7.16.9), a second one of B if
+# wanted, then D (+)= (A * SFA) @ (B * SFB).T with a scale per 16 (9.7.16.10.9). D, instruction descriptor; descriptors
+# of A and B; columns and descriptor of SFA, of SFB and of its second; column of B's first row; whether there is a
+# second, whether to add to D. Predicates are set well before they are read.
+COPY_SCALES = "tcgen05.cp.cta_group::2.32x128b.warpx4"
+MMA = f"""{{ .reg .pred two, add; setp.ne.b32 two, $11, 0; setp.ne.b32 add, $12, 0;
+        {COPY_SCALES} [$4], $5; {COPY_SCALES} [$6], $7; @two {COPY_SCALES} [$8], $9;
+        tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.block16 [$0], $2, $3, $1, [$4], [$10], add; }}"""
+mma = partial(ptx, MMA, "r,r,l,l,r,l,r,l,r,l,r,r,r")
 # 9.7.16.11.1, an arrival when all tcgen05 work issued before is done: barrier, mask of the CTAs whose barrier has it
 COMMIT = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [$0], $1;"
 mma_commit = partial(ptx, COMMIT, "r,h")
@@ -264,9 +281,9 @@ def round_up(x: int, multiple: int) -> int:
 def token_tile(m: int, config: Config) -> int:
     """Return the tokens per tile of a group of m: one tile if it fits, else the narrowest of as few per sharer."""
     if m <= config.tokens and config.sharers == 1:
-        return round_up(m, 32)
-    tiles = -(-m // (config.tokens * config.sharers))
-    return min(width for width in TOKEN_TILES if -(-m // (width * config.sharers)) == tiles)
+        return round_up(m, config.token_unit)
+    tiles, widths = -(-m // (config.tokens * config.sharers)), [x for x in TOKEN_TILES if x % config.token_unit == 0]
+    return min(width for width in widths if -(-m // (width * config.sharers)) == tiles)
 
 
 def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[tuple[int, int]]:
@@ -324,7 +341,7 @@ def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
     return tma_atom(Float4E2M1FN, address, (rows, k), (cute.assume(k, 32), 1), swizzled(128, Float4E2M1FN, box), box)
 
 
-def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int = 1):
+def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int):
     """Make the TMA atom of [ceil(rows / 128), k / 64] scale atoms, as Int64: boxes of 4 / sharers atoms in a row."""
     blocks, words, box = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8), (1, SF_BYTES // 8 // sharers)
     layout = cute.make_layout(box, stride=(box[1], 1))
@@ -435,6 +452,7 @@ class GroupGemm:
     """
 
     addresses = 5  # words of a group's addresses
+    blocks_per_pair = PAIR  # of 128 weight rows
     weights = (1,)  # which of these words are addresses of B
     operands_after_tokens = 3  # SFB, SFA, C
     weight_scales_matrix, weight_scales_step = SF_MATRIX, SF_ATOM  # in shared memory; bytes from K step to K step
@@ -454,6 +472,7 @@ class GroupGemm:
         # Warp roles: epilogue warps, MMA warp, weight warp, token warp
         self.mma_warp, self.weight_warp, self.token_warp = (config.epilogue_warps + i for i in range(3))
         self.threads = 32 * (config.epilogue_warps + 3)
+        self.blocks = self.blocks_per_pair * config.token_sharers  # of 128 weight rows that a cluster takes in turn
 
     def stage_layout(self, token_bytes):
         """Return the offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
@@ -486,7 +505,7 @@ class GroupGemm:
         (a, b, c, sfa, sfb), config = addresses, self.config
         of_b = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
         of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
-        of_scales = [scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k)]
+        of_scales = [scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k, config.token_sharers)]
         return [*of_b, *of_a, *of_scales, output_tensormap(c, m, n, 32)]
 
     # Kernel parameters are one block of memory: tensormaps of 128 bytes as [operand, group], then the words.
@@ -521,36 +540,42 @@ class GroupGemm:
             following = select(ended, start, following)
         if const_expr(self.config.sharers == 2):
             token = token + cta.sharer * width
-        tokens = (minimum(width, m - token) + 31) & -32
+        unit = self.config.token_unit
+        tokens = (minimum(width, m - token) + unit - 1) & -unit
         if const_expr(self.config.sharers == 2):
             tokens = select(tokens > 0, tokens, 32)
         return Tile(group, token, tokens, row, rows, m, k, Place(following, end, word))
 
-    @staticmethod
-    def rows_per_cta(n: int | Int32) -> int | Int32:
-        """Return how many of n weight rows each CTA of a pair has; they take blocks of 128 in turn, as scales come."""
-        return (n >> 8 << 7) + minimum(n & 255, TILE_M)
+    def rows_per_cta(self, n: int | Int32) -> int | Int32:
+        """Return how many of n weight rows each CTA has; those of a cluster take blocks of 128 in turn."""
+        turn = TILE_M * self.blocks
+        return (n >> turn.bit_length() - 1) * TILE_M + minimum(n & (turn - 1), TILE_M)
 
-    @staticmethod
-    def weight_row(row: Int32, rank: Int32) -> Int32:
-        """Return the row of B that CTA `rank` of the pair counts as `row`."""
-        return 2 * row - (row & 127) + 128 * rank
+    def weight_row(self, row: Int32, cta: Cta) -> Int32:
+        """Return the row of B that a CTA counts as `row`."""
+        block = cta.rank + PAIR * cta.sharer if self.config.token_sharers == 2 else cta.rank
+        return self.blocks * row - (self.blocks - 1) * (row & 127) + TILE_M * block
 
-    def boxes(self, cta: Cta, tile: Tile, operand: int, sizes: list[int], offset, y, rows, at=row_at) -> list[Box]:
+    def boxes(
+        self, cta: Cta, tile: Tile, operand: int, sizes: list[int], offset, y, rows, at=row_at, mask=None
+    ) -> list[Box]:
         """Return the fewest loads of at most 128 rows from y on of B or A, which has a tensormap for each box size."""
         rows, boxes = (rows + sizes[-1] - 1) & -sizes[-1], []
+        rest = rows  # of which the last bits count
         for i, size in enumerate(sizes):
             tensormap = self.tensormap(cta.params, operand + i, tile.group)
             for j in range(128 // size if i == 0 else 1):
-                first = j * size if i == 0 else rows & -2 * size
-                condition = select((rows >= (j + 1) * size) if i == 0 else (rows & size) != 0, 1, 0)
+                first = j * size if i == 0 else rows - rest + (rest & -2 * size)
+                condition = select((rows >= (j + 1) * size) if i == 0 else (rest & size) != 0, 1, 0)
+                if size % 3 == 0:
+                    rest = rest - condition * size
                 place, nbytes = offset + first * (TILE_K // 2), size * TILE_K // 2
-                boxes.append(Box(condition, place, nbytes, tensormap, at(y + first)))
+                boxes.append(Box(condition, place, nbytes, tensormap, at(y + first), mask))
         return boxes
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
         """Return the loads of B and SFB, to their places in their 128-row block; each of two sharers loads half."""
-        y, offset = self.weight_row(tile.row, cta.rank), (tile.row & 127) * (TILE_K // 2)
+        y, offset = self.weight_row(tile.row, cta), (tile.row & 127) * (TILE_K // 2)
         scales = self.tensormap(cta.params, self.scales_operand, tile.group)
         if self.config.sharers == 2:
             size, mask = self.config.weight_boxes[0], 5 << cta.rank
@@ -564,15 +589,21 @@ class GroupGemm:
         return boxes + [Box(Int32(1), cta.weight_scales, SF_BYTES, scales, row_at(y >> 7))]
 
     def token_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Return the loads of A and SFA: this CTA's half of the tokens, and the scales of the 1 or 2 blocks of all."""
-        share, sizes = tile.tokens >> 1, self.config.token_boxes
-        y = tile.token + cta.rank * share
-        boxes = self.boxes(cta, tile, self.tokens_operand, sizes, Int32(cta.tokens), y, share)
+        """Return the loads of A and SFA: this CTA's half of the tokens, and the scales of the 1 or 2 blocks of all.
+
+        Each of two sharers of tokens loads half of that for both.
+        """
+        share, part, mask = tile.tokens >> 1, SF_BYTES // self.config.token_sharers, None
+        y, offset, of_scales = tile.token + cta.rank * share, Int32(cta.tokens), Int32(0)
+        if self.config.token_sharers == 2:
+            share, mask, of_scales = tile.tokens >> 2, 5 << cta.rank, cta.sharer * part
+            y, offset = y + cta.sharer * share, offset + cta.sharer * share * (TILE_K // 2)
+        boxes = self.boxes(cta, tile, self.tokens_operand, self.config.token_boxes, offset, y, share, mask=mask)
         scales = self.tensormap(cta.params, self.scales_operand + 1, tile.group)
         for i in range(2):
             condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
-            place, block = cta.token_scales + i * SF_BYTES, (tile.token >> 7) + i
-            boxes.append(Box(condition, place, SF_BYTES, scales, row_at(block)))
+            place, block = cta.token_scales + i * SF_BYTES + of_scales, (tile.token >> 7) + i
+            boxes.append(Box(condition, place, part, scales, row_at(block, of_scales >> 3), mask))
         return boxes
 
     @cute.jit
@@ -663,7 +694,7 @@ class GroupGemm:
             with cute.arch.elect_one():
                 for i in cutlass.range(warp, stages, config.epilogue_warps, unroll=1):
                     mbarrier_init(header + FULL + 8 * i, 2)  # the weight warp and the token warp
-                    mbarrier_init(header + EMPTY + 8 * i, config.sharers)  # the commits of the MMA warps
+                    mbarrier_init(header + EMPTY + 8 * i, config.pairs)  # the commits of the MMA warps
                 cute.arch.mbarrier_init_fence()
             self.barriers_ready()
             self.tmem_ready()
@@ -703,12 +734,20 @@ class GroupGemm:
                 mbarrier_wait(cta.header + EMPTY + 8 * slot.index, slot.phase)
                 slot = slot.advance(cta.stages)
 
+    def k_step(self, j: int, in_stage: list, sfw_cols: Int32, sft_cols: Int32) -> tuple:
+        """Return what `mma` takes of K step j of a stage: descriptors, and columns of the scale factors."""
+        weights, tokens, weight_scales, token_scales = in_stage
+        sfw, sft, k = sfw_cols + 4 * j, sft_cols + 8 * j, j * (MMA_K // 2 >> 4)
+        scales = token_scales + (j * SF_ATOM >> 4), token_scales + (j * SF_ATOM + SF_BYTES >> 4)
+        weight_scales = weight_scales + (j * self.weight_scales_step >> 4)
+        return weights + k, tokens + k, sfw, weight_scales, sft, scales[0], sft + 4, scales[1]
+
     @cute.jit
     def multiply(self, cta: Cta, tmem: Int32):
         """As the leader's MMA warp, copy scales to tensor memory and multiply into one of two accumulators."""
         sfw_cols, sft_cols = tmem + ACC_COLS, tmem + ACC_COLS + 16
         place, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(0))
-        previous = Int32(0)
+        previous, stage = Int32(0), Int64(0)
         # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
         operands = (0, K_MAJOR), (cta.tokens, K_MAJOR), (cta.weight_scales, self.weight_scales_matrix)
         operands += ((cta.token_scales, SF_MATRIX),)
@@ -726,21 +765,21 @@ class GroupGemm:
                 mbarrier_wait(cta.header + ACC_EMPTY + 8 * other.index, other.phase)
             tcgen05_fence_after()
             for step in cutlass.range((k + TILE_K - 1) >> 8, unroll=1):
-                stage = Int64(slot.index * (cta.stage_bytes >> 4))
-                weights, tokens_at, weight_scales, token_scales = [first + stage for first in firsts]
+                in_stage = [first + stage for first in firsts]
+                k_step = self.k_step(0, in_stage, sfw_cols, sft_cols)
                 mbarrier_wait(cta.header + FULL + 8 * slot.index, slot.phase)
                 tcgen05_fence_after()
-                for j in range_constexpr(TILE_K // MMA_K):
-                    sfw, sft = sfw_cols + 4 * j, sft_cols + 8 * j
-                    tmem_copy_scales(sfw, weight_scales + (j * self.weight_scales_step >> 4))
-                    tmem_copy_scales(sft, token_scales + (j * SF_ATOM >> 4))
-                    # A predicate, not a branch around the loop: ptxas 12.9 crashes where no copy has one
-                    second = token_scales + (j * SF_ATOM + SF_BYTES >> 4)
-                    tmem_copy_scales(sft + 4, second, condition=two_token_atoms)
-                    w, t = weights + j * (MMA_K // 2 >> 4), tokens_at + j * (MMA_K // 2 >> 4)
-                    mma(d, w, t, idesc, sfw, sft + token_shift, Int32(1) if const_expr(j > 0) else step)
+                for j in range_constexpr(TILE_K // MMA_K):  # what comes next is computed while this is issued
+                    now, k_step = k_step, self.k_step((j + 1) % 4, in_stage, sfw_cols, sft_cols)
+                    mma(d, idesc, *now, now[4] + token_shift, two_token_atoms, Int32(1) if const_expr(j > 0) else step)
+                    if const_expr(j == 0):
+                        index, stage = slot.index + 1, stage + (cta.stage_bytes >> 4)
+                    if const_expr(j == 1):
+                        wraps = index == cta.stages
+                        index, phase = select(wraps, 0, index), select(wraps, slot.phase ^ 1, slot.phase)
+                        stage = select(wraps, Int64(0), stage)
                 mma_commit(cta.header + EMPTY + 8 * slot.index, (1 << self.config.cluster) - 1)
-                slot = slot.advance(cta.stages)
+                slot = PipelineState(index, phase)
             mma_commit(cta.header + ACC_FULL + 8 * acc.index, 3 << cta.sharer * PAIR)
             previous = tokens
             acc = acc.advance()
@@ -776,7 +815,7 @@ class GroupGemm:
         while place.at < place.end:
             tile = self.tile_at(cta, place)
             token, place = tile.token, tile.next
-            first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, cta.rank)
+            first, row = tile.row & 127, self.weight_row((tile.row & -128) + quarter * 32, cta)
             low_lanes = self.low_lanes(cta, tile)
             tokens = minimum(tile.tokens, tile.m - token)
             tokens = select((quarter * 32 >= first) & (quarter * 32 < first + tile.rows), tokens, 0)
@@ -873,8 +912,8 @@ def clusters_at_once(size: int) -> int:
 
 def fitting(config: Config) -> Config:
     """Return the config, without sharers if not all its clusters run at once: the last would double the time."""
-    if config.sharers == 2 and clusters_at_once(config.cluster) < config.sms // config.cluster:
-        return replace(config, sharers=1, sms=Config.sms)
+    if config.pairs == 2 and clusters_at_once(config.cluster) < config.sms // config.cluster:
+        return replace(config, sharers=1, token_sharers=1, sms=Config.sms)
     return config
 
 
@@ -888,7 +927,7 @@ class Launch:
         clusters, segments = config.sms // config.cluster, []
         for g, ((m, n, k), width) in enumerate(zip(sizes, widths)):
             for token in range(0, m, width * config.sharers):
-                tokens = round_up(min(width, m - token), 32) // PAIR * config.token_cost // 100
+                tokens = round_up(min(width, m - token), config.token_unit) // PAIR * config.token_cost // 100
                 segments.append((g << 48 | token << 24, gemm.rows_per_cta(n), tokens, k))
         of_clusters = deal(partition(segments, clusters * config.waves, config.gran), clusters)
         fixed, smem, table = SMEM_HEADER + gemm.store_bytes, 0, []
@@ -1095,10 +1134,15 @@ MAX_DISTANCE = 2**40  # bytes from B1 to B2, above the stride of a tensormap
 DUAL_DEFAULT = replace(EIGHT_WARPS, prefetch=2, **NO_POLICY)
 DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, WEIGHTS_FIRST
 
-# M, N, K of a benchmark case of the dual GEMM -> widest token tile such that each pair of CTAs has at most one tile of
-# 128 rows of both B: there are 64, 64, 72 and 72. Every other problem runs on DUAL_DEFAULT.
-DUAL_TOKENS = {(256, 4096, 7168): 128, (512, 4096, 7168): 256, (256, 3072, 4096): 96, (512, 3072, 7168): 192}
-DUAL_CONFIG_MAP = {x: candidates(replace(DUAL_DEFAULT, tokens=n), DUAL_CHANGES) for x, n in DUAL_TOKENS.items()}
+# M, N, K of a benchmark case of the dual GEMM -> what of its Config differs, so that each pair of CTAs has at most one
+# tile of 128 rows of both B. Every other problem runs on DUAL_DEFAULT.
+DUAL_TILES = {
+    (256, 4096, 7168): {"tokens": 128, "sharers": 2, "sms": 128},
+    (512, 4096, 7168): {"tokens": 256},
+    (256, 3072, 4096): {"tokens": 128, "sharers": 2, "sms": 96},
+    (512, 3072, 7168): {"tokens": 192, "token_sharers": 2, "sms": 144, "wide_token_box": 48},
+}
+DUAL_CONFIG_MAP = {x: candidates(replace(DUAL_DEFAULT, **tiles), DUAL_CHANGES) for x, tiles in DUAL_TILES.items()}
 
 # gate / (1 + exp(-gate)) * up of f32 bit patterns by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13): gate, up.
 # silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
@@ -1137,6 +1181,7 @@ class DualGemm(GroupGemm):
     """
 
     addresses = 8
+    blocks_per_pair = 1  # of 128 rows of either B
     weights = (1, 5)
     operands_after_tokens = 4  # low SFB, SFA, C, high SFB
     weight_scales_matrix = matrix_descriptor(swizzle=0, row_group=SF_ATOM)  # an eighth of 4 atoms, the next eighth
@@ -1148,32 +1193,41 @@ class DualGemm(GroupGemm):
         (a, low, c, sfa, sf_low, high, sf_high, _), config = addresses, self.config
         of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
         of_b = [dual_fp4_tensormap(low, high, n, k, rows) for rows in config.weight_boxes]
-        of_scales = [dual_scale_tensormap(sf_low, n, k), scale_tensormap(sfa, m, k)]
+        of_scales = [dual_scale_tensormap(sf_low, n, k), scale_tensormap(sfa, m, k, config.token_sharers)]
         return [*of_b, *of_a, *of_scales, output_tensormap(c, m, n, 16), dual_scale_tensormap(sf_high, n, k)]
 
-    @staticmethod
-    def rows_per_cta(n: int | Int32) -> int | Int32:
-        """Return n: each CTA has 16 of every 32 rows of both B."""
-        return n
+    def weight_row(self, row: Int32, cta: Cta) -> Int32:
+        """Return the row of either B that comes first in the 32 lanes of a CTA from `row` on."""
+        return self.first_row(row, cta) + 16 * cta.rank
 
-    @staticmethod
-    def weight_row(row: Int32, rank: Int32) -> Int32:
-        """Return the row of either B that comes first in the 32 lanes of CTA `rank` from `row` on."""
-        return row + 16 * rank
+    def first_row(self, row: Int32, cta: Cta) -> Int32:
+        """Return the row of either B that a pair counts as `row`; those of a cluster take blocks of 128 in turn."""
+        return 2 * row - (row & 127) + TILE_M * cta.sharer if self.config.token_sharers == 2 else row
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Return the loads of both B, 16 rows of each from each 32 of the tile's, and of their scales."""
-        y, offset = tile.row, (tile.row & 127) * (TILE_K // 2)
+        """Return the loads of both B, 16 rows of each from each 32 of the tile's, and of their scales.
+
+        Each of two sharers loads the first or the last 64 lanes, and the scales of one B.
+        """
+        y, half = self.first_row(tile.row, cta), SF_BYTES // 2
 
         def at(row):
             return lambda step: (step * TILE_K, 16 * cta.rank, 0, row >> 5)
 
+        def at_scales(step):
+            return 0, step * (TILE_K // MMA_K), 2 * cta.rank, y >> 7
+
+        scales = [self.tensormap(cta.params, self.scales_operand + i, tile.group) for i in (0, 3)]
+        if self.config.sharers == 2:
+            mask, rows, weights = 5 << cta.rank, self.config.weight_boxes[0], self.tensormap(cta.params, 0, tile.group)
+            size, of_one = rows * TILE_K // 2, select(cta.sharer == 0, *scales)
+            return [
+                Box(Int32(1), cta.sharer * size, size, weights, at(y + cta.sharer * rows), mask),
+                Box(Int32(1), cta.weight_scales + cta.sharer * half, half, of_one, at_scales, mask),
+            ]
+        offset = (tile.row & 127) * (TILE_K // 2)
         boxes = self.boxes(cta, tile, 0, self.config.weight_boxes, offset, y, tile.rows, at)
-        half, at_scales = SF_BYTES // 2, lambda step: (0, step * (TILE_K // MMA_K), 2 * cta.rank, y >> 7)
-        for i, operand in enumerate((0, 3)):
-            scales = self.tensormap(cta.params, self.scales_operand + operand, tile.group)
-            boxes.append(Box(Int32(1), cta.weight_scales + i * half, half, scales, at_scales))
-        return boxes
+        return boxes + [Box(Int32(1), cta.weight_scales + i * half, half, x, at_scales) for i, x in enumerate(scales)]
 
     @staticmethod
     def matrix_at(lane: Int32) -> Int32:
@@ -1197,7 +1251,6 @@ class DualPlan(Plan):
     contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
 
     def __init__(self, m: int, n: int, k: int, batches: int, config: Config):
-        assert config.sharers == 1
         operands = gemm_operands([*DUAL_OPERANDS[:3], "c", *DUAL_OPERANDS[6:9]], m, n, k, batches)
         self.operands = Operands(self.contents, operands)
         self.steps = [x.stride(-1) * x.itemsize for x in operands.values()]  # bytes from batch to batch

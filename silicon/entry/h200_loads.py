@@ -7,7 +7,7 @@
 
 The kernel is compiled from submission.py with its schedule, words, tensormaps, boxes, ring, barriers, PDL and epilogue.
 Only these functions of its PTX layer differ, because an H200 has no tcgen05 and its driver refuses FP4 tensormaps:
-  * mma, tmem_copy_scales, fences: nothing; mma_commit arrives at once
+  * mma with its copies of scales, fences: nothing; mma_commit arrives at once
   * tmem_load: constants, so that the epilogue stores as many bytes the same way: every element of C becomes 1
   * fp4_tensormap, dual_fp4_tensormap: u8 of the same bytes, at half the x
   * tma_load: without .cta_group, a copy signals its own CTA. Each CTA of a pair awaits its own bytes and has a consumer
@@ -214,7 +214,7 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
     source = path.read_text()
     edits = [
         ("if rank == 0:", "if rank >= 0:"),
-        ("header + EMPTY + 8 * i, config.sharers)", "header + EMPTY + 8 * i, config.cluster)"),
+        ("header + EMPTY + 8 * i, config.pairs)", "header + EMPTY + 8 * i, config.cluster)"),
     ]
     if without == "wait for weights":
         edits.append(("const_expr(self.config.pdl):  # as late", "const_expr(is_last):  # as late"))
@@ -299,7 +299,7 @@ def replace_ptx(s) -> None:
     s.mbarrier_arrive, s.map_shared, s.mma_commit = mbarrier_arrive, of_own_cta, arrive_at
     s.tmem_alloc = lambda to: s.ptx("st.shared.b32 [$0], 0;", "r", to)
     s.tmem_load = lambda tmem: [Int32(ONE_AS_F32)] * 16
-    s.tmem_relinquish = s.tmem_dealloc = s.tmem_copy_scales = s.mma = s.tmem_load_wait = nothing
+    s.tmem_relinquish = s.tmem_dealloc = s.mma = s.tmem_load_wait = nothing
     s.tcgen05_fence_before = s.tcgen05_fence_after = nothing
 
 

@@ -39,10 +39,13 @@ ODD = [(1, 128, 256), (0, 16, 64), (300, 272, 576), (17, 1040, 320)] * 6  # (M, 
 
 
 def fitted(config, **entries):
-    """The Config with as many CTAs as run at once, and so many tokens a tile that sharers take one round."""
+    """The Config with as many CTAs as run at once; sharers take more tokens a tile, so that it is one round, or go."""
     config = dataclasses.replace(config, **entries)
-    config = dataclasses.replace(config, sms=min(config.sms, FIT[config.cluster]))
-    return dataclasses.replace(config, tokens=160) if config.sharers == 2 and config.tokens == 96 else config
+    if config.sharers == 2 and config.tokens == 96:
+        config = dataclasses.replace(config, tokens=160)
+    elif config.sms > FIT[config.cluster]:
+        config = dataclasses.replace(config, sharers=1, token_sharers=1)
+    return dataclasses.replace(config, sms=min(config.sms, FIT[config.cluster]))
 
 
 def load():

@@ -165,7 +165,15 @@ def test_nan_reaches_its_row_and_column_only(submission):
 
 
 @pytest.mark.parametrize(
-    "entries", [{"gran": 32, "sms": 6}, {"tokens": 96}, {"store_boxes": 1, "tokens": 128}], ids=str
+    "entries",
+    [
+        {"gran": 32, "sms": 6},
+        {"tokens": 96},
+        {"store_boxes": 1, "tokens": 128},
+        {"sharers": 2, "tokens": 64, "sms": 8},
+        {"token_sharers": 2, "tokens": 192, "wide_token_box": 48, "sms": 8},
+    ],
+    ids=str,
 )
 def test_other_configs(submission, config, entries):
     config(**{"epilogue_warps": 4, "store_boxes": 2, **entries})
@@ -175,7 +183,7 @@ def test_other_configs(submission, config, entries):
 @pytest.mark.thorough
 def test_benchmark_configs(submission, config):
     for chosen in dict.fromkeys(map(without_hints, itertools.chain(*submission.DUAL_CONFIG_MAP.values()))):
-        config(**{**vars(chosen), "sms": 6})
+        config(**{**vars(chosen), "sms": 3 * chosen.cluster})
         check_exact(submission, exact_input(chosen.tokens + 40, 288, 320, seed=4))
 
 

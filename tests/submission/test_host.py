@@ -5,6 +5,7 @@ import itertools
 import pathlib
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import submission
-from submission import Config, GroupGemm, Launch, Operands, deal, partition, token_tile
+from submission import Config, DualGemm, GroupGemm, Launch, Operands, deal, partition, token_tile
 from task import read_task_yaml
 from tests.submission.fake_executor import FakeExecutor
 
@@ -25,13 +26,16 @@ BENCHMARKS = [case.args for case in read_task_yaml((ROOT / "task.yml").read_text
 def config_of(sharers, **entries) -> Config:
     if sharers == 2:
         entries |= {"sharers": 2, "gran": 128, "sms": 2 * entries["sms"]}
+    if sharers == "of tokens":
+        entries |= {"token_sharers": 2, "gran": 128, "sms": 2 * entries["sms"], "token_box": 16}
+        entries["tokens"] = submission.round_up(entries["tokens"], 64)
     return Config(**entries)
 
 
 configs = st.builds(
     config_of,
     tokens=st.sampled_from(submission.TOKEN_TILES),
-    sharers=st.sampled_from((1, 2)),
+    sharers=st.sampled_from((1, 2, "of tokens")),
     gran=st.sampled_from((32, 64, 128)),
     token_box=st.sampled_from((16, 32, 64, 128)),
     token_cost=st.sampled_from((0, 30, 100)),
@@ -73,6 +77,11 @@ def test_every_benchmark_has_a_config():
         {"sharers": 4},
         {"sharers": 2, "gran": 64},
         {"sharers": 2, "sms": 146},
+        {"sharers": 2, "token_sharers": 2, "sms": 8},
+        {"token_sharers": 2, "gran": 64, "sms": 4},
+        {"token_sharers": 2, "tokens": 96, "sms": 4},
+        {"token_sharers": 2, "token_box": 32, "sms": 4},  # a sharer would overwrite what the other has loaded
+        {"wide_token_box": 48, "token_box": 32},
         {"gran": 16},
         {"tokens": 224},  # tiles would touch three scale atoms
         {"token_box": 24},
@@ -97,17 +106,30 @@ def test_config_refuses(wrong):
 def test_token_tiles_fit_the_hardware(m, config):
     width = token_tile(m, config)
     for token in range(0, m, width):
-        tokens = submission.round_up(min(width, m - token), 32)
+        tokens = submission.round_up(min(width, m - token), config.token_unit)
         assert tokens % 32 == 0 and tokens <= 256  # N of the MMA
         assert tokens <= submission.ACC_COLS  # does not reach the scale factors
         assert token % 32 == 0 and token % 128 + tokens <= 256  # two scale factor atoms, shifted by whole columns
 
 
 @given(n=st.integers(1, 200).map(lambda x: 16 * x))
-def test_a_pair_covers_each_weight_row_once(n):
-    per_cta = GroupGemm.rows_per_cta(n)
-    rows = [GroupGemm.weight_row(row, rank) for rank in (0, 1) for row in range(per_cta)]
-    assert sorted(row for row in rows if row < n) == list(range(n))
+def test_a_cluster_covers_each_weight_row_once(n):
+    """Pairs that share weights have the same rows, those that share tokens different ones."""
+    for config in (Config(), Config(sharers=2, sms=4), Config(token_sharers=2, sms=4)):
+        gemm = GroupGemm(1, config)
+        ctas = [SimpleNamespace(rank=rank, sharer=i) for rank in (0, 1) for i in range(config.token_sharers)]
+        rows = [gemm.weight_row(row, cta) for cta in ctas for row in range(gemm.rows_per_cta(n))]
+        assert sorted(row for row in rows if row < n) == list(range(n))
+
+
+@given(n=st.integers(1, 100).map(lambda x: 32 * x))
+def test_a_cluster_covers_each_row_of_both_b_once(n):
+    """A CTA has 16 of the next 32 rows of either."""
+    for config in (Config(), Config(token_sharers=2, sms=4)):
+        gemm = DualGemm(1, config)
+        ctas = [SimpleNamespace(rank=rank, sharer=i) for rank in (0, 1) for i in range(config.token_sharers)]
+        firsts = [gemm.weight_row(row, cta) for cta in ctas for row in range(0, gemm.rows_per_cta(n), 32)]
+        assert sorted(first for first in firsts if first < n) == list(range(0, n, 16))
 
 
 def tiles_of(segments, ranges):

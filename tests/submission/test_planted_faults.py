@@ -36,6 +36,7 @@ TWO_PAIRS = "gran=32, sms=4"
 SHORT_RING = PAIR + ", stages=2"
 WAVES = PAIR + ", waves=3"
 SHARERS = "sharers=2, sms=4"  # two pairs that share weights do everything
+TOKEN_SHARERS = "token_sharers=2, sms=4"
 SHARERS_SHORT_RING = SHARERS + ", stages=2"
 
 WRONG = "group [01]: .* elements differ"
@@ -51,7 +52,7 @@ FULL_WAIT = "mbarrier_wait(cta.header + FULL + 8 * slot.index, slot.phase)"
 EMPTY = "mbarrier_wait(cta.header + EMPTY + 8 * slot.index, slot.phase)\n                    mbarrier_expect"
 CLUSTER = "(1 << self.config.cluster) - 1"
 COMMIT = f"mma_commit(cta.header + EMPTY + 8 * slot.index, {CLUSTER})"
-ADVANCE = "\n                slot = slot.advance(cta.stages)"
+ADVANCE = "\n                slot = PipelineState(index, phase)"
 INIT_FENCE = "cute.arch.mbarrier_init_fence()"
 
 
@@ -110,7 +111,7 @@ BARRIERS = [
     Fault(
         "phase not flipped where the ring wraps",
         COMMIT + ADVANCE,
-        COMMIT + ADVANCE.replace("slot.advance(cta.stages)", "slot._replace(index=slot.advance(cta.stages).index)"),
+        COMMIT + ADVANCE.replace("phase", "slot.phase"),
         FULL,
         RING,
         SHORT_RING,
@@ -295,7 +296,7 @@ SHARING = [
     ),
     Fault(
         "stage free when one pair has read it",
-        "mbarrier_init(header + EMPTY + 8 * i, config.sharers)",
+        "mbarrier_init(header + EMPTY + 8 * i, config.pairs)",
         "mbarrier_init(header + EMPTY + 8 * i, 1)",
         HANG,
         RING,
@@ -312,12 +313,31 @@ SHARING = [
     Fault("both pairs load the same rows", "y + cta.sharer * size", "y", WRONG, WIDE, SHARERS),
     Fault("both pairs load the same scales", "row_at(y >> 7, half >> 3)", "row_at(y >> 7)", WRONG, WIDE_K, SHARERS),
     Fault(
-        "both pairs take the same tokens", "token = token + cta.sharer * width", "pass",
-        "race: write of tensor.* which TMA store of warp 0 ", WIDE, SHARERS,
+        "both pairs take the same tokens",
+        "token = token + cta.sharer * width",
+        "pass",
+        "race: write of tensor.* which TMA store of warp 0 ",
+        WIDE,
+        SHARERS,
     ),
     Fault(
-        "bytes of one sharer expected", "(1 if box.mask is None else 2)", "1",
-        "race: tcgen05.cp of warp 4 ", WIDE, SHARERS,
+        "bytes of one sharer expected",
+        "(1 if box.mask is None else 2)",
+        "1",
+        "race: tcgen05.cp of warp 4 ",
+        WIDE,
+        SHARERS,
+    ),
+    Fault("tokens to one pair", "tile.tokens >> 2, 5 <<", "tile.tokens >> 2, 1 <<", HANG, WIDE, TOKEN_SHARERS),
+    Fault("both pairs load the same tokens", "y + cta.sharer * share", "y", WRONG, WIDE, TOKEN_SHARERS),
+    Fault("half of the tokens' scales", "row_at(block, of_scales >> 3)", "row_at(block)", WRONG, WIDE_K, TOKEN_SHARERS),
+    Fault(
+        "both pairs multiply the same rows",
+        "rank + PAIR * cta.sharer",
+        "rank",
+        "elements differ|race",
+        ROWS,
+        TOKEN_SHARERS,
     ),
     Fault("pair without tokens has no tile", "select(tokens > 0, tokens, 32)", "tokens", "shape 256x0", SMALL, SHARERS),
 ]
@@ -384,7 +404,7 @@ FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + SHARING + RESOURC
 BLIND_SPOTS = [
     Fault(
         "no tcgen05.fence",
-        FULL_WAIT + '\n                tcgen05_fence_after()\n',
+        FULL_WAIT + "\n                tcgen05_fence_after()\n",
         FULL_WAIT + "\n",
         "",
     ),

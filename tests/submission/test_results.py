@@ -169,6 +169,7 @@ OTHERS = (  # each value of each hyperparameter in at least one
     {"gran": 64, "tokens": 96, "token_cost": 50, "token_box": 32, "waves": 2, "sms": 4},
     {"sharers": 2, "tokens": 64, "store_boxes": 2, "epilogue_warps": 8, "sms": 4},
     {"sharers": 2, "tokens": 256, "stages": 3, "waves": 6, "sms": 8},
+    {"token_sharers": 2, "tokens": 192, "wide_token_box": 48, "waves": 2, "sms": 8},
 )
 VARIED = [(40, 272, 320), (300, 384, 64)]  # m, n, k
 
