@@ -144,8 +144,8 @@ class ByE4m3Layer(Fp4Layer):
 
     def compile_permute(self) -> None:
         """Compile the kernels that quantise."""
-        for gathered in (True, False):
-            token_program(self.torch_device, True, gathered)
+        for k, gathered in ((self.sizes.hidden, True), (self.sizes.intermediate, False)):
+            token_program(self.torch_device, k, True, gathered)
 
     def permute(self, x: Fp4Inputs, space: Space) -> None:
         """From m_indptr and rows to permuted, permuted_scale."""
@@ -154,9 +154,9 @@ class ByE4m3Layer(Fp4Layer):
 
     def quantise(self, x: int, rows: int, values: int, scales: int, space: Space, k: int) -> None:
         """Quantise x bf16 [.., k]: its rows of these numbers, or, if there are none, its first ones."""
-        grid, stream = quantise_tokens.grid_of(space.total, self.sms), self.device.stream()
+        grid, stream = quantise_tokens.grid_of(space.total, self.sms, k), self.device.stream()
         sizes = space.total, k, self.sizes.local, grid
-        token_program(self.torch_device, True, rows != 0)(x, space.m_indptr, rows, values, scales, *sizes, stream)
+        token_program(self.torch_device, k, True, rows != 0)(x, space.m_indptr, rows, values, scales, *sizes, stream)
 
     def gemm1(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and permuted to c."""

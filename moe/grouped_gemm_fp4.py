@@ -218,8 +218,8 @@ def launch_by_e4m3(gemm: Launcher, addresses: Sequence[int], words: tuple[int, .
 
 def launch_quantiser(gemm: Launcher, a: int, values: int, scales: int, total_m: int, k: int) -> None:
     """Quantise a bf16 [total_m, k] to values e4m3 [total_m, k] and scales f32 [total_m]; of each, its address."""
-    grid, stream = quantise_tokens.grid_of(total_m, gemm.device.sms), gemm.device.stream()
-    token_program(gemm.torch_device)(a, 0, 0, values, scales, total_m, k, 0, grid, stream)
+    grid, stream = quantise_tokens.grid_of(total_m, gemm.device.sms, k), gemm.device.stream()
+    token_program(gemm.torch_device, k)(a, 0, 0, values, scales, total_m, k, 0, grid, stream)
 
 
 def token_parts(rows: int, k: int) -> list[Part]:
@@ -228,9 +228,9 @@ def token_parts(rows: int, k: int) -> list[Part]:
 
 
 @functools.cache
-def token_program(device: torch.device, counted: bool = False, gathered: bool = False) -> Program:
-    """The kernel that quantises tokens to e4m3, compiled for this GPU."""
-    made = quantise_tokens.QuantiseTokens(counted, gathered)
+def token_program(device: torch.device, k: int, counted: bool = False, gathered: bool = False) -> Program:
+    """The kernel that quantises tokens of k columns to e4m3, compiled for this GPU."""
+    made = quantise_tokens.QuantiseTokens(counted, gathered, quantise_tokens.warps_of(k))
     return Program(made, quantise_tokens.WORDS, repr(made))
 
 

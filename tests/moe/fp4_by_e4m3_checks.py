@@ -45,24 +45,27 @@ def test_orders_of_events(fp4, schedule):
     assert fp4.run(fp4.CASES[name], config(), schedule, written=schedule < 8) <= fp4.BOUND
 
 
-def test_tokens_are_quantised_to_the_references_bits(fp4):
-    """Tokens of all sizes, of zeros, and with a NaN or an infinity; 832 columns are no multiple of what a CTA loads."""
+@pytest.mark.parametrize("rows, k", [(9, 832), (5, 16576)])
+def test_tokens_are_quantised_to_the_references_bits(fp4, rows, k):
+    """Tokens of all sizes, of zeros, and with a NaN or an infinity. 832 columns are no multiple of what a CTA loads at
+    once, 16576 more than it holds.
+    """
     from moe.grouped_gemm_fp4 import token_program
     from moe.reference.quantise_tokens import quantised
 
-    rows, k, g = 9, 832, torch.Generator().manual_seed(3)
+    g = torch.Generator().manual_seed(3)
     sizes = torch.randint(-120, 120, (rows, 1), generator=g).double()
     x = (torch.randn(rows, k, generator=g).double() * torch.exp2(sizes)).clamp(-3e38, 3e38).bfloat16()
-    x[0], x[1, 3], x[2, 40], x[3, 831] = 0, torch.nan, torch.inf, -torch.inf
+    x[0], x[1, 3], x[2, 40], x[3, k - 1] = 0, torch.nan, torch.inf, -torch.inf
     values, scales = torch.zeros(rows, k, dtype=torch.uint8), torch.zeros(rows)
     with emulator.session(strict=True):
         of_x, of_values, of_scales = emulator.device_tensors((x, values, scales))
         at = [y.data_ptr() for y in (of_values, of_scales)]
-        token_program(torch.device("cpu"))(of_x.data_ptr(), 0, 0, *at, rows, k, 0, 4, 0)
+        token_program(torch.device("cpu"), k)(of_x.data_ptr(), 0, 0, *at, rows, k, 0, 4, 0)
         found = of_values.cpu(), of_scales.cpu()
     expected = quantised(x)
     finite = expected[1].isfinite()
-    assert torch.equal(found[0][finite], expected[0].view(torch.uint8)[finite]) and finite.sum() == 6
+    assert torch.equal(found[0][finite], expected[0].view(torch.uint8)[finite]) and finite.sum() == rows - 3
     assert torch.equal(found[1].nan_to_num(-1), expected[1].nan_to_num(-1))
 
 
