@@ -9,10 +9,11 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from moe.measure import grouped_gemm, grouped_gemm_fp4, layer, layer_fp4, parallel
+from moe.measure import grouped_gemm, grouped_gemm_fp4, grouped_gemm_mxfp4, layer, layer_fp4, layer_mxfp4, parallel
 from moe.measure.experts import over_sglang
 from moe.measure.experts import table as experts_table
 from moe.measure.grouped_gemm import OURS, geomeans
+from moe.measure.grouped_gemm_mxfp4 import GEMM, W4A8, W4A16
 from moe.measure.layer import FEW, GRAPH
 from moe.measure.markdown import markdown
 
@@ -20,6 +21,7 @@ MOE = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 PLACE = re.compile(r"(<!-- table (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NEAR = 0.75  # of Marlin's time: above that a kernel is near it
+PAYS = 128  # tokens an expert, from which on W4A8 is faster than W4A16
 CONTEST_LARGEST = 11948, 14107  # the contest's largest T
 STAGES = "routing", "permute", "GEMM1", "GEMM2", "finalise"
 OF_TRANSFORMERS = "moe_fp8", "grouped_mm", "batched_mm", "eager"  # implementations of experts, ours first
@@ -156,6 +158,42 @@ def fp4_layer(result: dict) -> str:
         times = f"{ours:.1f}", f"{fp8:.1f}", f"{peer:.1f}"
         body.append([str(x["T"]), *times, f"{ours / fp8:.2f}", f"{ours / peer:.2f}"])
     return markdown(["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"], body)
+
+
+# -------------------------------------------------------------------------------------------------------- MXFP4 weights
+
+
+def mxfp4_run(result: dict) -> str:
+    """Write what was measured, and between which ratios W4A8 is where it pays and where it does not."""
+    few, many = [[x["us"][W4A8] / x["us"][W4A16] for x in result["rows"] if (x["m"][0] < PAYS) == few]
+                 for few in (True, False)]  # fmt: skip
+    return (
+        f"{whence(result)}\nFrom {PAYS} tokens an expert on a call of W4A8, its quantiser included, takes "
+        f"{min(many):.2f} to {max(many):.2f} of W4A16's time, geometric mean\n"
+        f"**{statistics.geometric_mean(many):.3f}** of {len(many)} problems; with fewer {min(few):.2f} to "
+        f"{max(few):.2f}, geometric mean {statistics.geometric_mean(few):.3f} of {len(few)}."
+    )
+
+
+def mxfp4_summary(result: dict) -> str:
+    """Ratios to W4A16 by sizes and tokens of an expert."""
+    rows, body = result["rows"], []
+    counts = sorted({x["m"][0] for x in rows})
+    for size in dict.fromkeys((x["experts"], x["n"], x["k"]) for x in rows):
+        of = {x["m"][0]: x["us"] for x in rows if (x["experts"], x["n"], x["k"]) == size}
+        names = W4A8, GEMM, grouped_gemm_mxfp4.FP8
+        cells = [" / ".join(f"{of[m][name] / of[m][W4A16]:.2f}" for name in names) for m in counts]
+        body.append([f"{size[0]} experts, N = {size[1]}, K = {size[2]}", *cells])
+    head = "time over W4A16's: W4A8 / its GEMM alone / FP8"
+    return markdown([head, *(f"{m} tokens each" for m in counts)], body)
+
+
+def mxfp4_layer(result: dict) -> str:
+    """Whole layers with MXFP4 weights, W4A16 and W4A8, in CUDA graphs."""
+    us = {x["T"]: [x["us"][name + GRAPH] for name in (W4A16, W4A8)] for x in result["rows"]}
+    body = [[name, *(f"{x[i]:.0f}" for x in us.values())] for i, name in enumerate(("W4A16, us", "W4A8, us"))]
+    body.append(["W4A8 / W4A16", *(f"{w4a8 / w4a16:.2f}" for w4a16, w4a8 in us.values())])
+    return markdown(["T", *map(str, us)], body)
 
 
 FP4 = "NVFP4", "MXFP4"
@@ -321,6 +359,9 @@ PLACES: dict[Path, dict[str, Table]] = {
     MOE / "NVFP4.md": {
         "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h200"),
         "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h200"),
+        "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
+        "mxfp4 summary": (mxfp4_summary, "grouped_gemm_mxfp4_h100"),
+        "mxfp4 layer": (mxfp4_layer, "layer_mxfp4_h100"),
         "nvfp4 modelled": (fp4_modelled, "nvfp4_b200"),
     },
     MOE / "LAYER.md": {
@@ -345,6 +386,9 @@ PLACES: dict[Path, dict[str, Table]] = {
         "grouped_gemm rows": (lambda x: grouped_gemm.table(x["rows"]), "grouped_gemm_h200"),
         "nvfp4 rows": (lambda x: grouped_gemm_fp4.table(x["rows"]), "grouped_gemm_nvfp4_h200"),
         "nvfp4 layer": (lambda x: layer_fp4.table(x["rows"]), "layer_nvfp4_h200"),
+        "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
+        "mxfp4 rows": (lambda x: grouped_gemm_mxfp4.table(x["rows"]), "grouped_gemm_mxfp4_h100"),
+        "mxfp4 layer": (lambda x: layer_mxfp4.table(x["rows"]), "layer_mxfp4_h100"),
         "layer run": (layer_run, "layer_h200"),
         "layer stages": (lambda x: layer.table(x["rows"]), "layer_h200"),
         "layer in a graph": (lambda x: layer.peer_table(x["rows"], GRAPH), "layer_h200"),
