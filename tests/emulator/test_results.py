@@ -1,6 +1,5 @@
 """Timed runs in which some clusters compute: what the others leave out is noted, and nothing else may depend on it."""
 
-
 import numpy as np
 import pytest
 
@@ -9,6 +8,7 @@ from emulator.device import DEVICE
 from emulator.errors import Fault, ResultsDecide
 from emulator.formats.tensormap import TensorMap, encode
 from emulator.machine.launch import Launch
+from emulator.state.global_memory import GlobalMemory
 from tests.emulator.test_timed_data import AWAIT, EXPECT, RESULT, STORED, TENSOR
 
 STORE = "st.shared.b32 [at], r; bar.warp.sync -1;"
@@ -94,6 +94,17 @@ def test_results_of_clusters_that_do_not_compute_are_left_out(way):
     assert (stored.reshape(3, 32) == [[0], [9], [0]]).all()
     assert (marks.reshape(4, 128) == [[False], [False], [True], [False]]).all()
     assert less == us
+
+
+def test_lanes_may_store_to_several_tensors():
+    memory, arrays = GlobalMemory(), [np.zeros(64, np.uint8) for _ in range(2)]
+    for array in arrays:
+        memory.register(array.ctypes.data, 64, "data", array)
+    memory.spoil(np.array([array.ctypes.data + at for array in arrays for at in (0, 8)], np.uint64), 4)
+    left_out = dict(memory.take_spoilt())
+    for array in arrays:
+        assert np.flatnonzero(left_out[array.ctypes.data]).tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert not memory.take_spoilt() and not any(array.any() for array in arrays)
 
 
 @pytest.mark.parametrize("way", DECIDE)
