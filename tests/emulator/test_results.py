@@ -34,6 +34,7 @@ DECIDE = {
     "an address of a store": "and.b32 x, r, 4; cvt.u64.u32 d, x; add.u64 d, d, to; st.global.b32 [d], r;",
     "an address of shared memory": "and.b32 x, r, 4; add.u32 at, at, x; st.shared.b32 [at], lane;",
     "another lane": "shfl.sync.idx.b32 x, r, 0, 31, -1;",
+    "a carry": "mad.lo.cc.u32 y, r, r, r; addc.u32 x, lane, lane; nanosleep.u32 x;",
     "a vote": "setp.eq.u32 p, r, 0; vote.sync.any.pred p, p, -1;",
     "an atomic": "red.global.add.u32 [to], r;",
     "a vector with another": "shl.b32 y, lane, 3; cvt.u64.u32 d, y; add.u64 d, d, from; st.global.v2.b32 [d], {y, r};",
@@ -112,6 +113,17 @@ def test_results_that_decide_are_not_left_out(way):
     run(DECIDE[way], None)
     with pytest.raises(ResultsDecide):
         run(DECIDE[way])
+
+
+def test_results_that_are_left_out_can_be_computed_with():
+    """They are zeros: by which a kernel divides, and of which it takes logarithms."""
+    uses = (
+        "div.u32 {}, y, {}; rem.u32 {}, y, {}; div.s32 {}, {}, {}; div.rn.f32 {}, y, {}; div.full.f32 {}, {}, {}; "
+        "rcp.approx.f32 {}, {}; lg2.approx.f32 {}, {}; rsqrt.approx.f32 {}, {}; sqrt.rn.f32 {}, {}; "
+        "cvt.rn.f16x2.f32 {}, {}, {}; tanh.approx.f32 {}, {}; shl.b32 {}, {}, {};"
+    )
+    _, left_out, _ = run(uses.replace("{}", "r") + "st.global.b32 [mine], r;")
+    assert left_out.any()
 
 
 def test_what_is_no_result_is_stored():
