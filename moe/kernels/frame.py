@@ -168,6 +168,8 @@ class GroupedGemm:
 
         # The schedule and the first work tile, from what m_indptr has while the previous kernel ends, so that loads
         # begin as soon as it has; if that changes until then, once more
+        if const_expr(not config.early_schedule and not config.guesses):
+            wait_for_previous_kernel()
         n_tiles = (operands.n + (config.block_n - 1)) // config.block_n
         shape = Shape(operands.n, k_blocks, n_tiles, experts, search, grid // config.schedule_ctas)
         place = Tables(table, offsets, data_parallel), rank, cluster, warp, lane, thread
@@ -179,7 +181,6 @@ class GroupedGemm:
                 early = minimum(guess.k_count, config.stages)
                 self.producer.load_early_weights(cta, guess, early, maps)
             cute.arch.sync_threads()  # the tables have been read
-        if const_expr(not config.early_schedule):
             wait_for_previous_kernel()
         plan, iteration, tile = self.scheduler(m_indptr, shape, operands.total_m, *place)
         if const_expr(config.early_weights and not config.guesses):
