@@ -1,4 +1,4 @@
-"""python -m moe.bench: the grouped GEMM, of FP8 or of NVFP4 weights, and its peers, timed on this GPU."""
+"""python -m moe.bench: the grouped GEMM, of FP8, NVFP4 or MXFP4 weights, and its peers, timed on this GPU."""
 
 import json
 import random
@@ -7,34 +7,36 @@ from pathlib import Path
 import click
 import torch
 
-from moe.measure import grouped_gemm, grouped_gemm_fp4
-from moe.measure.marlin import load_marlin
-from moe.measure.timing import need_gpu, record
+from moe.measure import grouped_gemm, grouped_gemm_fp4, grouped_gemm_mxfp4
+from moe.measure.options import FORMATS, Numbers, contestants
+from moe.measure.timing import record
+
+OF = dict(zip(FORMATS, (grouped_gemm, grouped_gemm_fp4, grouped_gemm_mxfp4)))
 
 
 @click.command()
-@click.option("--format", "kind", type=click.Choice(["fp8", "nvfp4"]), default="fp8", show_default=True,
-              help="Of the weights.")  # fmt: skip
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="fp8", show_default=True,
+              help="Of the weights; MXFP4: W4A16 beside W4A8, on Hopper.")  # fmt: skip
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
 @click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="Timings, of 15 calls each.")
-@click.option("--rows", "wanted", help="Only these rows, by number: 0,4,7.")
-@click.option("--peers/--no-peers", default=True, show_default=True, help="FP8: those that are installed.")
+@click.option("--rows", "wanted", type=Numbers(0), help="Only these rows, by number: 0,4,7.")
+@click.option("--peers/--no-peers", default=None, help="FP8: those that are installed, by default, or none.")
 @click.option("--marlin", type=click.Path(path_type=Path, exists=True, file_okay=False),
               help="NVFP4: the folder of an unzipped sglang 0.5.23 wheel, whose Marlin is the peer.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
 def main(
-    kind: str, file: Path | None, repeats: int, wanted: str | None, peers: bool, marlin: Path | None, seed: int
-) -> None:
+    kind: str, file: Path | None, repeats: int, wanted: list[int] | None, peers: bool | None, marlin: Path | None,
+    seed: int,
+) -> None:  # fmt: skip
     """Time the grouped GEMM and its peers on this GPU."""
-    peer = load_marlin(kind, marlin)
-    need_gpu()
-    name, rng = torch.cuda.get_device_name(), random.Random(seed)
-    of = grouped_gemm if kind == "fp8" else grouped_gemm_fp4
+    of = OF[kind]
     chosen = of.all_rows()
-    if wanted:
-        chosen = [chosen[int(i)] for i in wanted.split(",")]
+    if wanted and max(wanted) >= len(chosen):
+        raise click.UsageError(f"--rows has {max(wanted)}, but --format {kind} has rows 0 to {len(chosen) - 1}")
+    more = contestants(kind, peers, marlin)
+    name, rng = torch.cuda.get_device_name(), random.Random(seed)
     rows = []
-    for row in of.measure(chosen, repeats, rng, peers if kind == "fp8" else peer):
+    for row in of.measure([chosen[i] for i in wanted] if wanted else chosen, repeats, rng, *more):
         rows.append(row)
         click.echo(of.table(rows[-1:]).splitlines()[-1])
         if file:

@@ -212,9 +212,14 @@ def launch_by_e4m3(gemm: Launcher, addresses: Sequence[int], words: tuple[int, .
     arena = arena_of(device, gemm.device)
     with arena.lock:
         values, scales = arena.take(("e4m3 tokens", room, k), lambda: token_parts(room, k)).addresses
-        grid, stream = quantise_tokens.grid_of(total_m, gemm.device.sms), gemm.device.stream()
-        token_program(device)(a, 0, 0, values, scales, total_m, k, 0, grid, stream)
+        launch_quantiser(gemm, a, values, scales, total_m, k)
         gemm.launch((values, *others), (*words, scales))
+
+
+def launch_quantiser(gemm: Launcher, a: int, values: int, scales: int, total_m: int, k: int) -> None:
+    """Quantise a bf16 [total_m, k] to values e4m3 [total_m, k] and scales f32 [total_m]; of each, its address."""
+    grid, stream = quantise_tokens.grid_of(total_m, gemm.device.sms), gemm.device.stream()
+    token_program(gemm.torch_device)(a, 0, 0, values, scales, total_m, k, 0, grid, stream)
 
 
 def token_parts(rows: int, k: int) -> list[Part]:

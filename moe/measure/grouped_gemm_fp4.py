@@ -5,6 +5,7 @@ Marlin is timed with the block that SGLang chooses for it, and with each other o
 The floor is a kernel that only loads the packed weights and scales of the experts that have rows, and the tokens.
 """
 
+import functools
 import random
 import statistics
 from collections.abc import Callable
@@ -113,13 +114,22 @@ def geomeans(rows: list[dict]) -> dict[str, float]:
     return {name: statistics.geometric_mean(x["us"][OURS] / x["us"][name] for x in rows) for name in others}
 
 
-def measure(rows: list[Row], repeats: int, rng: random.Random, gemm: Callable | None):
-    """Yield the results of each row. gemm: Marlin, if it is to be timed (marlin.load)."""
+def with_weights(rows: list[Row], size: int, make: Callable):
+    """Yield each row and its sets of weights, which together are larger than L2; rows of one size have the same sets.
+
+    size: bytes of 16 weights. make(experts, n, k, seed): a set.
+    """
     made, sets = None, []
     for row in rows:
         if made != (len(row.ms), row.n, row.k):
             sets, made = [], (len(row.ms), row.n, row.k)
             torch.cuda.empty_cache()
-            count = min(CALLS, max(3, -(-LEAST // (len(row.ms) * row.n * row.k * 9 // 16))))
-            sets = [Weights(*made, seed, gemm) for seed in range(count)]
+            count = min(CALLS, max(3, -(-LEAST // (len(row.ms) * row.n * row.k * size // 16))))
+            sets = [make(*made, seed) for seed in range(count)]
+        yield row, sets
+
+
+def measure(rows: list[Row], repeats: int, rng: random.Random, gemm: Callable | None):
+    """Yield the results of each row. gemm: Marlin, if it is to be timed (marlin.load)."""
+    for row, sets in with_weights(rows, 9, functools.partial(Weights, gemm=gemm)):
         yield time_row(row, sets, repeats, rng, gemm)
