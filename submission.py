@@ -1144,13 +1144,23 @@ DUAL_TILES = {
 }
 DUAL_CONFIG_MAP = {x: candidates(replace(DUAL_DEFAULT, **tiles), DUAL_CHANGES) for x, tiles in DUAL_TILES.items()}
 
-# gate / (1 + exp(-gate)) * up of f32 bit patterns by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13): gate, up.
-# silu alone, over all f32 on an H200: within 2^-17.9 for |gate| < 87, and 1.1e-36 off below: zero in fp16.
-SILU_TIMES = """{ .reg .f32 x;
-        mul.f32 x, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 x, x;
-        add.f32 x, x, 0f3F800000; rcp.approx.ftz.f32 x, x;
-        mul.f32 x, x, $1; mul.f32 $0, x, $2; }"""  # 0fBFB8AA3B = -log2(e)
-silu_times = partial(ptx, SILU_TIMES, "=r,r,r")
+# 1 / (1 + exp(-x)) of f32 bit patterns, by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13); 0fBFB8AA3B = -log2(e).
+# Times x, over all f32 on an H200: within 2^-17.9 for |x| < 87, and 1.1e-36 off below: zero in fp16.
+SIGMOID = (
+    "mul.f32 $0, $1, 0fBFB8AA3B;", "ex2.approx.ftz.f32 $0, $1;",
+    "add.f32 $0, $1, 0f3F800000;", "rcp.approx.ftz.f32 $0, $1;",
+)  # fmt: skip
+TIMES = "mul.f32 $0, $1, $2;"
+
+
+def silu_times(gates: list[Int32], ups: list[Int32]) -> list[Int32]:
+    """Return gate / (1 + exp(-gate)) * up of each, step by step for all: one waits for its step, not for the others."""
+    out = gates
+    for step in SIGMOID:
+        out = [ptx(step, "=r,r", x) for x in out]
+    for factors in (gates, ups):
+        out = [ptx(TIMES, "=r,r,r", x, factor) for x, factor in zip(out, factors)]
+    return out
 
 
 def dual_fp4_tensormap(low: Int64, high: Int64, rows: Int32, k: Int32, box_rows: int):
@@ -1241,7 +1251,7 @@ class DualGemm(GroupGemm):
     @staticmethod
     def output_matrices(low: list[Int32], high: list[Int32]) -> list[list]:
         """Return silu(low) * high as two times four 8x8 matrices [weights, tokens]."""
-        out = [silu_times(gate, up) for gate, up in zip(low, high)]
+        out = silu_times(low, high)
         return [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
 
 

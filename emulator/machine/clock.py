@@ -58,9 +58,8 @@ class Clock(ABC):
         """Return when a group can begin the block at its place, which may use registers in its `owed`."""
         return group.t
 
-    def parts(self, group) -> float:
-        """Return when a group has executed a block, for which `executed` is not asked, as its lanes part at the end."""
-        return group.t
+    def parts(self, group) -> None:
+        """The lanes of a group part at the end of its block, for which `executed` is not asked."""
 
     def ticks(self, group) -> float:
         """Return what %clock64 reads on a group's SM."""

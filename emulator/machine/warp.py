@@ -535,7 +535,7 @@ class Group(LaneGroup):
 
     def split(self, parts: list[tuple[np.ndarray, int]], join: int):
         tcgen05.deliver_loads(self)
-        self.t = self.clock.parts(self)
+        self.clock.parts(self)
         self.warp.groups.remove(self)
         parts = [(lanes, target) for lanes, target in parts]
         dying = [lanes for lanes, target in parts if target == EXIT]

@@ -86,9 +86,14 @@ class TimingClock(Clock):
             self.trace.stall(group, why, begin - group.t)
         return begin
 
-    def parts(self, group) -> float:
-        _, _, needs, results, parting = group.launch.costs[group.pc]
-        return self.executed(group, issue.Cost(*parting, needs, results))
+    def parts(self, group) -> None:
+        """ptxas predicates what few lanes do, and mixes it with what stands around it: so the block keeps its scheduler
+        busy and its warp goes on, which waits for its slots with what it does next."""
+        cost = group.launch.costs[group.pc]
+        slower = self.clocks.slower(group.cta.sm, group.begun)
+        schedulers, which = self.sms[group.cta.sm].schedulers, group.warp.index % SCHEDULERS
+        schedulers[which] = max(schedulers[which], group.begun) + cost.parting * slower
+        self._settle(group, cost, group.t, slower)
 
     @staticmethod
     def _settle(group, cost: issue.Cost, begin: float, slower: float) -> None:

@@ -33,20 +33,20 @@ class Cost(NamedTuple):
     """What a block costs: its cycles, and those for which it keeps its warp's scheduler or a unit behind it busy.
 
     needs: registers that something before the block may owe, and how many cycles after its beginning it uses them;
-    results: what it leaves under way itself; parting: its cycles and slots where its lanes part at the end.
+    results: what it leaves under way itself; parting: its slots where its lanes part at the end.
     """
 
     cycles: float
     slots: float
     needs: tuple[tuple[int, float], ...] = ()
     results: Results | None = None
-    parting: tuple[float, float] = (1.0, 0.0)
+    parting: float = 0.0
 
 
 class Untimed:
     """The cost of a block with an instruction that cannot be timed: who executes the block hears of it."""
 
-    needs, results = (), None
+    needs, results, parting = (), None, 0.0
 
     def __init__(self, instr: Instr, why: str):
         self.message = f"{why}, so that it cannot be timed: PTX line {instr.line}: {instr.text}"
@@ -71,10 +71,10 @@ def _block_cycles(program: Program, block: int, figures: dict, owed: int, compil
     ready, arithmetic = {}, set()  # cycle a register can be read in; who came from integer units
     under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
     board = Board(owed)
-    decides, parting = _decides(program, block), (1.0, 0.0)
+    decides, parting = _decides(program, block), 0.0
     for number in range(program.start[block], program.end[block]):
         if number == decides:
-            parting = max(time, until, 1.0), slots
+            parting = slots
         instr = program.kernel.instrs[number]
         group = compiled.get(number) or kind(instr)
         if group == UNTIMED:

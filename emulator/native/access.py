@@ -963,8 +963,6 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int, nc:
         ("SETTLE", _SETTLE),
     ):  # fmt: skip
         parts[key] = part * settles
-    for key in ("ROW", *parts):  # which names others
-        text = _replace(text, key, parts[key])
     # a store to shared memory is its lanes'; one to global memory makes all that are here wait for a fence
     numbers = {
         "STORERS": "%active" if shared else "%here", "FIRST_SHARED": layout.SHARED,
@@ -977,8 +975,7 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int, nc:
         "SIZE": size, "SHADOWED": layout.SHADOWED, "CLOSED": layout.CLOSED, "WRITABLE": layout.WRITABLE, "NAME": name,
         "ONES_EACH": int.from_bytes(b"\1" * size, "little"), "ONES": int.from_bytes(b"\1" * bytes_, "little"),
     }  # fmt: skip
-    for key, number in numbers.items():
-        text = _replace(text, key, str(number))
+    text = _replaced(text, parts | {key: str(number) for key, number in numbers.items()})
     for key, bits in (("iVBITS_EACH", 8 * size), ("iVBITS", 8 * bytes_), ("iBITS", 8 * size)):
         text = text.replace(key, f"i{bits}")
     if not shared:
@@ -986,5 +983,11 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int, nc:
     return _expanded(text)
 
 
-def _replace(text: str, key: str, part: str) -> str:
-    return re.sub(rf"(?<![\w%.]){re.escape(key)}(?!\w)", lambda _: part, text)
+def _replaced(text: str, parts: dict[str, str]) -> str:
+    """The text with the parts in place of their names, and likewise in the parts."""
+    names = re.compile(rf"(?<![\w%.])(?:{'|'.join(map(re.escape, parts))})(?!\w)")
+
+    def part(match: re.Match) -> str:
+        return names.sub(part, parts[match[0]])
+
+    return names.sub(part, text)

@@ -66,4 +66,4 @@ def decides(instr: Instr, handler, now: int) -> bool:
         return True
     if handler is not None and handler.name in STORE:
         return not all(map(held, leaves(instr.operands[1])))  # it would be stored with zeros beside what is no result
-    return handler is None or handler.name not in CARRY
+    return handler is None or handler.name not in CARRY or "cc" in instr.parts  # the carry is no register

@@ -205,7 +205,12 @@ class GlobalMemory:
     def spoil(self, addresses: np.ndarray, size: int) -> None:
         """Leave out results of `size` bytes at each address, uint64 [lanes]. To read there is an error from now on."""
         first = int(addresses.min())
-        view = self.spoil_view(first, int(addresses.max()) + size - first)
+        end = int(addresses.max()) + size
+        if len(addresses) > 1 and not self.covers(first, end - first):  # several regions
+            for address in addresses.tolist():
+                self.spoil_view(address, size)[:] = 1
+            return
+        view = self.spoil_view(first, end - first)
         view[(addresses - np.uint64(first)).astype(np.int64)[:, None] + np.arange(size)] = 1
 
     def take_spoilt(self) -> list[tuple[int, np.ndarray]]:

@@ -155,10 +155,11 @@ class Knowledge:
         return Knowledge(self.space, self.clock.copy(), dict(self.elsewhere))
 
     def _join_own(self, clock: np.ndarray) -> None:
-        width = clock.shape[1]
-        if self.clock.shape[1] < width:
-            self.clock = wider(self.clock, width)
-        mine = self.clock[:, :width]
+        mine, width = self.clock, clock.shape[1]
+        if mine.shape[1] != width:
+            if mine.shape[1] < width:
+                self.clock = mine = wider(mine, width)
+            mine = mine[:, :width]
         np.maximum(mine, clock, out=mine)
 
     def _join(self, space: Space, clock: np.ndarray, may_change: bool) -> None:

@@ -27,12 +27,12 @@ def thread_count(g: LaneGroup) -> int:
 
 def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     if g.token is None:
-        barrier = g.cta.named_barrier(number)
-        _check_come(g, barrier, aligned, g.origin("bar.sync"), waits=True)
+        barrier, origin = g.cta.named_barrier(number), g.origin("bar.sync")
+        _check_come(g, barrier, aligned, origin, waits=True)
         if vote is not None:
             g.cta.vote(barrier, *vote, g)
         g.engine.progress += 1
-        g.token = (barrier, barrier.phase, barrier.released)
+        g.token = (barrier, barrier.phase, barrier.released, origin)
         _check_count(number, count)
         publish(g)
         hand_on(g, barrier.released)
@@ -41,7 +41,7 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
         if barrier.everyone:
             barrier.released.add_of(g.cta.gone)
         barrier.arrive(*((g.n, g.cta.live_threads) if count is None else (thread_count(g), count)))
-    barrier, phase, released = g.token
+    barrier, phase, released, origin = g.token
     if barrier.phase == phase:
         return g.wait_on(barrier)
     g.token = None
@@ -51,7 +51,7 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     if g.launch.checks:
         if barrier.phase == phase + 1:
             barrier.learnt.add(g.warp.actor)
-        g.warp.actor.waited(g.origin("bar.sync"), barrier, phase)
+        g.warp.actor.waited(origin, barrier, phase)
     return True
 
 

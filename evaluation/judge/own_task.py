@@ -49,7 +49,7 @@ class OwnTask:
         core."""
         sizes = [*zip(*([case.args[x]] if isinstance(case.args[x], int) else case.args[x] for x in "mnk"))]
         multiplied, written = sum(m * n * k for m, n, k in sizes), sum(m * n for m, n, _ in sizes)
-        return 25 + 2.5e-9 * multiplied if timed else 3 + 6e-9 * multiplied + 3e-6 * written
+        return 20 + 2e-9 * multiplied if timed else 3 + 6e-9 * multiplied + 3e-6 * written
 
     def turn(self, case: TestCase, timed: bool) -> float:
         return -self.weight(case, timed) if timed else 0.0  # what takes longest, first

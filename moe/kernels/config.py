@@ -192,7 +192,9 @@ class Config:
 
     @property
     def early_weights(self) -> bool:
-        """Whether weights are loaded into the ring before the previous kernel has ended: it never writes them."""
+        """Whether weights are loaded into the ring before the previous kernel has ended: it is one of the same call,
+        which writes none, and has awaited what came before the call when it lets this kernel start.
+        """
         return self.block_scaled is not None
 
     @property

@@ -168,18 +168,22 @@ class GroupedGemm:
 
         # The schedule and the first work tile, from what m_indptr has while the previous kernel ends, so that loads
         # begin as soon as it has; if that changes until then, once more
+        if const_expr(not config.early_schedule and not config.guesses):
+            wait_for_previous_kernel()
         n_tiles = (operands.n + (config.block_n - 1)) // config.block_n
         shape = Shape(operands.n, k_blocks, n_tiles, experts, search, grid // config.schedule_ctas)
         place = Tables(table, offsets, data_parallel), rank, cluster, warp, lane, thread
         early = Int32(0)  # stages of the first tile that are loaded before it is known to be right
-        if const_expr(config.guesses):
-            plan, iteration, guess = self.scheduler.guess(shape, operands.total_m, *place)
-            guessed = select((operands.guess != 0) & (iteration < plan.end), 1, 0)
-            if (warp == TMA_WARP) & (guessed != 0):
-                early = minimum(guess.k_count, config.stages)
-                self.producer.load_early_weights(cta, guess, early, maps)
-            cute.arch.sync_threads()  # the tables have been read
-        if const_expr(not config.early_schedule):
+        if const_expr(config.guesses):  # the previous kernel writes m_indptr, and weights do not wait for it
+            guessed, expert, row, k_first, k_count = [Int32(0)] * 5
+            if operands.guess != 0:
+                plan, iteration, guess = self.scheduler.guess(shape, operands.total_m, *place)
+                guessed, expert, row = select(iteration < plan.end, 1, 0), guess.expert, guess.row
+                k_first, k_count = guess.k_first, guess.k_count
+                if (warp == TMA_WARP) & (guessed != 0):
+                    early = minimum(k_count, config.stages)
+                    self.producer.load_early_weights(cta, guess, early, maps)
+                cute.arch.sync_threads()  # the tables have been read
             wait_for_previous_kernel()
         plan, iteration, tile = self.scheduler(m_indptr, shape, operands.total_m, *place)
         if const_expr(config.early_weights and not config.guesses):
@@ -196,8 +200,8 @@ class GroupedGemm:
         let_next_kernel_start()
         if const_expr(config.guesses):
             if guessed != 0:  # every warp sees the same
-                wrong = (tile.expert ^ guess.expert) | (tile.row ^ guess.row) | (tile.k_first ^ guess.k_first)
-                wrong = wrong | select((iteration < plan.end) & (tile.k_count >= guess.k_count), 0, 1)
+                wrong = (tile.expert ^ expert) | (tile.row ^ row) | (tile.k_first ^ k_first)
+                wrong = wrong | select((iteration < plan.end) & (tile.k_count >= k_count), 0, 1)
                 if warp == TMA_WARP:
                     self.producer.load_early(cta, tile, early, maps)
                 if wrong != 0:

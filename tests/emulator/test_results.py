@@ -1,6 +1,5 @@
 """Timed runs in which some clusters compute: what the others leave out is noted, and nothing else may depend on it."""
 
-
 import numpy as np
 import pytest
 
@@ -9,6 +8,7 @@ from emulator.device import DEVICE
 from emulator.errors import Fault, ResultsDecide
 from emulator.formats.tensormap import TensorMap, encode
 from emulator.machine.launch import Launch
+from emulator.state.global_memory import GlobalMemory
 from tests.emulator.test_timed_data import AWAIT, EXPECT, RESULT, STORED, TENSOR
 
 STORE = "st.shared.b32 [at], r; bar.warp.sync -1;"
@@ -34,6 +34,7 @@ DECIDE = {
     "an address of a store": "and.b32 x, r, 4; cvt.u64.u32 d, x; add.u64 d, d, to; st.global.b32 [d], r;",
     "an address of shared memory": "and.b32 x, r, 4; add.u32 at, at, x; st.shared.b32 [at], lane;",
     "another lane": "shfl.sync.idx.b32 x, r, 0, 31, -1;",
+    "a carry": "mad.lo.cc.u32 y, r, r, r; addc.u32 x, lane, lane; nanosleep.u32 x;",
     "a vote": "setp.eq.u32 p, r, 0; vote.sync.any.pred p, p, -1;",
     "an atomic": "red.global.add.u32 [to], r;",
     "a vector with another": "shl.b32 y, lane, 3; cvt.u64.u32 d, y; add.u64 d, d, from; st.global.v2.b32 [d], {y, r};",
@@ -96,11 +97,33 @@ def test_results_of_clusters_that_do_not_compute_are_left_out(way):
     assert less == us
 
 
+def test_lanes_may_store_to_several_tensors():
+    memory, arrays = GlobalMemory(), [np.zeros(64, np.uint8) for _ in range(2)]
+    for array in arrays:
+        memory.register(array.ctypes.data, 64, "data", array)
+    memory.spoil(np.array([array.ctypes.data + at for array in arrays for at in (0, 8)], np.uint64), 4)
+    left_out = dict(memory.take_spoilt())
+    for array in arrays:
+        assert np.flatnonzero(left_out[array.ctypes.data]).tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert not memory.take_spoilt() and not any(array.any() for array in arrays)
+
+
 @pytest.mark.parametrize("way", DECIDE)
 def test_results_that_decide_are_not_left_out(way):
     run(DECIDE[way], None)
     with pytest.raises(ResultsDecide):
         run(DECIDE[way])
+
+
+def test_results_that_are_left_out_can_be_computed_with():
+    """They are zeros: by which a kernel divides, and of which it takes logarithms."""
+    uses = (
+        "div.u32 {}, y, {}; rem.u32 {}, y, {}; div.s32 {}, {}, {}; div.rn.f32 {}, y, {}; div.full.f32 {}, {}, {}; "
+        "rcp.approx.f32 {}, {}; lg2.approx.f32 {}, {}; rsqrt.approx.f32 {}, {}; sqrt.rn.f32 {}, {}; "
+        "cvt.rn.f16x2.f32 {}, {}, {}; tanh.approx.f32 {}, {}; shl.b32 {}, {}, {};"
+    )
+    _, left_out, _ = run(uses.replace("{}", "r") + "st.global.b32 [mine], r;")
+    assert left_out.any()
 
 
 def test_what_is_no_result_is_stored():

@@ -203,7 +203,9 @@ def test_group_gemm_is_still_the_other(submission):
 
 def silu_kernel(submission) -> str:
     """A kernel of the instructions of silu_times: out[i] = silu(gate[i]) * up[i]."""
-    body = submission.SILU_TIMES.replace("$0", "%r2").replace("$1", "%r0").replace("$2", "%r1")
+    steps = [*zip(submission.SIGMOID, ("%r0", *["%r2"] * 3)), (submission.TIMES, "%r2"), (submission.TIMES, "%r2")]
+    body = " ".join(text.replace("$0", "%r2").replace("$1", x) for text, x in steps)
+    body = body.replace("$2", "%r0", 1).replace("$2", "%r1", 1)
     return f"""
 .version 8.8
 .target sm_100a

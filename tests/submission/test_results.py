@@ -191,6 +191,27 @@ def test_mapped_configs_are_exact(submission, monkeypatch, one_cluster, schedule
     submission.plan.cache_clear()
 
 
+def test_times_do_not_tell_which_clusters_compute(submission):
+    """Times are the same bits whether all, some or no clusters do; what some store is exact, and the rest is noted."""
+    took = []
+    for computes in (None, lambda first: first[0] % 4 < 2, lambda first: False):
+        p = problem(((200, 256, 512), (64, 512, 512)))
+        with emulator.timing("b200", compute=True) as timed:
+            submission.custom_kernel(p.data)
+            emulator.DEVICE.session.recorded[0].computes = computes
+            regions = [emulator.DEVICE.memory.find(c.data_ptr(), c.nbytes, False) for _, _, c in p.data[0]]
+        took.append(timed.ends_us)
+        for (_, _, c), expected, region in zip(p.data[0], p.expected, regions):
+            left_out = torch.zeros(c.shape, dtype=torch.bool)
+            if region.spoilt is not None:
+                at = c.data_ptr() - region.start
+                bits = torch.from_numpy(region.spoilt[at : at + c.nbytes].copy()).view(torch.int16)
+                left_out = bits.as_strided(c.shape, c.stride()) != 0
+            assert left_out.any() == (computes is not None) and left_out.all() == (len(took) == 3)
+            assert torch.equal(c[~left_out], expected[~left_out]) and c[left_out].isnan().all()
+    assert took[0] == took[1] == took[2]
+
+
 SEVERAL = """
 CONFIG_MAP[(40, 24), 64, 128] = candidates(DEFAULT, [{"gran": 64}])
 
