@@ -59,7 +59,7 @@ def test_the_table_of_the_page_is_of_the_recorded_points():
     of_newest = [f for f in validate.FAMILIES if versions.get(f) == newest]
     text = (Path(emulator.__file__).parent / "VALIDATION.md").read_text()
     assert f"<!-- h200 -->\n{validate.summary(rows)}\n<!-- /h200 -->" in text
-    assert f"today's model has run {', '.join(of_newest)};" in text.replace("\n", " ")
+    assert f"the newest values are of {', '.join(of_newest)};" in text.replace("\n", " ")
 
 
 def test_the_held_out_half_is_what_it_was_when_the_profile_was_fitted():

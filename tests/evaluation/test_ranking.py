@@ -41,5 +41,5 @@ def test_what_the_readme_says_of_it():
     """Of the points as they are: 8.8 %, the largest of the wrong ones among 240 pairs."""
     pairs = ranking.known_pairs()
     wrong = [difference for difference, right in pairs if not right]
-    assert len(pairs) == 240 and len(wrong) == 26 and ranking.error() == max(wrong)
+    assert len(pairs) == 240 and len(wrong) == 30 and ranking.error() == max(wrong)
     assert f"{100 * ranking.error():.1f} %" in (ROOT / "evaluation" / "README.md").read_text()
