@@ -12,11 +12,21 @@ from typing import ClassVar
 
 from cutlass import Float32, Int32
 
-from moe.kernels.ptx import as_float, as_int, maximum, minimum, pack_e2m1, pack_e4m3, round_to_e4m3, select_float
+from moe.kernels.ptx import (
+    as_float,
+    as_int,
+    largest_magnitude,
+    maximum,
+    minimum,
+    multiply_pairs,
+    pack_e2m1,
+    pack_e4m3,
+    round_to_e4m3,
+    select_float,
+)
 
 MMAS = 4  # of a stage
 ATOM_SCALES = 4  # of a row in an atom of scales (tcgen05.cp)
-WITHOUT_SIGN = 0x7FFFFFFF  # as floats without a sign compare: NaN is above all
 
 
 @dataclass(frozen=True, repr=False)  # as a dataclass it may be used inside of the kernels' loops
@@ -94,9 +104,9 @@ class Nvfp4(BlockScaled):
         The scale is the largest absolute value / (6 * of_all), rounded; a value is multiplied by 1 / (scale * of_all)
         and rounded. It is NaN if a value is: e2m1 has none. moe.reference.quantise_fp4 does the same, bit by bit.
         """
-        byte, scale = round_to_e4m3(as_float(largest_of(x)) / (of_all * Float32(self.largest)))
+        byte, scale = round_to_e4m3(largest_magnitude(x) / (of_all * Float32(self.largest)))
         factor = select_float(scale == 0.0, Float32(0.0), Float32(1.0) / (scale * of_all))
-        values = [v * factor for v in x]
+        values = multiply_pairs(x, [factor] * len(x))
         return [pack_e2m1(values[i : i + 8]) for i in (0, 8)], byte
 
 
@@ -115,19 +125,12 @@ class Mxfp4ByMxfp8(BlockScaled):
         exact, and its quotient is rounded. NaN stays NaN, infinity becomes 448. moe.reference.quantise_mxfp8 does the
         same, bit by bit.
         """
-        most = minimum(largest_of(x), 0x7F800000) + (0x7FFFFF - self.largest_fraction)  # carries if above 1.75
+        most = minimum(as_int(largest_magnitude(x)), 0x7F800000)
+        most = most + (0x7FFFFF - self.largest_fraction)  # carries if above 1.75
         byte = maximum((most >> 23) - self.largest_exponent, 0)
         factor = as_float((2 * 127 - byte) << 23)
-        values = [v * factor for v in x]
+        values = multiply_pairs(x, [factor] * len(x))
         return [pack_e4m3(values[i : i + 4]) for i in range(0, self.block, 4)], byte
-
-
-def largest_of(x: list[Float32]) -> Int32:
-    """Return the bits of the largest absolute value."""
-    most = as_int(x[0]) & WITHOUT_SIGN
-    for v in x[1:]:
-        most = maximum(most, as_int(v) & WITHOUT_SIGN)
-    return most
 
 
 W4A4, W4A8 = Nvfp4(), Mxfp4ByMxfp8()

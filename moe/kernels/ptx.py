@@ -615,6 +615,25 @@ def fma_pair(x: Float32, y: Float32, scales: Int64, u: Float32, v: Float32) -> l
     return unpack(ptx(text, "=f,=f,f,f,l,f,f", x, y, scales, u, v, result=structure(2, "f32")), 2, Float32)
 
 
+def multiply_pairs(x: list[Float32], y: list[Float32]) -> list[Float32]:
+    """mul.rn.f32x2 (9.7.3.5), of sm_100: return the product of each x and y, two at once. They are evenly many."""
+    text = "{ .reg .b64 a, b; mov.b64 a, {$2, $3}; mov.b64 b, {$4, $5};"
+    text += " mul.rn.f32x2 a, a, b; mov.b64 {$0, $1}, a; }"
+    found = []
+    for i in range(0, len(x), 2):
+        pairs = *x[i : i + 2], *y[i : i + 2]
+        found += unpack(ptx(text, "=f,=f,f,f,f,f", *pairs, result=structure(2, "f32")), 2, Float32)
+    return found
+
+
+def largest_magnitude(x: list[Float32]) -> Float32:
+    """max.NaN.abs.f32 of three (9.7.3.12), of sm_100: return the largest absolute value of some; NaN if one is."""
+    text, most = "max.NaN.abs.f32 $0, $1, $2, $3;", x[0]
+    for i in range(1, len(x), 2):
+        most = Float32(ptx(text, "=f,f,f,f", most, x[i], x[min(i + 1, len(x) - 1)], result="f32"))
+    return most
+
+
 def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: int = 1) -> None:
     """tcgen05.mma.kind::f8f6f4 (9.7.16.10.9): compute D [128, n] (+)= A [128, 32] @ B [n, 32].T, D in tensor memory.
 

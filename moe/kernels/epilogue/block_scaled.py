@@ -13,6 +13,7 @@ from moe.kernels.ptx import (
     fma,
     load_global_float,
     load_global_floats,
+    multiply_pairs,
     select,
     store_global_byte,
     store_global_word,
@@ -47,8 +48,8 @@ class ScaleAndBias:
                 for j in range_constexpr(4):
                     acc[begin + i + j] = fma(acc[begin + i + j], scale, biases[j])
         else:
-            for i in range_constexpr(begin, begin + count):
-                acc[i] = acc[i] * scale
+            for i in range_constexpr(begin, begin + count, 2):
+                acc[i], acc[i + 1] = multiply_pairs([acc[i], acc[i + 1]], [scale] * 2)
 
 
 class Bf16TmemBlockScaled(Bf16TmemTokensM):
@@ -97,7 +98,7 @@ class SwigluTmemBlockScaled:
         for block in range_constexpr(columns // form.block):
             at = range(block * form.block, (block + 1) * form.block)
             pairs = [acc[i] for i in at], [acc[columns + i] for i in at]
-            values, byte = form.quantised_block(products(self.config.activation, *pairs), of_out)
+            values, byte = form.quantised_block(products(self.config.activation, *pairs, multiply_pairs), of_out)
             words += values
             scales.append(byte)
         to = row + Int64(form.value_bytes(column))
