@@ -37,6 +37,7 @@ SOURCES = (
 )  # fmt: skip
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once
+ALONE = {"sharers": 1, "token_sharers": 1, "wide_token_box": 128}  # pairs that share nothing take any other value
 # Listed by --help; evaluation.gpu.runs and reference.py have them, too, and take seconds to import.
 Mode = Literal["test", "benchmark", "leaderboard", "profile", "sweep", "calibrate", "script"]
 # "": that of the submission's header; those of FP8 are the kernels in moe/, whatever the submission is
@@ -93,6 +94,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
 
     values = {
         "sharers": (1,),
+        "token_sharers": (1,),
         "gran": (32, 128),
         "token_box": (16, 32, 64),
         "stages": (3, 4, 5),
@@ -107,7 +109,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
     tables = submission.CONFIG_MAP, submission.DUAL_CONFIG_MAP
     bases, configs = [first for table in tables for first, *_ in table.values()], [{}]
     for field, value in ((field, value) for field in values for value in values[field]):
-        for change in ({field: value}, {field: value, "sharers": 1}):
+        for change in ({field: value}, {field: value} | ALONE):
             try:
                 changed = [dataclasses.replace(base, **change) for base in bases]
             except AssertionError:

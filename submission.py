@@ -1134,15 +1134,19 @@ MAX_DISTANCE = 2**40  # bytes from B1 to B2, above the stride of a tensormap
 DUAL_DEFAULT = replace(EIGHT_WARPS, prefetch=2, **NO_POLICY)
 DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, WEIGHTS_FIRST
 
-# M, N, K of a benchmark case of the dual GEMM -> what of its Config differs, so that each pair of CTAs has at most one
-# tile of 128 rows of both B. Every other problem runs on DUAL_DEFAULT.
+# M, N, K of a benchmark case of the dual GEMM -> its tiles, so that each pair of CTAs has at most one of 128 rows of
+# both B, and what else to try: pairs on their own, or sharers. Every other problem runs on DUAL_DEFAULT.
+ALONE = {"sharers": 1, "token_sharers": 1, "sms": 148}
 DUAL_TILES = {
-    (256, 4096, 7168): {"tokens": 128, "sharers": 2, "sms": 128},
-    (512, 4096, 7168): {"tokens": 256},
-    (256, 3072, 4096): {"tokens": 128, "sharers": 2, "sms": 96},
-    (512, 3072, 7168): {"tokens": 192, "token_sharers": 2, "sms": 144, "wide_token_box": 48},
+    (256, 4096, 7168): ({"tokens": 128, "sharers": 2, "sms": 128}, ALONE),
+    (512, 4096, 7168): ({"tokens": 256}, {"sharers": 2, "sms": 128}),
+    (256, 3072, 4096): ({"tokens": 128, "sharers": 2, "sms": 96}, ALONE | {"tokens": 96}),
+    (512, 3072, 7168): ({"tokens": 192, "token_sharers": 2, "sms": 144, "wide_token_box": 48}, ALONE),
 }
-DUAL_CONFIG_MAP = {x: candidates(replace(DUAL_DEFAULT, **tiles), DUAL_CHANGES) for x, tiles in DUAL_TILES.items()}
+DUAL_CONFIG_MAP = {
+    shape: candidates(replace(DUAL_DEFAULT, **tiles), (*DUAL_CHANGES, other))
+    for shape, (tiles, other) in DUAL_TILES.items()
+}
 
 # 1 / (1 + exp(-x)) of f32 bit patterns, by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13); 0fBFB8AA3B = -log2(e).
 # Times x, over all f32 on an H200: within 2^-17.9 for |x| < 87, and 1.1e-36 off below: zero in fp16.

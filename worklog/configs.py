@@ -15,6 +15,8 @@ import time
 OTHERS = 32
 VALUES = {
     "sharers": (1, 2),
+    "token_sharers": (1, 2),
+    "wide_token_box": (48, 96, 128),
     "gran": (32, 64, 128),
     "tokens": (32, 64, 96, 128, 160, 192, 256),
     "token_cost": (0, 100),
