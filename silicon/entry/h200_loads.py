@@ -236,7 +236,7 @@ def load_submission(path: Path = ROOT / "submission.py", without: str = ""):
 def replace_ptx(s) -> None:
     """Replaces what an H200 does not have in the PTX layer of a submission module."""
     cute, Int32 = s.cute, s.Int32
-    ptx, load, map_shared = s.ptx, s.tma_load, s.map_shared
+    ptx, load, map_shared, chosen = s.ptx, s.tma_load, s.map_shared, s.select
     init, expect, arrive = s.mbarrier_init, s.mbarrier_expect, s.mbarrier_arrive
     prepare, address_of = s.GroupGemm.__init__, s.GroupGemm.tensormap
 
@@ -247,6 +247,13 @@ def replace_ptx(s) -> None:
     def tensormap(self, params, operand: int, group):
         address = address_of(self, params, operand, group)
         address.of_fp4 = operand < self.scales_operand
+        return address
+
+    def select(condition, x, y):
+        address = chosen(condition, x, y)
+        if hasattr(x, "of_fp4"):  # of two tensormaps
+            assert x.of_fp4 == y.of_fp4
+            address.of_fp4 = x.of_fp4
         return address
 
     def fp4_tensormap(address, rows, k, box_rows: int):
@@ -290,7 +297,7 @@ def replace_ptx(s) -> None:
     def nothing(*_, **__):
         pass
 
-    s.GroupGemm.__init__, s.GroupGemm.tensormap = __init__, tensormap
+    s.GroupGemm.__init__, s.GroupGemm.tensormap, s.select = __init__, tensormap, select
     s.fp4_tensormap, s.dual_fp4_tensormap, s.tma_load = fp4_tensormap, dual_fp4_tensormap, tma_load
     s.ptx = lambda text, *args, **options: ptx(text.replace(".cta_group::2", ""), *args, **options)
     # A count of 1 is the commit's, which now comes from each CTA of a pair

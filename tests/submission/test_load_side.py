@@ -35,16 +35,35 @@ del made["cubin"]
 print(json.dumps(made), file=sys.stderr)
 """
 
+COMPILE_DUAL = """
+from silicon.entry import h200_loads
+h200_loads.prepare_dsl()
+submission = h200_loads.load_submission()
+configs = {x[0] for x in submission.DUAL_CONFIG_MAP.values()}
+assert {(x.sharers, x.token_sharers) for x in configs} == {(1, 1), (2, 1), (1, 2)}
+for config in configs:
+    assert submission.compiled(submission.DualGemm, 1, config).artifacts.CUBIN
+"""
+
+
+def for_hopper(tmp_path, text: str, *args: str) -> str:
+    """What such a script says on stderr, in a process of its own: CuTe DSL reads the target once."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    env.pop("EMULATOR_PTX", None)
+    done = subprocess.run([sys.executable, "-c", text, *args], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
 
 @pytest.fixture(scope="module")
 def for_h200(tmp_path_factory) -> dict:
-    """The launch of SIZES that compile_launch makes, in a process of its own: CuTe DSL reads the target once."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    env.pop("EMULATOR_PTX", None)
-    command = [sys.executable, "-c", COMPILE, json.dumps(SIZES)]
-    done = subprocess.run(command, cwd=tmp_path_factory.mktemp("h200"), env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stderr.splitlines()[-1])
+    """The launch of SIZES that compile_launch makes."""
+    return json.loads(for_hopper(tmp_path_factory.mktemp("h200"), COMPILE, json.dumps(SIZES)).splitlines()[-1])
+
+
+@pytest.mark.thorough
+def test_dual_gemm_that_ships_compiles(tmp_path):
+    for_hopper(tmp_path, COMPILE_DUAL)
 
 
 @contextlib.contextmanager
