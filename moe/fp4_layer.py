@@ -28,13 +28,12 @@ from moe.kernels import assign, permute, quantise_tokens
 from moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from moe.kernels.config import Activation, Config
 from moe.kernels.quantise_blocks import QuantiseBlocks
-from moe.layer import LEAST_ROWS, Layer, Space, permute_program
+from moe.layer import Layer, Space, permute_program
 from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from moe.scratch import Part
 from moe.tuning import sm90, sm100
 
 ASSIGNING_CTAS = 2  # of an SM
-MOST_ROWS = 96  # of an expert in the mean, for hardly any to have more than a tile of 128
 
 
 @dataclasses.dataclass
@@ -184,7 +183,7 @@ class BlockScaledLayer(Fp4Layer):
         rows = self.rows(tokens)
         second = sm100.choose_fp4(self.form, rows, e, h, i)
         first = dataclasses.replace(sm100.FP4_GEMM1[self.form], activation=self.activation, bias=self.biased)
-        return first, dataclasses.replace(second, bias=self.biased)
+        return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
 
     def shared_parts(self, room: int) -> list[Part]:
         """The same fields; quantised and c are records (moe/kernels/block_scaled.py), and nothing is permuted."""
@@ -207,25 +206,7 @@ class BlockScaledLayer(Fp4Layer):
         """From m_indptr, rows and quantised to c."""
         scales = *address(x.gemm1_input_scale), *address(x.gemm2_input_scale)
         of_expert = x.gemm1_global.numel() // self.sizes.local
-        mean = x.hidden_states.shape[0] * self.sizes.top_k // self.sizes.experts  # rows of an expert
-        more = of_expert, space.rows, int(LEAST_ROWS <= mean <= MOST_ROWS), *self.next_words(x, mean)
-        self.launch_gemm1(x, space.quantised, space, config, (*scales, *more, *address(x.gemm1_bias)))
-
-    def next_words(self, x: Fp4Inputs, mean: int) -> tuple[int, ...]:
-        """Return what GEMM1 prefetches of GEMM2's weights: BlockScaledOperands.next_weights and what follows.
-
-        mean: rows of an expert. Where some have none, or CTAs begin inside a tile, nothing.
-        """
-        h, e, tokens = self.sizes.hidden, self.sizes.local, x.hidden_states.shape[0]
-        _, config = self.configs(tokens)
-        of_layer = x.gemm2_weights, x.gemm2_weights_scale
-        rows = h, -(-h // 128) * 128  # of an expert: scales are in atoms of 128
-        of_tile = [tensor.numel() // (e * n) * config.block_n for tensor, n in zip(of_layer, rows)]
-        made = launcher(self.torch_device, config)
-        grid = config.grid(made.grid, self.rows(tokens), h, e)
-        tiles, rest = divmod(e * -(-h // config.block_n), grid)
-        grid = grid if LEAST_ROWS <= mean and rest == 0 and h % config.block_n == 0 else 0
-        return *(tensor.data_ptr() for tensor in of_layer), *of_tile, tiles, grid
+        self.launch_gemm1(x, space.quantised, space, config, (*scales, of_expert, space.rows, *address(x.gemm1_bias)))
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""

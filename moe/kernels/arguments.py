@@ -185,24 +185,20 @@ class Fp4ByE4m3Arguments:
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
 
 
-NEXT = "next_weights", "next_scales", "next_bytes", "next_scale_bytes", "next_tiles", "next_ctas"
-
-
 class BlockScaledArguments:
     """Words: addresses of a, records [total_m] (block_scaled.py), b_global f32 [experts], b and b_scale as
     moe.fp4_weights packs them, m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags (context.Operands);
     total_m, n, k, experts, first step of a search among them, CTAs in the grid; `more`; CUDA stream.
 
     more: if the format has scales of all the address of a's; if gated, where a is records of tokens and out of n/2
-    columns, that of out's, whether b_global is [experts, 1 or 2], the address of rows, int32 [total_m], the token of
-    each row, whether every expert is taken to have 1 to block_m rows, and the six of BlockScaledOperands.next_..; with
-    a bias its address, f32 [experts, n].
+    columns, that of out's, whether b_global is [experts, 1 or 2], and the address of rows, int32 [total_m], the token
+    of each row; with a bias its address, f32 [experts, n].
     """
 
     def __init__(self, config: Config):
         of_all, gated = config.block_scaled.of_all, config.gated
-        of_layer = dict.fromkeys(("globals", "rows", "guess", *NEXT), gated)
-        wanted = {"a_global": of_all, "out_global": of_all and gated} | of_layer | {"bias": config.bias}
+        of_layer = {"out_global": of_all and gated, "globals": gated, "rows": gated}
+        wanted = {"a_global": of_all} | of_layer | {"bias": config.bias}
         self.config, self.more = config, [name for name, yes in wanted.items() if yes]
         self.WORDS = 15 + len(self.more)
 
@@ -222,12 +218,9 @@ class BlockScaledArguments:
         tensormaps = tokens, weights, scale_tensormap(config, b_scale, experts, n, k)
         names = "rows", "a_global", "out_global", "bias"
         rows, a_global, out_global, bias = [more.get(name, Int64(0)) for name in names]
-        of_expert, guess = Int32(more.get("globals", 1)), Int32(more.get("guess", 0))
-        following = [more.get(name, Int64(0)) for name in NEXT]
-        following = *following[:2], *(Int32(x) for x in following[2:])
+        of_expert = Int32(more.get("globals", 1))
         operands = BlockScaledOperands(
-            a, rows, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, guess, *following,
-            bias,
+            a, rows, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, bias
         )  # fmt: skip
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, form.k_blocks(k), experts, search
 

@@ -191,20 +191,6 @@ class Config:
         return not self.gated or self.permuted
 
     @property
-    def early_weights(self) -> bool:
-        """Whether weights are loaded into the ring before the previous kernel has ended: it is one of the same call,
-        which writes none, and has awaited what came before the call when it lets this kernel start.
-        """
-        return self.block_scaled is not None
-
-    @property
-    def guesses(self) -> bool:
-        """Whether these weights are those of the tile that a CTA begins with if every expert has one tile of tokens,
-        as the previous kernel writes m_indptr.
-        """
-        return self.early_weights and not self.early_schedule
-
-    @property
     def early_loads(self) -> bool:
         """Whether loads begin before m_indptr is looked at again. CTAs of a cluster may have begun with different
         schedules.

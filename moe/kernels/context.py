@@ -77,13 +77,6 @@ class BlockScaledOperands(NamedTuple):
     n: Int32  # if gated, of up and gate together
     k: Int32
     globals: Int32  # as of Fp4Operands
-    guess: Int32  # if gated 1 if every expert is taken to have a tile of tokens, else 0
-    next_weights: Int64  # if gated address of the weights of the next kernel, GEMM2, and of their scales
-    next_scales: Int64
-    next_bytes: Int32  # of the weights of a tile, and of their scales
-    next_scale_bytes: Int32
-    next_tiles: Int32  # of a CTA, of which it takes the first one first
-    next_ctas: Int32  # 0 if nothing is to be prefetched
     bias: Int64
 
 

@@ -57,7 +57,6 @@ from moe.kernels.ptx import (
     mbarrier_init,
     mbarrier_wait,
     minimum,
-    select,
     tensormap_address,
     tensormap_prefetch,
     wait_for_previous_kernel,
@@ -168,29 +167,13 @@ class GroupedGemm:
 
         # The schedule and the first work tile, from what m_indptr has while the previous kernel ends, so that loads
         # begin as soon as it has; if that changes until then, once more
-        if const_expr(not config.early_schedule and not config.guesses):
+        if const_expr(not config.early_schedule):
             wait_for_previous_kernel()
         n_tiles = (operands.n + (config.block_n - 1)) // config.block_n
         shape = Shape(operands.n, k_blocks, n_tiles, experts, search, grid // config.schedule_ctas)
         place = Tables(table, offsets, data_parallel), rank, cluster, warp, lane, thread
-        early = Int32(0)  # stages of the first tile that are loaded before it is known to be right
-        if const_expr(config.guesses):  # the previous kernel writes m_indptr, and weights do not wait for it
-            guessed, expert, row, k_first, k_count = [Int32(0)] * 5
-            if operands.guess != 0:
-                plan, iteration, guess = self.scheduler.guess(shape, operands.total_m, *place)
-                guessed, expert, row = select(iteration < plan.end, 1, 0), guess.expert, guess.row
-                k_first, k_count = guess.k_first, guess.k_count
-                if (warp == TMA_WARP) & (guessed != 0):
-                    early = minimum(k_count, config.stages)
-                    self.producer.load_early_weights(cta, guess, early, maps)
-                cute.arch.sync_threads()  # the tables have been read
-            wait_for_previous_kernel()
         plan, iteration, tile = self.scheduler(m_indptr, shape, operands.total_m, *place)
-        if const_expr(config.early_weights and not config.guesses):
-            if (warp == TMA_WARP) & (iteration < plan.end):
-                early = minimum(tile.k_count, config.stages)
-                self.producer.load_early_weights(cta, tile, early, maps)
-        elif const_expr(config.prefetch > 0):
+        if const_expr(config.prefetch > 0):
             if (warp == TMA_WARP) & (iteration < plan.end):
                 with cute.arch.elect_one():
                     self.loads.weights.prefetch(tile, maps.weights)
@@ -198,17 +181,7 @@ class GroupedGemm:
             cute.arch.cluster_wait()
         wait_for_previous_kernel()
         let_next_kernel_start()
-        if const_expr(config.guesses):
-            if guessed != 0:  # every warp sees the same
-                wrong = (tile.expert ^ expert) | (tile.row ^ row) | (tile.k_first ^ k_first)
-                wrong = wrong | select((iteration < plan.end) & (tile.k_count >= k_count), 0, 1)
-                if warp == TMA_WARP:
-                    self.producer.load_early(cta, tile, early, maps)
-                if wrong != 0:
-                    if warp == TMA_WARP:
-                        self.producer.take_back(cta, early)
-                        early = Int32(0)
-                    cute.arch.sync_threads()
+        early = Int32(0)  # stages of the first tile that are loaded before it is known to be right
         if const_expr(config.early_loads):
             if (warp == TMA_WARP) & (iteration < plan.end):
                 early = minimum(tile.k_count, config.stages // config.burst * config.burst)
@@ -226,7 +199,7 @@ class GroupedGemm:
         if warp >= TMA_WARP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp == TMA_WARP:
-                self.producer(of_warp, plan, iteration, tile, early, maps)
+                self.producer(cta, plan, iteration, tile, early, maps)
             elif const_expr(config.block_scaled is not None):
                 if warp == self.mma_warp:
                     self.issue(cta, plan, iteration, warp)

@@ -8,15 +8,13 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_K, BLOCK_N, WORK_TILE_BYTES, Config
-from moe.kernels.context import BlockScaledOperands, Cta, TensorMaps, Warp
+from moe.kernels.context import Cta, TensorMaps
 from moe.kernels.pipeline import PipelineState
 from moe.kernels.ptx import (
     LAST,
-    bulk_prefetch,
     map_shared,
     mbarrier_arrive,
     mbarrier_expect,
-    mbarrier_expect_only,
     mbarrier_wait,
     minimum,
     select,
@@ -113,44 +111,24 @@ class BlockScaledLoads:
 
     def __init__(self, config: Config):
         self.config, self.weights = config, (GatedWeights if config.gated else Weights)(config)
-        form = config.block_scaled
-        self.token_bytes = 0 if config.gated else config.block_m * BLOCK_K
-        self.weight_bytes = config.block_n * (form.weight_bytes + form.row_scales)
 
     def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
         """Issue the copies of the k-block at byte k of the rows, as they lie in the ring, into a stage of it."""
-        mbarrier_expect(cta.full + 8 * slot, self.token_bytes + self.weight_bytes)
-        self.load_weights(cta, tile, maps, slot, k)
-        self.load_tokens(cta, tile, maps, slot, k)
-
-    def stage_weights(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
-        """Issue those of the weights and their scales, which have been there since before the previous kernel."""
-        mbarrier_expect_only(cta.full + 8 * slot, self.weight_bytes)
-        self.load_weights(cta, tile, maps, slot, k)
-
-    def stage_tokens(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
-        """Issue those that stage_weights has left, and arrive."""
-        mbarrier_expect(cta.full + 8 * slot, self.token_bytes)
-        self.load_tokens(cta, tile, maps, slot, k)
-
-    def load_tokens(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
-        """Issue the copy of the tokens, if others do not gather them."""
-        if not self.config.gated:
-            tokens = cta.ring + slot * self.config.stage_bytes + self.config.block_n * BLOCK_K
-            tma_load(tokens, maps.tokens, (k, tile.token), cta.full + 8 * slot, LAST, Int32(1), None)
-
-    def load_weights(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
-        """Issue the copies of the weights and their scales."""
         config, bar, policy = self.config, cta.full + 8 * slot, self.config.weights_policy
         weights, form = cta.ring + slot * config.stage_bytes, config.block_scaled
+        tokens = weights + config.block_n * BLOCK_K
+        of_tokens = 0 if config.gated else config.block_m * BLOCK_K
+        mbarrier_expect(bar, of_tokens + config.block_n * (form.weight_bytes + form.row_scales))
         boxes = self.weights.boxes(tile, k)
         rows = config.block_n // len(boxes)
         for i, box in enumerate(boxes):
             tma_load(weights + i * (rows * BLOCK_K), maps.weights, box, bar, policy, Int32(1), None)
         piece, block = (k >> 7) * (2 * form.atoms), tile.row >> 7  # of 256 bytes, two an atom; of 128 rows
         box = (0, piece, 0, block >> 1, tile.expert) if config.gated else (0, piece, block, tile.expert)
-        scales = weights + (config.block_n + config.block_m) * BLOCK_K
+        scales = tokens + config.block_m * BLOCK_K
         tma_load(scales, maps.weights + 128, box, bar, policy, Int32(1), None)  # its tensormap is the next one
+        if const_expr(not config.gated):
+            tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
 
 
 def multicast_halves(
@@ -258,24 +236,13 @@ class Producer:
         return maps._replace(tokens=maps.tokens + Int64(tile.box) * 128)
 
     @cute.jit
-    def load_early_weights(self, cta: Cta, tile: WorkTile, count: Int32, maps: TensorMaps):
-        """Load the weights of so many stages of the first tile, as far as is known, into the ring, which is empty."""
-        with cute.arch.elect_one():
-            for i in cutlass.range(count, unroll=1):
-                self.loads.stage_weights(cta, tile, maps, i, (tile.k_first + i) * BLOCK_K)
-
-    @cute.jit
     def load_early(self, cta: Cta, tile: WorkTile, count: Int32, maps: TensorMaps):
-        """Load so many stages of the first tile into the ring, which is empty, or what load_early_weights has left."""
+        """Load so many stages of the first tile into the ring, which is empty."""
         with cute.arch.elect_one():
             write_tile(cta.tiles, tile)
             of_tile = self.maps_of(tile, maps)
             for i in cutlass.range(count, unroll=1):
-                k = (tile.k_first + i) * BLOCK_K
-                if const_expr(self.config.early_weights):
-                    self.loads.stage_tokens(cta, tile, of_tile, i, k)
-                else:
-                    self.loads.stage(cta, tile, of_tile, i, k)
+                self.loads.stage(cta, tile, of_tile, i, (tile.k_first + i) * BLOCK_K)
 
     @cute.jit
     def take_back(self, cta: Cta, count: Int32):
@@ -290,12 +257,12 @@ class Producer:
                     mbarrier_arrive(bar, Int32(1))
 
     @cute.jit
-    def __call__(self, warp: Warp, plan: Plan, iteration: Int32, tile: WorkTile, early: Int32, maps: TensorMaps):
+    def __call__(self, cta: Cta, plan: Plan, iteration: Int32, tile: WorkTile, early: Int32, maps: TensorMaps):
         """Load all work tiles from this one on; the first stage of each comes with what it is.
 
         early: stages of the first tile that load_early has loaded.
         """
-        config, cta = self.config, warp.cta
+        config = self.config
         with cute.arch.elect_one():
             full = early == config.stages
             state = PipelineState(select(full, 0, early), select(full, 0, 1))
@@ -319,16 +286,7 @@ class Producer:
                 early = Int32(0)
                 iteration = tile.next
                 tile = tile_at(plan, config, cta.rank, iteration)  # of no meaning behind the last
-            if const_expr(config.guesses):
-                self.prefetch_next(cta, warp.operands)
             self.drain(cta, state)
-
-    def prefetch_next(self, cta: Cta, operands: BlockScaledOperands) -> None:
-        """Prefetch to L2 what a CTA of the next kernel begins with: HBM is idle until that has started."""
-        wanted, number = select(cta.cluster < operands.next_ctas, 1, 0), Int64(cta.cluster * operands.next_tiles)
-        of_weights = operands.next_weights, operands.next_bytes
-        for first, size in (of_weights, (operands.next_scales, operands.next_scale_bytes)):
-            bulk_prefetch(first + number * Int64(size), size, wanted)
 
     @cute.jit
     def drain(self, cta: Cta, state: PipelineState):

@@ -108,11 +108,6 @@ def mbarrier_expect(bar: Int32, size: int, condition: Int32 | None = None) -> No
         ptx_if(condition, text, "r,r", *operands)
 
 
-def mbarrier_expect_only(bar: Int32, size: int) -> None:
-    """mbarrier.expect_tx (9.7.13.15.11): let the phase also await `size` bytes, without an arrival."""
-    ptx("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", "r,r", bar, Int32(size))
-
-
 def mbarrier_arrive(bar: Int32, condition) -> None:
     """mbarrier.arrive (9.7.13.15.13): arrive at a barrier of this CTA, where condition is not 0."""
     ptx_if(condition, "mbarrier.arrive.shared::cta.b64 _, [$0];", "r", bar)

@@ -234,23 +234,6 @@ class Scheduler:
         """All threads fill the tables. Returns the plan, its first iteration and the work tile there."""
         for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
             store_shared(tables.offsets + 4 * i, load_relaxed(m_indptr + Int64(i) * 4))
-        return self.plan(shape, total_m, tables, rank, cluster, warp, lane)
-
-    @cute.jit
-    def guess(
-        self, shape: Shape, total_m: Int32, tables: Tables, rank: Int32, cluster: Int32, warp: Int32, lane: Int32,
-        thread: Int32,
-    ):  # fmt: skip
-        """The same if every expert has a token."""
-        for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
-            store_shared(tables.offsets + 4 * i, i)
-        return self.plan(shape, total_m, tables, rank, cluster, warp, lane)
-
-    @cute.jit
-    def plan(
-        self, shape: Shape, total_m: Int32, tables: Tables, rank: Int32, cluster: Int32, warp: Int32, lane: Int32
-    ):  # fmt: skip
-        """What __call__ returns, from offsets."""
         cute.arch.sync_threads()
         if warp == 0:
             self.count_tiles(tables, total_m, shape, lane)

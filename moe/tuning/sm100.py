@@ -12,8 +12,7 @@ M16_SWAP_AB = Config(arch="sm100", block_m=16, prefetch=2)
 
 def tokens_on_m(block_n: int, **fields) -> Config:
     """128 tokens on the lanes of tensor memory x block_n weight rows."""
-    fields = {"prefetch": 2} | fields
-    return Config(arch="sm100", block_m=128, block_n=block_n, swap_ab=False, stream_k_first=True, **fields)
+    return Config(arch="sm100", block_m=128, block_n=block_n, swap_ab=False, stream_k_first=True, prefetch=2, **fields)
 
 
 M128_N128 = tokens_on_m(128)  # where SMs share tiles, the sums are half as many
@@ -32,8 +31,8 @@ GATED_M128 = Config(arch="sm100", block_m=128, block_n=256, swap_ab=False, gated
 GEMM1 = GATED_M16_SWAP_AB, GATED_M32_SWAP_AB, GATED_M128
 
 # Weights in e2m1, by the format of both operands: the wider tile first
-FP4 = {form: tuple(tokens_on_m(x, block_scaled=form, prefetch=0) for x in (256, 128)) for form in (W4A4, W4A8)}
-FP4_GEMM1 = {form: dataclasses.replace(wide, gated=True) for form, (wide, _) in FP4.items()}
+FP4 = {form: tuple(tokens_on_m(block_n, block_scaled=form) for block_n in (256, 128)) for form in (W4A4, W4A8)}
+FP4_GEMM1 = {form: dataclasses.replace(wide, gated=True, prefetch=0) for form, (wide, _) in FP4.items()}
 
 
 @functools.lru_cache(maxsize=1024)
