@@ -144,13 +144,14 @@ def run(file: Path) -> None:
         dims = [pattern.pitch // ELEMENT, DATA // pattern.pitch]
         box = [pattern.row // ELEMENT, pattern.rows]
         tensor = gpu.tensormap(data, dims, [pattern.pitch], box, dtype=INT64)
-        function, seen = gpu.kernel(kernel(pattern), shared=SHARED), []
+        function = gpu.kernel(kernel(pattern), shared=SHARED)
         launch = gpu.launch(function, SMS, 32, [tensor, out, room], shared=SHARED)
-        for turn in range(ROUNDS):
+
+        def launched(turn: int, pattern=pattern, launch=launch) -> None:
             gpu.write(room, lists(pattern, turn))
             launch()
-            seen.append(cycles.slowest_and_median(gpu.read(out, 8 * SMS)))
-        found[pattern.name] = np.median(seen[1:], axis=0).tolist()
+
+        found[pattern.name] = cycles.measured(gpu, out, SMS, ROUNDS, launched)
     cycles.write(file, gpu, found)
 
 

@@ -19,6 +19,17 @@ def slowest_and_median(clocks: np.ndarray) -> list[float]:
     return [float(cycles.max()), float(np.median(cycles))]
 
 
+def measured(gpu: Gpu, out: int, ctas: int, rounds: int, launch: Callable[[int], object]) -> list[float]:
+    """The cycles of the slowest CTA and of the median one: medians of so many launches, of which the first is not
+    counted. launch(turn) launches what writes u64 [ctas] to `out`, the address.
+    """
+    seen = []
+    for turn in range(rounds):
+        launch(turn)
+        seen.append(slowest_and_median(gpu.read(out, 8 * ctas)))
+    return np.median(seen[1:], axis=0).tolist()
+
+
 def write(file: Path, gpu: Gpu, found: Mapping) -> None:
     """Writes a recording: the machine, and the cycles of each point by its name."""
     head = {"machine": gpu.describe() | {"nvidia-smi": nvidia_smi()}, "cycles": found}

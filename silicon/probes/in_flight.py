@@ -99,12 +99,12 @@ def run(file: Path) -> None:
         launch = gpu.launch(
             kernels[shape], pattern.ctas, 32, [out, data, room, EACH // pattern.block], shared=SHARED
         )
-        seen = []
-        for seed in range(ROUNDS):
+
+        def launched(seed: int, pattern=pattern, launch=launch) -> None:
             gpu.write(room, lists(pattern, seed))
             launch()
-            seen.append(cycles.slowest_and_median(gpu.read(out, 8 * pattern.ctas)))
-        found[pattern.name] = np.median(seen[1:], axis=0).tolist()
+
+        found[pattern.name] = cycles.measured(gpu, out, pattern.ctas, ROUNDS, launched)
     cycles.write(file, gpu, found)
 
 

@@ -121,12 +121,11 @@ def run(file: Path) -> None:
         shape = point.stages, point.prefetch
         if shape not in kernels:
             kernels[shape] = gpu.kernel(kernel(*shape), shared=shared)
-        seen = []
-        for turn in range(ROUNDS):
-            args = arguments(point, turn, maps, room, out)
-            gpu.launch(kernels[shape], point.ctas, 32, args, shared=shared)()
-            seen.append(cycles.slowest_and_median(gpu.read(out, 8 * point.ctas)))
-        found[point.name] = np.median(seen[1:], axis=0).tolist()
+
+        def launched(turn: int, point=point, function=kernels[shape]) -> None:
+            gpu.launch(function, point.ctas, 32, arguments(point, turn, maps, room, out), shared=shared)()
+
+        found[point.name] = cycles.measured(gpu, out, point.ctas, ROUNDS, launched)
     cycles.write(file, gpu, found)
 
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-import numpy as np
-
 from silicon import command
 from silicon.cuda_driver import Gpu
 from silicon.probes import cycles, ring
@@ -96,11 +94,8 @@ def run(file: Path) -> None:
         for at, tiles in zip(data, (batches * rows, batches * columns), strict=True):
             maps.append(gpu.tensormap(at, *operand(steps, tiles, piece), [ROW, ROWS], swizzle=SWIZZLE_128B))
         args = [*maps, out, steps, 0 if piece else ROW, ROWS if piece else 0, pace]
-        launch, seen = gpu.launch(kernel, (rows, columns, batches), 32, args, shared=SHARED), []
-        for _ in range(8):
-            launch()
-            seen.append(cycles.slowest_and_median(gpu.read(out, 8 * batches * columns * rows)))
-        found[name] = np.median(seen[1:], axis=0).tolist()
+        launch = gpu.launch(kernel, (rows, columns, batches), 32, args, shared=SHARED)
+        found[name] = cycles.measured(gpu, out, batches * columns * rows, 8, lambda _, launch=launch: launch())
     cycles.write(file, gpu, found)
 
 
