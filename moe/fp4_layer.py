@@ -125,7 +125,7 @@ class Fp4Layer(Layer):
 class ByE4m3Layer(Fp4Layer):
     """W4A8: the layer's kernels for these sizes on one Hopper GPU, with tokens that are rounded to e4m3."""
 
-    def configs(self, tokens: int) -> tuple[Config, Config]:
+    def configs(self, _tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2."""
         first = dataclasses.replace(sm90.FP4_BY_E4M3_GEMM1, activation=self.activation, bias=self.biased)
         second = sm90.FP4_BY_E4M3

@@ -99,9 +99,7 @@ def pack_mxfp4(
         return pack_for_mxf8f6f4(b, b_scale, halves)
     if e4m3:
         return pack_for_e4m3(b, b_scale)
-    experts, n, k = sizes_of(b)
-    expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
-    complain((b, b_scale), expected, (b, "b"))
+    experts, n, k = sizes_of_mxfp4(b, b_scale)
     exponent, used = b_scale.int(), used_scales(b, b_scale)
     largest = torch.where(used, exponent, 0).flatten(1).amax(1)
     least = torch.where(used, exponent, 255).flatten(1).amin(1)
@@ -123,9 +121,7 @@ def pack_mxfp4(
 
 def pack_for_e4m3(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`pack_mxfp4` for Hopper with tokens in e4m3."""
-    experts, n, k = sizes_of(b)
-    expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
-    complain((b, b_scale), expected, (b, "b"))
+    experts, n, k = sizes_of_mxfp4(b, b_scale)
     exponent, used = b_scale.int(), used_scales(b, b_scale)
     largest = torch.where(used, exponent, 0).amax(2)
     least, span = torch.where(used, exponent, 255).amin(2), dequantise_e4m3.SPAN
@@ -145,6 +141,14 @@ def pack_for_e4m3(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[torch.Tensor,
     return b.view(*shape, 2048), packed, torch.where((b_scale == 255).any(2), torch.nan, row_scale)
 
 
+def sizes_of_mxfp4(b: torch.Tensor, b_scale: torch.Tensor, halves: int = 1) -> tuple[int, int, int]:
+    """E, N, K of MXFP4 weights as a checkpoint has them; ValueError if they cannot be packed."""
+    experts, n, k = sizes_of(b, halves)
+    expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
+    complain((b, b_scale), expected, (b, "b"))
+    return experts, n, k
+
+
 def used_scales(b: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
     """Which of MXFP4's scales [E, N, K/32] are no NaN, and of blocks with a weight that is not 0."""
     return ((b.view(*b_scale.shape, 16) & 0x77) != 0).any(-1) & (b_scale != 255)
@@ -152,9 +156,7 @@ def used_scales(b: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
 
 def pack_for_mxf8f6f4(b: torch.Tensor, b_scale: torch.Tensor, halves: int) -> tuple[torch.Tensor, ...]:
     """`pack_mxfp4` for Blackwell."""
-    experts, n, k = sizes_of(b, halves)
-    complain((b, b_scale), (contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)),
-             (b, "b"))  # fmt: skip
+    experts, n, k = sizes_of_mxfp4(b, b_scale, halves)
     rows, columns = rounded_up(n // halves, ATOM_ROWS), rounded_up(k, MX_K)
     scales = b_scale.new_zeros(experts, halves, rows, columns // 32)
     scales[:, :, : n // halves, : k // 32] = b_scale.view(experts, halves, n // halves, k // 32)

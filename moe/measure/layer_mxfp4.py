@@ -13,6 +13,7 @@ from moe.measure.layer import GRAPH
 from moe.measure.markdown import markdown
 from moe.measure.timing import CALLS, FLUSH, captured, medians, timings
 from moe.problem import BF16, F32, I32
+from moe.reference.layer import distance
 from moe.routed_experts import experts
 
 TOKENS = 64, 256, 512, 1024, 2048, 4096, 8192, 16384
@@ -48,11 +49,10 @@ def measure(tokens: int, weights: dict[str, dict], repeats: int, rng: random.Ran
     calls, outs = made[0]
     for call in calls.values():
         call()
-    exact, rounded = outs[W4A16].float(), outs[W4A8].float()
     turns = {name: [made[i % SETS][0][name] for i in range(CALLS)] for name in calls}
     turns |= {name + GRAPH: captured(x) for name, x in turns.items()}
     us = medians(timings(turns, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng))
-    return {"T": tokens, "us": us, "difference": {W4A8: ((rounded - exact).norm() / exact.norm()).item()}}
+    return {"T": tokens, "us": us, "difference": {W4A8: distance(outs[W4A8], outs[W4A16])}}
 
 
 def results(tokens: list[int], repeats: int, rng: random.Random):

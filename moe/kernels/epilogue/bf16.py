@@ -6,8 +6,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_N, TRANSPOSED_TOKENS, Config
 from moe.kernels.context import Warp
-from moe.kernels.epilogue.global_scale import GlobalScale
-from moe.kernels.epilogue.row_scales import RowScales
+from moe.kernels.epilogue.row_scales import scale
 from moe.kernels.layouts import AccumulatorLayout
 from moe.kernels.ptx import (
     load_shared_words,
@@ -69,7 +68,7 @@ class Bf16WgmmaFp4(Bf16WgmmaSwapAB):
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self.scale = (RowScales if config.fp4_tokens == "e4m3" else GlobalScale)(config)
+        self.scale = scale(config)
 
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):

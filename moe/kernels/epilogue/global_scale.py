@@ -29,12 +29,17 @@ class GlobalScale:
         operands, sums = warp.operands, self.config.block_m // 2
         at = global_scale_address(operands, tile.expert, int(second))
         scale = load_global_float(at, Int32(1)) * Float32(1 / FACTOR)
-        if const_expr(self.config.bias):  # a thread has two rows, 8 apart
-            of_lane = row + (warp.number & 3) * 16 + (warp.lane >> 2)
-            at = operands.bias + (Int64(tile.expert) * Int64(operands.n) + Int64(of_lane)) * 4
-            biases = [load_global_float(at + 32 * i, inside) for i in range(2)]
+        if const_expr(self.config.bias):
+            biases = of_rows(operands.bias, warp, tile, row, inside)
             for i in range_constexpr(sums):
                 acc[begin + i] = fma(acc[begin + i], scale, biases[i // 2 % 2])
         else:
             for i in range_constexpr(sums):
                 acc[begin + i] = acc[begin + i] * scale
+
+
+def of_rows(array: Int64, warp: Warp, tile: WorkTile, row: Int32, inside: Int32) -> list[Float32]:
+    """Load a thread's two of an array f32 [E, n], 8 rows apart: of 64 of a tile's expert from `row` on, if `inside`."""
+    of_lane = row + (warp.number & 3) * 16 + (warp.lane >> 2)
+    at = array + (Int64(tile.expert) * Int64(warp.operands.n) + Int64(of_lane)) * 4
+    return [load_global_float(at + 32 * i, inside) for i in range(2)]

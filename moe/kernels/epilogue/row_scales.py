@@ -6,6 +6,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import Config
 from moe.kernels.context import Warp
+from moe.kernels.epilogue.global_scale import GlobalScale, of_rows
 from moe.kernels.ptx import fma, load_global_float, select
 from moe.kernels.schedule import WorkTile
 
@@ -19,18 +20,16 @@ class RowScales:
     @cute.jit
     def __call__(
         self, warp: Warp, tile: WorkTile, row: Int32, inside: Int32, acc, begin: cutlass.Constexpr,
-        second: cutlass.Constexpr = False,
+        _second: cutlass.Constexpr = False,
     ):  # fmt: skip
         """The results of 64 of an expert's weight rows from `row` on, the accumulators from `begin` on.
 
-        inside: whether there are such rows. second: whether they are of the second half of the rows, of no account.
+        inside: whether there are such rows.
         """
         operands, lane = warp.operands, warp.lane
-        of_lane = row + (warp.number & 3) * 16 + (lane >> 2)  # a thread has two rows, 8 apart
-        offset = (Int64(tile.expert) * Int64(operands.n) + Int64(of_lane)) * 4
-        rows = [load_global_float(operands.row_scale + offset + 32 * i, inside) for i in range(2)]
+        rows = of_rows(operands.row_scale, warp, tile, row, inside)
         if const_expr(self.config.bias):
-            biases = [load_global_float(operands.bias + offset + 32 * i, inside) for i in range(2)]
+            biases = of_rows(operands.bias, warp, tile, row, inside)
         at, left = operands.a_scale + Int64(tile.token) * 4, tile.tokens
         for i in range_constexpr(self.config.block_m // 8):
             for j in range_constexpr(2):
@@ -42,3 +41,8 @@ class RowScales:
                         acc[place] = fma(acc[place] * scale, rows[half], biases[half])
                     else:
                         acc[place] = acc[place] * scale * rows[half]
+
+
+def scale(config: Config) -> GlobalScale | RowScales:
+    """Return what scales the results of e2m1 weights by tokens of the config's type."""
+    return (RowScales if config.fp4_tokens == "e4m3" else GlobalScale)(config)

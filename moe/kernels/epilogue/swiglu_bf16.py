@@ -10,8 +10,7 @@ from moe.kernels.config import Config
 from moe.kernels.context import Warp
 from moe.kernels.epilogue.activation import product
 from moe.kernels.epilogue.bf16 import Bf16WgmmaSwapAB
-from moe.kernels.epilogue.global_scale import GlobalScale
-from moe.kernels.epilogue.row_scales import RowScales
+from moe.kernels.epilogue.row_scales import scale
 from moe.kernels.ptx import select
 from moe.kernels.schedule import WorkTile
 
@@ -21,7 +20,7 @@ class SwigluWgmmaFp4:
 
     def __init__(self, config: Config):
         self.config, self.bf16 = config, Bf16WgmmaSwapAB(config)
-        self.scale = (RowScales if config.fp4_tokens == "e4m3" else GlobalScale)(config)
+        self.scale = scale(config)
 
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, acc):
@@ -30,7 +29,7 @@ class SwigluWgmmaFp4:
         column = (tile.row >> 1) + (warp.number >> 2) * 64
         for half in range_constexpr(2):
             inside = select(column < columns, 1, 0)
-            self.scale(warp, tile, column + half * columns, inside, acc, half * sums, second=half == 1)
+            self.scale(warp, tile, column + half * columns, inside, acc, half * sums, half == 1)
         for i in range_constexpr(sums):
             acc[i] = product(self.config.activation, acc[i], acc[sums + i])
         of_products = warp._replace(operands=warp.operands._replace(n=columns))

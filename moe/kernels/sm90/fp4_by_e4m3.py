@@ -13,7 +13,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr, range_constexpr
 
-from moe.kernels.config import BLOCK_K, BLOCK_N, Config
+from moe.kernels.config import BLOCK_N, Config
 from moe.kernels.context import Warp
 from moe.kernels.dequantise_e4m3 import weights_of
 from moe.kernels.mainloop import ByWidth, MainloopState, release
@@ -24,12 +24,12 @@ from moe.kernels.ptx import (
     load_shared_words,
     matrix_descriptor,
     mbarrier_wait,
-    select,
     uniform,
     wgmma_of_registers,
     wgmma_wait_keeping,
 )
 from moe.kernels.schedule import WorkTile
+from moe.kernels.sm90.fp4_registers import next_stage, weight_places
 
 HALF = 64  # K of a word of scales, and of four words of weights
 
@@ -45,17 +45,14 @@ class Fp4ByE4m3(ByWidth):
         """The k-blocks of a tile of which so many tokens are loaded."""
         config, cta, lane, stage = self.config, warp.cta, warp.lane, state.stage
         parts, sums, of_part = config.block_n // BLOCK_N, width // 2, config.block_m // 2
-        tokens, at = matrix_descriptor(cta.ring), self.places(warp)
+        tokens, at = matrix_descriptor(cta.ring), weight_places(config, warp, 4)
         packed = cute.make_rmem_tensor((10,), Int32)  # the words to come: 64 rows' of a k-block
         d = [Float32(0.0)] * sums
         mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
         self.load(at, stage.index * config.stage_bytes, 0, packed)
         for k in cutlass.range(tile.k_count, unroll=1):
             offset = stage.index * config.stage_bytes
-            following = stage.advance(config.stages)
-            more = k + 1 < tile.k_count
-            index = select(more, following.index, stage.index)  # behind the last k-block its own words again
-            phase = select(more, following.phase, stage.phase)
+            following, index, phase = next_stage(config, stage, k, tile.k_count)
             b = uniform(tokens + (offset >> 4))
             for part in range_constexpr(parts):
                 words, a = [packed[i] for i in range(10)], []
@@ -78,17 +75,9 @@ class Fp4ByE4m3(ByWidth):
             stage = following
         return state._replace(stage=stage)
 
-    def places(self, warp: Warp) -> tuple[Int32, Int32]:
-        """Return the addresses of a thread's weights and of their scales in stage 0."""
-        config, row, of_warp = self.config, warp.number >> 2, warp.number & 3  # row: of 64
-        weights = warp.cta.ring + config.block_m * config.token_row
-        scales = weights + config.block_n * (BLOCK_K // 2)
-        weights = weights + row * 4096 + of_warp * 512 + warp.lane * 16
-        return weights, scales + row * 256 + of_warp * 32 + (warp.lane >> 2) * 4
-
-    def load(self, places: tuple[Int32, Int32], offset: Int32, part: int, packed) -> None:
+    def load(self, at: tuple[Int32, Int32], offset: Int32, part: int, packed) -> None:
         """Load a part of the stage at this offset: of each half of K four words of weights, and one of their scales."""
-        weights, scales = places
+        weights, scales = at
         for half in range(2):
             words = load_shared_words(weights + offset + part * 8192 + half * 2048)
             words.append(load_shared(scales + offset + part * 512 + half * 128))

@@ -15,9 +15,9 @@ from cutlass import Int32
 from moe.kernels.config import BLOCK_K, Config
 from moe.kernels.context import Warp
 from moe.kernels.mainloop import MainloopState, release
-from moe.kernels.ptx import fence_proxy_async, load_matrix, mbarrier_wait, mma_of_registers, select
+from moe.kernels.ptx import fence_proxy_async, load_matrix, mbarrier_wait, mma_of_registers
 from moe.kernels.schedule import WorkTile
-from moe.kernels.sm90.fp4_registers import Fp4Registers, keep
+from moe.kernels.sm90.fp4_registers import Fp4Registers, keep, next_stage, weight_places
 
 
 class Fp4EightTokens:
@@ -33,7 +33,7 @@ class Fp4EightTokens:
         What a thread needs of a half of a k-block is loaded while the half before is multiplied.
         """
         config, cta, lane, stage = self.config, warp.cta, warp.lane, state.stage
-        at, parts = self.registers.places(warp), self.registers.parts
+        at, parts = weight_places(config, warp, 8), self.registers.parts
         row = lane & 7  # of ldmatrix: a token. Each 8 lanes have another 8 of K, which the token swizzles
         tokens = cta.ring + row * BLOCK_K + (((lane >> 3) ^ row) << 4)
         packed = cute.make_rmem_tensor((parts, 6), Int32)  # the words of the 64 of K to come
@@ -41,10 +41,7 @@ class Fp4EightTokens:
         keep(packed, self.registers.load(at, stage.index * config.stage_bytes, 0))
         for k in cutlass.range(tile.k_count, unroll=1):
             offset = stage.index * config.stage_bytes
-            following = stage.advance(config.stages)
-            more = k + 1 < tile.k_count
-            index = select(more, following.index, stage.index)  # behind the last k-block its own words again
-            phase = select(more, following.phase, stage.phase)
+            following, index, phase = next_stage(config, stage, k, tile.k_count)
             first = [[packed[part, i] for i in range(6)] for part in range(parts)]
             b = [self.tokens(tokens, offset + half * (8 * BLOCK_K)) for half in range(2)]
             second = self.registers.load(at, offset, 1)

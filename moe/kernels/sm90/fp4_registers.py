@@ -9,7 +9,8 @@ from cutlass import Int32
 from moe.kernels.config import BLOCK_K, BLOCK_N, Config
 from moe.kernels.context import Warp
 from moe.kernels.dequantise import scales_of, weights_of
-from moe.kernels.ptx import load_shared_pair, load_shared_words
+from moe.kernels.pipeline import PipelineState
+from moe.kernels.ptx import load_shared_pair, load_shared_words, select
 
 
 class Fp4Registers:
@@ -17,14 +18,6 @@ class Fp4Registers:
 
     def __init__(self, config: Config):
         self.config, self.parts = config, config.block_n // BLOCK_N
-
-    def places(self, warp: Warp) -> tuple[Int32, Int32]:
-        """Return the addresses of a thread's weights and of their scales in stage 0."""
-        config, row, of_warp = self.config, warp.number >> 2, warp.number & 3  # row: of 64
-        weights = warp.cta.ring + config.block_m * config.token_row
-        scales = weights + config.block_n * (BLOCK_K // 2)
-        weights = weights + row * 4096 + of_warp * 512 + warp.lane * 16
-        return weights, scales + row * 512 + of_warp * 64 + (warp.lane >> 2) * 8
 
     def load(self, places: tuple[Int32, Int32], offset: Int32, half: int) -> list[list[Int32]]:
         """Load 64 of K of the stage at this offset: of each part four words of weights, and of two rows' scales one."""
@@ -45,6 +38,26 @@ class Fp4Registers:
         return [
             sum((weights_of(of_part[i], *scales[i], kind) for i in steps), []) for of_part, scales in zip(words, scaled)
         ]
+
+
+def weight_places(config: Config, warp: Warp, of_row: int) -> tuple[Int32, Int32]:
+    """Return the addresses of a thread's weights and of their scales in stage 0. of_row: bytes of two rows' scales for
+    64 of K.
+    """
+    row, of_warp = warp.number >> 2, warp.number & 3  # row: of 64
+    weights = warp.cta.ring + config.block_m * config.token_row
+    scales = weights + config.block_n * (BLOCK_K // 2)
+    weights = weights + row * 4096 + of_warp * 512 + warp.lane * 16
+    return weights, scales + row * (64 * of_row) + of_warp * (8 * of_row) + (warp.lane >> 2) * of_row
+
+
+def next_stage(config: Config, stage: PipelineState, k: Int32, count: Int32) -> tuple[PipelineState, Int32, Int32]:
+    """Return the following stage, and the index and the parity of that whose words are loaded in k-block k of so many:
+    the following one, behind the last k-block its own again.
+    """
+    following = stage.advance(config.stages)
+    more = k + 1 < count
+    return following, select(more, following.index, stage.index), select(more, following.phase, stage.phase)
 
 
 def keep(packed, words: list[list[Int32]]) -> None:

@@ -23,7 +23,6 @@ from moe.kernels.ptx import (
     matrix_descriptor,
     maximum,
     mbarrier_wait,
-    select,
     uniform,
     wgmma_of_registers,
     wgmma_results,
@@ -31,7 +30,7 @@ from moe.kernels.ptx import (
 )
 from moe.kernels.schedule import WorkTile
 from moe.kernels.sm90.fp4_mma_sync import Fp4EightTokens
-from moe.kernels.sm90.fp4_registers import Fp4Registers, keep
+from moe.kernels.sm90.fp4_registers import Fp4Registers, keep, next_stage, weight_places
 
 
 class Fp4Weights(ByWidth):
@@ -54,7 +53,7 @@ class Fp4Weights(ByWidth):
         parts, sums, of_part = self.registers.parts, width // 2, config.block_m // 2
         places = [[part * of_part + i for i in range(sums)] for part in range(parts)]
         tokens = matrix_descriptor(cta.ring)
-        at = self.registers.places(warp)
+        at = weight_places(config, warp, 8)
         # Steps of a group, by how many registers of operand A it may have beside the sums. Each group costs a wait
         most = {128: 8, 64: 16}.get(config.accumulators, 32)
         count = min(4, most // (4 * parts))
@@ -68,10 +67,7 @@ class Fp4Weights(ByWidth):
         before = stage.index
         for k in cutlass.range(maximum(tile.k_count, 1), unroll=1):  # ptxas must see that the loop is entered
             offset = stage.index * config.stage_bytes
-            following = stage.advance(config.stages)
-            more = k + 1 < tile.k_count
-            index = select(more, following.index, stage.index)  # behind the last k-block its own words again
-            phase = select(more, following.phase, stage.phase)
+            following, index, phase = next_stage(config, stage, k, tile.k_count)
             of_block = tokens + (offset >> 4)
             under_way = [held[i] for i in range(4 * parts * count)]
             for half, steps in groups:
