@@ -24,7 +24,7 @@ from .profile import load
 POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
 POINTS_H200 = json.loads(Path(__file__).with_name("whole_kernels_h200.json").read_text())
 ALONE, BYTES_BOUND, LATENCY_BOUND = KINDS = "single calls", "in a row, bytes-bound", "in a row, latency-bound"
-HALF = 0.5  # of the time in which HBM at its best rate brings what is read: from there on a call is bytes-bound
+HALF = 0.5  # of the time in which HBM at its full rate brings what is read: from there on a call is bytes-bound
 
 
 def basis(machine: str) -> str:
@@ -51,12 +51,12 @@ def kind(us: float, read_mb: float, alone: bool = False, machine: str = "b200") 
     """
     if alone:
         return ALONE
-    return BYTES_BOUND if read_mb / _best_rate(machine) >= HALF * us else LATENCY_BOUND
+    return BYTES_BOUND if read_mb / _full_rate(machine) >= HALF * us else LATENCY_BOUND
 
 
 @functools.cache
-def _best_rate(machine: str) -> float:
-    """TB/s, which are 10^6 bytes a microsecond, that HBM is read with at best."""
+def _full_rate(machine: str) -> float:
+    """TB/s, which are 10^6 bytes a microsecond, that HBM is read with where enough is under way."""
     return load(machine)["hbm"]["read_tb_s"]
 
 

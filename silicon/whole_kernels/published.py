@@ -7,11 +7,13 @@
 It prints kernel, M, N, K, calls, published and modelled us, and error. emulator/model/whole_kernels.json keeps the
 modelled times; `python -m worklog.pages` makes the table of emulator/VALIDATION.md of it.
 
-Each point runs in a process of its own: the problem's own inputs, a submission's own host code, two calls on two
-inputs, the L2 clean. Modelled is what the GPU does: "in a row" is the second call, from the end of the first; "alone"
-is the first call and the two events around it. What the host does between launches, and copies that torch makes, are
-left out. Nothing of the two checkouts is kept in this repository. No figure of the profile was fitted to these times,
-but two choices were kept because of guaguabear's: that blocks where lanes part cost nothing, and `tensor.copy_cycles`.
+Each point runs in a process of its own: the problem's own inputs and a submission's own host code. Modelled is what the
+GPU does: "alone" is one call behind the fill that the evaluator writes before each, with the two events around it, as
+all single calls are modelled; "in a row" is the second of two calls on two inputs, from the end of the first, with a
+clean L2, since the fill touches but the first of many calls. What the host does between launches, and copies that torch
+makes, are left out. Nothing of the two checkouts is kept in this repository. No figure of the profile was fitted to
+these times, but two choices were kept because of guaguabear's: that blocks where lanes part cost nothing, and
+`tensor.copy_cycles`.
 Figures: https://github.com/teelaitila/nvfp4_gpumode (fp4_gemm/benchmarks.md, dual_gemm/benchmarks.md,
 group_gemm/worklog.md; head of dual_gemm/others/guag.py).
 """
@@ -25,6 +27,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulator.model.profile import Profile, load
 from silicon import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,10 +66,15 @@ def _points() -> list[Published]:
     return points
 
 
-def child(problem: str, submission: str, sizes: dict) -> None:
-    """Prints the ends of two modelled calls, in microseconds, as JSON; runs in a process of its own."""
+def protocol(calls: str) -> tuple[Profile, int]:
+    """Return the profile of points whose calls were timed so, with what a fill has left in the L2, and how many run."""
+    profile = load("b200")
+    return (profile, 1) if calls == "alone" else (profile.with_({"l2.dirty_at_start": 0.0}), 2)
+
+
+def child(problem: str, submission: str, sizes: dict, calls: str) -> None:
+    """Prints the ends of the modelled calls, in microseconds, as JSON; runs in a process of its own."""
     import emulator
-    from emulator.model.profile import load
     from emulator.serve import run
 
     run.install()
@@ -77,9 +85,10 @@ def child(problem: str, submission: str, sizes: dict) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["submission"] = module
     spec.loader.exec_module(module)
-    inputs = [reference.generate_input(**sizes, seed=1111 + i) for i in range(2)]
+    profile, count = protocol(calls)
+    inputs = [reference.generate_input(**sizes, seed=1111 + i) for i in range(count)]
     ends = []
-    with emulator.timing(load("b200").with_({"l2.dirty_at_start": 0.0})) as timed:
+    with emulator.timing(profile) as timed:
         for each in inputs:
             module.custom_kernel(each)
             ends.append(len(emulator.DEVICE.session.recorded))
@@ -89,18 +98,16 @@ def child(problem: str, submission: str, sizes: dict) -> None:
 def model(point: Published, checkouts: list[Path], events_us: float) -> float:
     """Microseconds of a point's call that the model predicts. events_us: of the two events around it."""
     folder, submission = checkouts[0] / PROBLEMS / point.problem, checkouts[point.checkout] / point.path
-    request = [str(folder), str(submission), json.dumps(point.sizes)]
+    request = [str(folder), str(submission), json.dumps(point.sizes), point.calls]
     command = [sys.executable, "-W", "ignore", "-m", "silicon.whole_kernels.published", "--child", *request]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{point.name} {point.sizes}: {done.stderr.strip().splitlines()[-1]}")
-    first, second = json.loads(done.stdout.splitlines()[-1])
-    return second - first if point.calls == "in a row" else first + events_us
+    first, *second = json.loads(done.stdout.splitlines()[-1])
+    return second[0] - first if second else first + events_us
 
 
 def main() -> None:
-    from emulator.model.profile import load
-
     parser = command.parser(__doc__)
     parser.add_argument("checkouts", nargs=2, type=Path, help="of reference-kernels and nvfp4_gpumode")
     parser.add_argument("--only", default="", help="points whose name contains this")
@@ -115,6 +122,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))
+        child(sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), sys.argv[5])
     else:
         main()

@@ -51,3 +51,16 @@ def test_a_block_takes_its_slots_where_its_lanes_part(profile):
     assert cycles(profile, parted(work, STEPS + 31)) - alone == pytest.approx(STEPS)
     decided = parted("", 31).replace("setp", "setp.lt.u32 p, x, 9; not.pred p, p; not.pred p, p; setp", 1)
     assert cycles(profile, decided) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("profile", ["b200", "h200"])
+def test_products_of_floats_are_issued_as_fast_as_sums(profile):
+    """The guide's table of throughput; those of integers, which were measured, take two slots."""
+
+    def each(instr: str) -> float:
+        return (cycles(profile, f".reg .b32 f<{STEPS}>;" + "".join(instr.format(n) for n in range(STEPS))) - alone) / STEPS
+
+    alone = cycles(profile, "")
+    for kind in ("f32", "f16x2"):
+        assert each(f"mul.rn.{kind} f{{0}}, x, x;") == pytest.approx(each(f"add.rn.{kind} f{{0}}, x, x;"))
+        assert each(f"mul.rn.{kind} f{{0}}, x, x;") < each("mul.lo.u32 f{0}, x, x;")

@@ -15,6 +15,7 @@ from tests.thorough import all_but_every
 pytestmark = pytest.mark.usefixtures("launches_are_freed")
 B200 = load("b200")
 TOLERANCE = 0.10
+SATURATED = 64  # KiB under way in each SM from which on HBM is the limit: the model is then among what was measured
 
 
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
@@ -69,7 +70,14 @@ def test_copy_throughput(kib, low, high):
 
     rate = (many - few) * nbytes * sms / (run(many) - run(few)) / 1e6  # TB/s
     print(f"{rate:.2f} TB/s modelled, {low}-{high} measured")
-    assert low * (1 - TOLERANCE) <= rate <= high * (1 + TOLERANCE), f"{rate:.2f} TB/s modelled, {low}-{high} measured"
+    tolerance = 0 if kib >= SATURATED else TOLERANCE
+    assert low * (1 - tolerance) <= rate <= high * (1 + tolerance), f"{rate:.2f} TB/s modelled, {low}-{high} measured"
+
+
+def test_a_fill_leaves_as_many_bytes_dirty_as_on_an_h200():
+    """Not the same share of another L2: see emulator/VALIDATION.md."""
+    of_b200, of_h200 = (p["l2"]["dirty_at_start"] * p["l2"]["bytes"] for p in (B200, load("h200")))
+    assert of_b200 == pytest.approx(of_h200, rel=0.01)
 
 
 # Four warps of each CTA load a quarter of `KiB` each and meet the cluster. Cycles of a round at 1.965 GHz, from

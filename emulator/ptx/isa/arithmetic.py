@@ -9,10 +9,12 @@ from ..syntax import Imm
 from .registry import Mods, is_float, is_signed, op, width
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
+FULL_RATE = {"f16", "f16x2", "bf16", "bf16x2", "f32"}  # types of which the guide has as many products as sums a cycle
 
 # Costs. `alu`: measured (chain/add.s32, add.f32, fma.f32, issue/); no measurement of add.cc, addc, abs, neg, min,
 # max, sad, dp4a, dp2a, copysign, testp, nor of f16, bf16 and f64. `multiply`: measured (chain/mad.s32, mul.wide,
-# issue/mad.s32); madc as mad; mul of floats, mul24 and mad24 (several instructions by the guide): no measurement.
+# issue/mad.s32); madc as mad; mul24 and mad24 (several instructions by the guide): no measurement. Products of floats
+# are as sums and fma by the guide (f64 apart), not measured.
 # `divide`: measured of u32 (mechanisms/div.u32); no measurement of floats. `special`: measured (chain/ex2); the guide
 # has 16 results for all of these. `packed`: inferred, see profiles/b200.toml.
 
@@ -60,6 +62,11 @@ def _apply(w, i, kind: str, function: str, args: str, narrow: dict[int, str] = M
 def _packed_or(cost: str):
     """The cost of an opcode that has a form for two f32: `cost` of its other forms."""
     return lambda i: "packed" if "f32x2" in i.parts else cost
+
+
+def _multiplication(i) -> str:
+    """Floating-point products are issued as fast as sums, those of integers at half the rate."""
+    return _packed_or("alu" if FULL_RATE & set(i.parts) else "multiply")(i)
 
 
 def _division(i) -> str:
@@ -116,7 +123,7 @@ def _addc(w, i, m):
         w.emit(f"g.carry = {carry}")
 
 
-@op("mul", cost=_packed_or("multiply"), leaves_out=True)
+@op("mul", cost=_multiplication, leaves_out=True)
 def _mul(w, i, m):
     kind = _type(m)
     if is_float(kind):
@@ -147,7 +154,7 @@ def _mul24(w, i, m):
     w.write(i.operands[0], product)
 
 
-@op("mad", cost="multiply", leaves_out=True)
+@op("mad", cost=_multiplication, leaves_out=True)
 def _mad(w, i, m):
     kind = m.type()
     if is_float(kind):
