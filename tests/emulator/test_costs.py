@@ -58,9 +58,9 @@ def test_products_of_floats_are_issued_as_fast_as_sums(profile):
     """The guide's table of throughput; those of integers, which were measured, take two slots."""
 
     def each(instr: str) -> float:
-        return (cycles(profile, f".reg .b32 f<{STEPS}>;" + "".join(instr.format(n) for n in range(STEPS))) - alone) / STEPS
+        many = "".join(instr.format(n) for n in range(STEPS))
+        return (cycles(profile, f".reg .b32 f<{STEPS}>; {many}") - cycles(profile, "")) / STEPS
 
-    alone = cycles(profile, "")
     for kind in ("f32", "f16x2"):
         assert each(f"mul.rn.{kind} f{{0}}, x, x;") == pytest.approx(each(f"add.rn.{kind} f{{0}}, x, x;"))
         assert each(f"mul.rn.{kind} f{{0}}, x, x;") < each("mul.lo.u32 f{0}, x, x;")
