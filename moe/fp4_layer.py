@@ -70,7 +70,7 @@ class Fp4Layer(Layer):
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = self.rows(tokens)
-        first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e), activation=self.activation, bias=self.biased)
+        first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e, 2 * i), activation=self.activation, bias=self.biased)
         first = dataclasses.replace(first, copied=tokens * self.sizes.top_k <= COPIED_ENTRIES)
         second = sm90.choose_fp4(rows, e, h, i, "bf16", routed=True)
         return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)

@@ -77,7 +77,7 @@ class Config:
         if self.fp4_tokens:
             assert self.fp4_tokens in ("bf16", "f16", "e4m3") and self.arch == "sm90" and self.swap_ab
             assert self.split_k == 1 and (self.fp4_tokens != "e4m3" or self.block_n == 2 * BLOCK_N)
-            assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
+            assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and (not self.gated or self.block_m == 16)
             assert self.gated == self.permuted and (self.permuted or not self.copied)
         elif self.block_scaled:
             assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
