@@ -117,7 +117,7 @@ def main() -> None:
         if options.only in p.name:
             us = model(p, checkouts, load("b200")["launch"]["events_ns"] / 1e3)
             size = ", ".join(str(p.sizes[d]) for d in "mnk")
-            print(f"| {p.name} | {size} | {p.calls} | {p.us} | {us:.1f} | {us / p.us - 1:+.0%} |", flush=True)
+            print(f"| {p.name} | {size} | {p.calls} | {p.us} | {us:.2f} | {us / p.us - 1:+.0%} |", flush=True)
 
 
 if __name__ == "__main__":
