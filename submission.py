@@ -206,7 +206,7 @@ tensormap_prefetch = partial(ptx, "prefetch.tensormap [$0];", "l")  # 9.7.9.15: 
 prefetch_line = partial(ptx, "prefetch.global.L2 [$0];", "l")  # 9.7.9.15: address of any of 128 bytes
 # 9.7.9.25.5.2 to global memory, clipped to the matrix: tensormap, x, y, source, L2 policy
 TMA_STORE = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [$0, {$1, $2}], [$3], $4;"
-tma_store = partial(ptx, TMA_STORE + " cp.async.bulk.commit_group;", "l,r,r,r,l")
+tma_store = partial(ptx, TMA_STORE + " @p cp.async.bulk.commit_group;", "l,r,r,r,l")  # always with a condition
 
 # 9.7.16.7.1 of all of tensor memory: where in shared memory its address goes; its address
 tmem_alloc = partial(ptx, f"tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [$0], {TMEM_COLS};", "r")
@@ -801,6 +801,11 @@ class GroupGemm:
         """Return C's matrices [8 weights, 8 tokens], by tokens and then weights; low and high are [16, 32] each."""
         return [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
 
+    @staticmethod
+    def load_accumulator(at: Int32, low_lanes: Int32) -> tuple:
+        """Begin to load 32 columns of a warp's lanes: `low` and `high` have 16 lanes each."""
+        return tmem_load(at + low_lanes), tmem_load(at + (16 << 16) - low_lanes)
+
     @cute.jit
     def store(self, cta: Cta, tmem: Int32, warp: Int32, lane: Int32):
         """As an epilogue warp, store accumulators [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16."""
@@ -808,6 +813,7 @@ class GroupGemm:
         quarter, half = warp & 3, warp >> 2  # of the lanes, of the columns
         store_at = cta.ring + cta.stages * cta.stage_bytes + warp * (config.store_boxes * self.store_box)
         matrix_at, policy = self.matrix_at(lane), CACHE_POLICY[config.store_policy]
+        stores = select(lane == 0, 1, 0)
         place, acc, store_box = cta.start, PipelineState(Int32(0), Int32(0)), Int32(0)
         if lane == 0:  # the pair's tensor memory is there, and its accumulators are empty
             for i in range_constexpr(2):
@@ -822,23 +828,23 @@ class GroupGemm:
             c = self.tensormap(cta.params, self.scales_operand + 2, tile.group)
             tensormap_prefetch(c)
             d = tmem + (quarter << 21) + acc.index * (ACC_COLS - tile.tokens)
+            step, last = 8 * config.epilogue_warps, tile.tokens - 32
             mbarrier_wait(cta.header + ACC_FULL + 8 * acc.index, acc.phase)
             tcgen05_fence_after()
-            for column in cutlass.range(half * 32, tokens, 8 * config.epilogue_warps, unroll=1):
-                low = tmem_load(d + low_lanes + column)  # [16 lanes, 32 columns]
-                high = tmem_load(d + (16 << 16) - low_lanes + column)  # the other 16 lanes
-                tmem_load_wait()
-                matrices = self.output_matrices(low, high)
-                if lane == 0:
-                    cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)
+            low, high = self.load_accumulator(d + minimum(half * 32, last), low_lanes)  # needed or not
+            tmem_load_wait()
+            for column in cutlass.range(half * 32, tokens, step, unroll=1):
+                halves = [[pack_half(*x) for x in four] for four in self.output_matrices(low, high)]
+                low, high = self.load_accumulator(d + minimum(column + step, last), low_lanes)  # meanwhile the next
+                cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)  # of lane 0, which stores
                 cute.arch.sync_warp()
-                for i, four in enumerate(matrices):
-                    store_matrix(store_at + store_box + matrix_at + i * 512, *(pack_half(*x) for x in four))
+                for i, four in enumerate(halves):
+                    store_matrix(store_at + store_box + matrix_at + i * 512, *four)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
-                if lane == 0:
-                    tma_store(c, row, token + column, store_at + store_box, policy)
+                tma_store(c, row, token + column, store_at + store_box, policy, condition=stores)
                 store_box = store_box ^ ((config.store_boxes - 1) * self.store_box)
+                tmem_load_wait()
             tcgen05_fence_before()
             cute.arch.sync_warp()
             if lane == 0:

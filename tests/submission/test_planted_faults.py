@@ -212,6 +212,14 @@ EPILOGUE = [
         WIDE,
     ),
     Fault(
+        "accumulator released while columns are loaded",
+        "                tmem_load_wait()\n            tcgen05_fence_before()",
+        "            tcgen05_fence_before()",
+        "tmem-race: tcgen05.mma .* which tcgen05.ld of warp . .* may still read",
+        LONG,
+        PAIR,
+    ),
+    Fault(
         "accumulator read a column off",
         "d = tmem + (quarter << 21)",
         "d = tmem + 1 + (quarter << 21)",
