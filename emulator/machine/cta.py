@@ -17,6 +17,14 @@ from ..units.pipe import Pipe
 from .warp import WARPS, Group, Warp
 
 
+@functools.cache
+def first_lanes(count: int) -> np.ndarray:
+    """The numbers of so many lanes, int64, which nobody changes."""
+    lanes = np.arange(count)
+    lanes.flags.writeable = False
+    return lanes
+
+
 class Cluster:
     """CTAs that run together. barrier: barrier.cluster, counted in threads."""
 
@@ -129,9 +137,8 @@ class Cta:
         registers = launch.program.initial_registers(launch.schedule.seed)
         for warp in self.warps:
             warp.leader = launch.elected(warp)
-            lanes = np.arange(warp.live_mask.bit_length())
             warp.started = time
-            group = Group(warp, lanes, list(registers), 0, None, time)
+            group = Group(warp, first_lanes(warp.live_mask.bit_length()), list(registers), 0, None, time)
             launch.engine.at(time + launch.clock.wake(warp, time), group.run)
 
     @functools.cached_property
@@ -195,7 +202,9 @@ class Cta:
     # -- the end -----------------------------------------------------------------------------------------------
     def lanes_exited(self, warp: Warp, lanes: np.ndarray):
         warp.live_mask &= ~lane_mask(lanes.tobytes())
-        if self.launch.checks and not warp.live_mask:
+        # who may still learn of what these lanes have done: others here, who asks of its memory, other devices
+        others = self.cluster.live_threads > len(lanes) or "smem" in vars(self) or self.launch.order.histories
+        if others and self.launch.checks and not warp.live_mask:
             knowledge = warp.actor.released()
             for of in (self, self.cluster):
                 of.gone.add(knowledge)

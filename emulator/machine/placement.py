@@ -31,6 +31,7 @@ class Placement:
         self.sms = [Resources() for _ in range(chip.sms)]
         self.used = [[0, 0, 0] for _ in range(chip.sms)]  # CTAs, bytes, threads
         self.load = [0] * chip.sms  # CTAs
+        self.least = 0  # no SM has fewer
         self.limits = chip.ctas_per_sm, chip.shared_per_sm, chip.threads_per_sm
 
     def place(self, size: int, shared: int, threads: int) -> list[int] | None:
@@ -45,7 +46,9 @@ class Placement:
             return c <= ctas and s <= bytes_ and t <= most
 
         if size == 1:
-            first = self.load.index(min(self.load))
+            while self.least not in self.load:
+                self.least += 1
+            first = self.load.index(self.least)
             if not fits(first):  # it is full, or of others that need less another has room
                 free = [sm for sm in range(len(self.sms)) if fits(sm)]
                 first = min(free, key=self.load.__getitem__, default=None)
@@ -66,4 +69,5 @@ class Placement:
     def _add(self, sm: int, ctas: int, shared: int, threads: int) -> None:
         used = self.used[sm]
         self.load[sm] += ctas
+        self.least = min(self.least, self.load[sm])
         used[0], used[1], used[2] = used[0] + ctas, used[1] + shared, used[2] + threads

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,22 +17,26 @@ TIMERS = ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "glob
 
 def special_register(group, name: str):
     """Return the value of %name: an int, or uint32 [n], one a lane. A tick is a cycle and a nanosecond."""
-    cta, launch = group.cta, group.launch
+    return _reader(name)(group)
+
+
+@functools.cache
+def _reader(name: str) -> Callable:
+    """The function of a group that reads %name: each CTA asks for some, and a name is taken apart once."""
     base, _, axis = name.partition(".")
     if name in TIMERS:
-        return _timer(int(group.t if name.startswith("globaltimer") else group.clock.ticks(group)), name)
+        ticks = (lambda g: g.t) if name.startswith("globaltimer") else (lambda g: g.clock.ticks(g))
+        return lambda g: _timer(int(ticks(g)), name)
     if base == "tid":
-        where = axis, group.warp.index, group.lane_mask
-        if where not in launch.thread_index:
-            launch.thread_index[where] = _per_lane(_thread_index(group, launch.block, axis))
-        return launch.thread_index[where]
+        return lambda g: _thread_index(g, axis)
     if base == "laneid":
-        return _per_lane(group.lanes)
+        return lambda g: _per_lane(g.lanes)
     if base.startswith("lanemask_"):
-        return _per_lane(_lane_mask(group.lanes, base.removeprefix("lanemask_")))
+        return lambda g: _per_lane(_lane_mask(g.lanes, base.removeprefix("lanemask_")))
     if base not in NUMBERS:
         raise Unsupported(f"special register %{name}")
-    return int(NUMBERS[base](group, cta, launch, "xyz".find(axis) if axis else 0))
+    number, k = NUMBERS[base], "xyz".find(axis) if axis else 0
+    return lambda g: int(number(g, g.cta, g.launch, k))
 
 
 # What is the same in all lanes of a group, given (group, its CTA, launch, axis)
@@ -67,10 +73,15 @@ def _timer(ticks: int, name: str) -> int:
     return ticks & MASK[32 if name in ("clock", "globaltimer_lo") else 64]
 
 
-def _thread_index(group, block: tuple[int, int, int], axis: str) -> np.ndarray:
-    linear = group.warp.index * 32 + group.lanes
-    k = "xyz".index(axis)
-    return (linear, linear // block[0], linear // (block[0] * block[1]))[k] % block[k]
+def _thread_index(group, axis: str):
+    """Return %tid, computed once for lanes that stand alike in their CTAs."""
+    known, where = group.launch.thread_index, (axis, group.warp.index, group.lane_mask)
+    found = known.get(where)
+    if found is None:
+        block, linear, k = group.launch.block, group.warp.index * 32 + group.lanes, "xyz".index(axis)
+        found = (linear, linear // block[0], linear // (block[0] * block[1]))[k] % block[k]
+        found = known[where] = _per_lane(found)
+    return found
 
 
 def _lane_mask(lanes: np.ndarray, which: str) -> np.ndarray:

@@ -537,13 +537,14 @@ class Group(LaneGroup):
         tcgen05.deliver_loads(self)
         self.clock.parts(self)
         self.warp.groups.remove(self)
-        parts = [(lanes, target) for lanes, target in parts]
         dying = [lanes for lanes, target in parts if target == EXIT]
-        parts = [(lanes, target) for lanes, target in parts if target != EXIT]
+        if dying:
+            parts = [(lanes, target) for lanes, target in parts if target != EXIT]
         meeting, program, touched, quantum = self.join, self.program, None, self.clock.quantum
-        parks = not quantum and any(target != join for _, target in parts)  # else nobody would come for the others
+        away = tuple([target for _, target in parts if target != join])
+        parks = bool(away) and not quantum  # else nobody would come for the others
         if join >= 0:
-            touched, changes = program.between(tuple([target for _, target in parts if target != join]), join)
+            touched, changes = program.between(away, join)
             meeting = Join(join, self.join, len(parts), self, changes)
         elif self.join is not None:
             self.join.expected += len(parts) - 1
@@ -616,11 +617,10 @@ class Group(LaneGroup):
         """Make one group of all the parts' lanes. join: where all meet that have parted there and are left, None for
         some that have met elsewhere. Registers that none changed since are those of the group that parted."""
         kinds, whole = self.program.kernel.registers, join and join.whole
-        complete = (
-            whole is not None
-            and whole.n == sum(p.n for p in parts)
-            and all(p.given is not None or p.passes is not None for p in parts)
-        )
+        left = whole.n if whole is not None else -1  # lanes that are not here, with what they have in common
+        for p in parts:
+            left -= p.n if p.given is not None or p.passes is not None else 0
+        complete = not left
         if complete:  # nobody else needs its registers any more
             registers = whole.R
             busy = [p for p in parts if p.passes is None]
@@ -651,13 +651,19 @@ class Group(LaneGroup):
         merged = Group(self.warp, whole.lanes if complete else lanes[order], registers, block, parent, time)
         if complete:
             merged.given, merged.specials = whole.given, whole.specials
-        if held := [p.garbage for p in parts if p.garbage is not None]:
+        held, loads = [], {}  # loads: each part had all of before
+        for p in parts:
+            if p.garbage is not None:
+                held.append(p.garbage)
+            if p.owed:
+                for r, found in p.owed.items():
+                    merged.owed[r] = max(found, merged.owed.get(r, found))
+            if p.loads:
+                loads |= dict.fromkeys(p.loads)
+            merged.stores += p.stores
+        merged.loads = [*loads]
+        if held:
             merged.garbage = Garbage.of_all(held)
-        for part in parts:
-            for r, found in part.owed.items():
-                merged.owed[r] = max(found, merged.owed.get(r, found))
-        merged.loads = list(dict.fromkeys(load for p in parts for load in p.loads))  # each part had all of before
-        merged.stores = [store for p in parts for store in p.stores]
         return merged
 
     def exit(self):

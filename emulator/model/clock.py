@@ -21,7 +21,7 @@ from . import blocks, fences, issue, scoreboard, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
-from .sm import FORGOTTEN, QUARTERS, SCHEDULERS, Sm
+from .sm import QUARTERS, SCHEDULERS, Sm
 from .sm_clock import SmClocks
 
 
@@ -104,13 +104,13 @@ class TimingClock(Clock):
     def executed(self, group, cost: issue.Cost) -> float:
         """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
         cycles, slots, _, results, _ = cost
-        sm = self.sms[group.cta.sm]
-        slower = self.clocks.slower(group.cta.sm, group.begun)
+        sm, begun = self.sms[group.cta.sm], group.begun
+        slower = self.clocks.slower(group.cta.sm, begun)
         code = group.program, group.pc
         if code not in sm.code:  # this SM has not executed it since the flush before the measurement
             sm.code.add(code)
             cycles += self.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
-        free, which, begun, done = sm.schedulers, group.warp.index % SCHEDULERS, group.begun, group.t + cycles * slower
+        free, which, done = sm.schedulers, group.warp.index % SCHEDULERS, group.t + cycles * slower
         end = free[which]
         end = free[which] = (end if end > begun else begun) + slots * slower
         if done > end:
@@ -284,10 +284,10 @@ class TimingClock(Clock):
             sm.launch = group.launch.number
             start += tma["first_tensor_cycles"]
         ready = sm.seen.pop(key, None)
-        if ready is None:
-            ready = self._descriptor_fetch(sm, key, start)
-        elif ready == FORGOTTEN:
+        if ready is None and key in sm.forgotten:
             ready = start + tma["first_use_cycles"]
+        elif ready is None:
+            ready = self._descriptor_fetch(sm, key, start)
         sm.remember(key, ready, tma["descriptors"])
         return max(ready, start)
 
@@ -307,7 +307,7 @@ class TimingClock(Clock):
     def descriptor_prefetch(self, group, tm, map_at: int) -> None:
         key = self._descriptor(group, tm, map_at)
         sm = self.sms[group.cta.sm]
-        if key not in sm.seen:
+        if key not in sm.seen and key not in sm.forgotten:
             sm.remember(key, self._descriptor_fetch(sm, key, group.t), self.p["tma"]["descriptors"])
 
     def tensormap_acquire(self, group) -> None:
@@ -372,10 +372,10 @@ class TimingClock(Clock):
         """Cycles of an access, and what it would take without bank conflicts: 128 bytes of lanes at a time, and of
         those one word a bank (PTX ISA has no word on it; CUDA programming guide, "Shared Memory": 32 banks of 4
         bytes)."""
-        low = int(np.minimum.reduce(addresses)) & -128
-        key = (addresses - np.uint64(low)).tobytes(), size
+        key = (addresses - addresses[0]).tobytes(), int(addresses[0]) & 127, size
         known = self._wavefronts.get(key)
         if known is None:
+            low = int(np.minimum.reduce(addresses)) & -128
             words = ((addresses - np.uint64(low))[:, None] + np.arange(0, size, 4, dtype=np.uint64)).astype(int) // 4
             together = max(1, 128 // max(size, 4))
             parts = [np.unique(words[i : i + together]) for i in range(0, len(words), together)]
@@ -386,7 +386,8 @@ class TimingClock(Clock):
     # -- lines of a box ----------------------------------------------------------------------------------------
     @staticmethod
     def _lines_at(addresses: np.ndarray) -> np.ndarray:
-        return np.unique(addresses // np.uint64(LINE)).astype(np.int64)
+        lines = (addresses // np.uint64(LINE)).astype(np.int64)
+        return lines if 0 not in (lines[1:] > lines[:-1]).tobytes() else np.unique(lines)
 
     @staticmethod
     def _span(address: int, nbytes: int) -> range:

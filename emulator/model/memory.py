@@ -32,6 +32,17 @@ LINE = 128
 Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one region
 
 
+def _by_home(at: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Part lines, given with the half that is the home of each, into those of one half and those of the other."""
+    which = home.tobytes()  # faster to look through than an array
+    if 1 not in which:
+        return at, at[:0]
+    if 0 not in which:
+        return at[:0], at
+    there = home != 0
+    return at[~there], at[there]
+
+
 class L2Region:
     """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), its home, when
     it is (or was) in each half of the L2, and how many bytes had been inserted there by then; of lines loaded as
@@ -230,7 +241,9 @@ class MemoryModel:
                 arrival = max(time + self.hit_cycles, float(region.ready[1 - half, far[kept]].max())) + self.far_cycles
         if len(at):
             home = region.home[at]
-            back = sum(self._insert(region, at[home == side], side, gone_first) for side in (0, 1))
+            first, second = _by_home(at, home)
+            back = self._insert(region, first, 0, gone_first) if len(first) else 0.0
+            back += self._insert(region, second, 1, gone_first) if len(second) else 0.0
             if len(far):
                 back += self._insert(region, far, half, gone_first)
             more = back / LINE * self.turn_cycles + self._rows(region, at) * self.row_cycles
@@ -251,15 +264,17 @@ class MemoryModel:
 
         A block's rows stay open the less likely, the more other blocks have opened theirs since then.
         """
-        lines = at + region.base % halves.BLOCK
-        blocks = lines // halves.BLOCK
+        blocks = (at + region.base % halves.BLOCK) // halves.BLOCK
+        changes = blocks[1:] != blocks[:-1]
         begins = np.ones(len(at), bool)
-        begins[1:] = (np.diff(lines) != 1) | (np.diff(blocks) != 0)
+        np.logical_or(at[1:] - at[:-1] != 1, changes, out=begins[1:])
         blocks = blocks[begins]
-        others = self.opened - region.opened[blocks]
-        self.opened += 1 + np.count_nonzero(np.diff(blocks))
+        others = region.opened[blocks]
+        others -= self.opened  # of each block how many opened their rows since it did, negative
+        others /= self.open_blocks
+        self.opened += 1 + np.count_nonzero(changes)
         region.opened[blocks] = self.opened
-        return float(np.sum(1 - np.exp(-others / self.open_blocks)))
+        return float(np.add.reduce(1 - np.exp(others)))
 
     def _cross(self, time: float, held: float, lines: Lines, nbytes: int, sm: int, sharers: int, cluster: int) -> float:
         """The crossbar carries lines to a cluster, then to each of its SMs; returns when it has.
@@ -376,8 +391,7 @@ class MemoryModel:
         at = self._pick(index, slice(None))
         home = region.home[at]
         acknowledged = self.hit_cycles
-        for there in (0, 1):
-            mine = at[home == there]
+        for there, mine in enumerate(_by_home(at, home)):
             if not len(mine):
                 continue
             if there != half:

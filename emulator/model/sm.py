@@ -6,7 +6,6 @@ clock.py. Times are SM cycles.
 
 from __future__ import annotations
 
-FORGOTTEN = -1.0  # a tensor map that has left the nearest cache
 SCHEDULERS = 4
 QUARTERS = 4  # of the lanes of tensor memory, each for the warps of one scheduler
 
@@ -63,14 +62,15 @@ class Sm:
     """Keeps the times at which each unit of one multiprocessor is free again, and the contents of its caches."""
 
     __slots__ = (
-        "decode", "tma", "ingest", "egress", "tensor", "copy", "loads", "prefetches", "seen", "launch", "host",
-        "schedulers", "shared", "constants", "half", "code", "drained", "come", "stored_since_fence",
+        "decode", "tma", "ingest", "egress", "tensor", "copy", "loads", "prefetches", "seen", "forgotten", "launch",
+        "host", "schedulers", "shared", "constants", "half", "code", "drained", "come", "stored_since_fence",
     )  # fmt: skip
 
     def __init__(self):
         self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.prefetches = 0.0
         self.loads = [0.0] * QUARTERS  # when each has brought what warps have loaded from tensor memory
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
+        self.forgotten: set = set()  # tensor maps that have left the nearest cache
         self.launch = -1  # which one last used tensor maps here
         self.host = -1  # which one last started a CTA here
         self.half = 0  # of the L2, that serves it
@@ -88,7 +88,8 @@ class Sm:
 
     def remember(self, key, ready: float, room: float):
         self.seen[key] = ready
+        self.forgotten.discard(key)
         if len(self.seen) > room:
-            kept = [k for k, t in self.seen.items() if t != FORGOTTEN]
-            if len(kept) > room:
-                self.seen[kept[0]] = FORGOTTEN
+            oldest = next(iter(self.seen))
+            del self.seen[oldest]
+            self.forgotten.add(oldest)

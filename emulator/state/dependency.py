@@ -8,12 +8,38 @@ before it may still run too. Prefetches into the L2 change nothing that a progra
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..errors import Fault
 from .global_memory import GlobalMemory, Region
 
 WORD = 4  # bytes: what is told apart
+
+
+class Rows(NamedTuple):
+    """Words in rows that lie evenly, as those of most boxes of a tensor map: looked at in place, not one by one."""
+
+    first: int
+    count: int
+    pitch: int
+    width: int
+
+    @classmethod
+    def of(cls, at: np.ndarray, size: int) -> Rows | None:
+        """The words of `size` bytes at each offset, if they are whole ones in ascending rows; else None."""
+        pitch = int(at[1] - at[0]) if len(at) > 1 else size
+        if pitch < size or (pitch | size | int(at[0])) % WORD or not (at[1:] - at[:-1] == pitch).all():
+            return None
+        return cls(int(at[0]) // WORD, len(at), pitch // WORD, size // WORD)
+
+    def of_region(self, used: np.ndarray) -> np.ndarray:
+        """These of a region's words, bool [count, width], live."""
+        return np.ndarray((self.count, self.width), bool, used, self.first, (self.pitch, 1))
+
+    def numbers(self) -> np.ndarray:
+        return (self.first + np.arange(self.count)[:, None] * self.pitch + np.arange(self.width)).ravel()
 
 
 class Footprint:
@@ -28,8 +54,12 @@ class Footprint:
         self.regions: dict[tuple[int, int], tuple[Region, np.ndarray]] = {}
 
     def mark(self, region: Region, words, write: bool) -> None:
-        """words: numbers of words, or a slice of them, from the one that holds the region's first byte."""
-        self.used(region)[int(write), words] = True
+        """words: numbers of words, a slice of them, or Rows, from the one that holds the region's first byte."""
+        used = self.used(region)[int(write)]
+        if type(words) is Rows:
+            words.of_region(used)[...] = True
+        else:
+            used[words] = True
 
     def used(self, region: Region) -> np.ndarray:
         """What the launch has used of a region so far, to be changed by who notes more."""
@@ -39,19 +69,20 @@ class Footprint:
             found = self.regions[region.start, region.size] = region, used
         return found[1]
 
-    def conflicts(self, region: Region, words: np.ndarray, write: bool) -> str | None:
+    def conflicts(self, region: Region, words: np.ndarray | Rows, write: bool) -> str | None:
         """How this launch uses words that another one wants to read or write, if the two do not go together."""
         for other, used in self.regions.values():
             if other.freed or other.end <= region.start or region.end <= other.start:
                 continue
             there = words
-            if other.start != region.start:
-                there = words + (region.start // WORD - other.start // WORD)
+            if other.start != region.start or other.size != region.size:
+                there = words.numbers() if type(words) is Rows else words
+                there = there + (region.start // WORD - other.start // WORD)
                 there = there[(there >= 0) & (there < used.shape[1])]
-            if used[1, there].any():
-                return "writes"
-            if write and used[0, there].any():
-                return "reads"
+            for use, number in (("writes", 1), ("reads", 0)) if write else (("writes", 1),):
+                mine = there.of_region(used[number]) if type(there) is Rows else used[number, there]
+                if mine.any():
+                    return use
         return None
 
 
@@ -101,11 +132,11 @@ class Dependencies:
                 self.note(group, np.array([address]), size, write)
             return
         at += region.start % WORD
-        first, last = at // WORD, (at + (size - 1)) // WORD
-        steps = int(np.maximum.reduce(last - first))
-        words = first
-        if steps:
-            words = np.minimum(first[:, None] + np.arange(steps + 1), last[:, None]).ravel()
+        words = Rows.of(at, size)
+        if words is None:
+            words, last = at // WORD, (at + (size - 1)) // WORD
+            if steps := int(np.maximum.reduce(last - words)):
+                words = np.minimum(words[:, None] + np.arange(steps + 1), last[:, None]).ravel()
         if write or self.keeps_reads:
             self.own.mark(region, words, write)
         for other in self.before if group.warp.depends else self.after:

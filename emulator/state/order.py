@@ -212,7 +212,7 @@ class Actor:
         self.knowledge.clock[KNOWN, uid] = EVER  # what it did itself
         self.heard: Knowledge | None = None
         self.from_afar: Knowledge | None = None
-        self.waits: deque[tuple[int, object, object, int]] = deque(maxlen=KEPT)
+        self.waits: deque[tuple[int, object, object, int]] | None = None  # half a KiB, once it has waited
         self.looks: object = None
         self.epoch = (uid - 1) % (STRIDE // 2) + 1
         self.unfenced = self.published = 0
@@ -227,14 +227,17 @@ class Actor:
 
     def waited(self, who: object, what: object, phase: int) -> None:
         """An instruction has waited for a phase of what has a name, a barrier."""
+        if self.waits is None:
+            self.waits = deque(maxlen=KEPT)
         self.waits.append((self.order.now, who, what, phase))
 
     def before(self, number: int = EVER) -> str:
         """Say what it had waited for last before an event of its own, or before now."""
-        for event, who, what, phase in reversed(self.waits):
+        waits = self.waits or ()
+        for event, who, what, phase in reversed(waits):
             if event < number:
                 return f"{who}, {f'phase {phase} of {what.name}' if phase >= 0 else FRESH.format(what.name)}"
-        return f"none of {self}" if len(self.waits) < KEPT else f"{self} has waited {KEPT} times since"
+        return f"none of {self}" if len(waits) < KEPT else f"{self} has waited {KEPT} times since"
 
     # -- handing on
     def released(self, row: int = KNOWN) -> Knowledge | None:

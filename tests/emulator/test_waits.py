@@ -11,7 +11,7 @@ import emulator
 from emulator.errors import Fault
 from emulator.state.barrier import MAX_COUNT, MBarrier
 from emulator.state.dependency import Dependencies
-from emulator.state.global_memory import GlobalMemory
+from emulator.state.global_memory import GlobalMemory, Region
 from emulator.state.order import Actor, Order, Space
 from emulator.units.async_copy import BulkGroups, StoreOp
 from silicon.golden import barrier, bulk, cluster
@@ -213,3 +213,23 @@ def test_a_spin_behind_what_has_landed_is_a_hang():
     """
     with pytest.raises(emulator.Hang, match="spins for ever"):
         emulator.launch(ptx, "k", (1, 1, 1), 1, [np.zeros(4, np.uint32)])
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_box_uses_the_words_of_its_rows(write):
+    """Of evenly spaced rows a launch notes the words, and meets those of the launch before, which may know the memory
+    as another region."""
+    memory, rng, data = GlobalMemory(), np.random.default_rng(5), np.zeros(1 << 14, np.uint8)
+    whole = memory.register(data.ctypes.data, data.size, "whole")
+    part = Region(whole.start + 1024, 4096, "part", data[1024:5120])
+    for region in [whole, part] * 100:
+        count, width, first, taken = (int(rng.integers(*of)) for of in ((1, 9), (1, 65), (0, 512), (0, 1024)))
+        rows = first + np.arange(count) * (width + int(rng.choice((0, 1, 16, 128))))
+        words = {word for row in rows.tolist() for word in range(row, row + width)}
+        launch, before, faults = *(Dependencies(name, memory, None, True, True) for name in "ab"), []
+        before.own.mark(region, np.array([taken]), True)
+        launch.before = [before.own]
+        group = SimpleNamespace(warp=SimpleNamespace(depends=True), launch=SimpleNamespace(found=faults.append))
+        launch.note(group, whole.start + 4 * rows, 4 * width, write)
+        assert {*launch.own.used(whole)[int(write)].nonzero()[0].tolist()} == words
+        assert bool(faults) is (taken + (region.start - whole.start) // 4 in words)
