@@ -228,6 +228,7 @@ class GroupedGemm:
                 acc[i] = Float32(0.0)
             mbarrier_wait(cta.scales_full + 8 * state.stage.index, state.stage.phase)
             tile = read_tile(cta.scale_tiles + state.stage.index * WORK_TILE_BYTES)
+            begun = self.epilogue.begin(warp, tile) if const_expr(config.block_scaled is not None) else ()
             shared = (tile.k_first == 0) & (tile.k_count < plan.shape.k_blocks)  # its K, and this CTA writes the result
             if const_expr(self.split_k is None):
                 if shared & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first: long done
@@ -246,5 +247,5 @@ class GroupedGemm:
             else:
                 if shared & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
                     self.stream_k.collect(warp, plan, tile, partials, acc)
-                self.epilogue(warp, tile, acc)
+                self.epilogue(warp, tile, acc, *begun)
             iteration = tile.next
