@@ -34,9 +34,12 @@ def drawn(hidden: int, intermediate: int, local: int, tokens: int) -> tuple[dict
 
 
 def chosen(tokens: int, g: torch.Generator) -> dict[str, torch.Tensor]:
-    """The experts of tokens, three of six: of the first one's all are elsewhere, of the second one's all but one."""
+    """The experts of tokens, three of six. If there are several, the first one's are elsewhere, the second one's but
+    one.
+    """
     ids = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
-    ids[0], ids[1] = torch.tensor([0, 5, 5]), torch.tensor([5, 2, 0])
+    if tokens > 1:
+        ids[0], ids[1] = torch.tensor([0, 5, 5]), torch.tensor([5, 2, 0])
     return {"topk_ids": ids, "topk_weights": torch.rand(tokens, 3, generator=g)}
 
 
