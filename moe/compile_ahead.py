@@ -83,7 +83,7 @@ def of_experts(
         rows = not on_input and layer.quantises_rows(t)
         wide, (_, own) = ids_dtype is routed_experts.I64, assign.grid_of(local)
         quantiser = layer.quantiser(t, on_input)
-        routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantiser)
+        routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantiser, layer.copies(t))
         layer.compile(t, rows)
         finalise_program(device, sizes.slots, layer.finalises_others)
 

@@ -4,6 +4,8 @@
 
     m_indptr, rows, hidden bf16 ─► permute ─► GEMM1, SwiGLU ─► c bf16 ─► GEMM2 ─► o ─► finalise
 
+Few tokens assign brings into the order of the experts, in the launch that lists the rows, and permute is left out.
+
 `ByE4m3Layer`, on Hopper with MXFP4 weights that are packed for it. Tokens are rounded to e4m3 with a scale each where
 they are permuted, c in a launch of its own, as a row's scale is known when all of its tiles are.
 
@@ -35,6 +37,7 @@ from moe.scratch import Part
 from moe.tuning import sm90, sm100
 
 ASSIGNING_CTAS = 2  # of an SM
+COPIED_ENTRIES = 512  # of topk_ids, as many CTAs of assign
 
 
 @dataclasses.dataclass
@@ -68,7 +71,8 @@ class Fp4Layer(Layer):
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = self.rows(tokens)
-        first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e), activation=self.activation, bias=self.biased)
+        first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e, 2 * i), activation=self.activation, bias=self.biased)
+        first = dataclasses.replace(first, copied=tokens * self.sizes.top_k <= COPIED_ENTRIES)
         second = sm90.choose_fp4(rows, e, h, i, "bf16", routed=True)
         return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
 

@@ -378,12 +378,16 @@ class Layer:
         few = self.sizes.top_k * self.sizes.local <= QUANTISED_ROWS * self.sizes.experts
         return self.quantises and few and self.configs(tokens)[0].permuted
 
+    def copies(self, tokens: int) -> bool:
+        """Whether assign copies so many tokens to their rows, so that permute is not launched."""
+        return self.configs(tokens)[0].copied
+
     def compile(self, tokens: int, quantises_rows: bool = False) -> None:
         """Compile what `multiply` launches for this many tokens."""
         first, second = self.configs(tokens)
         if quantises_rows:
             permute_quantised_program(self.torch_device)
-        elif first.permuted:
+        elif first.permuted and not first.copied:
             self.compile_permute()
         self.compile_gemm1(first)
         launcher(self.torch_device, second)
@@ -412,9 +416,9 @@ class Layer:
         self.finalise(space, output)
 
     def multiply(self, x: Inputs, space: Space) -> None:
-        """From m_indptr and rows to o: permute, GEMM1, GEMM2."""
+        """From m_indptr and rows, and permuted if assign has copied, to o: permute, GEMM1, GEMM2."""
         first, second = self.configs(x.hidden_states.shape[0])
-        if first.permuted:
+        if first.permuted and not first.copied:
             self.permute(x, space)
         self.gemm1(x, space, first)
         self.gemm2(x, space, second)

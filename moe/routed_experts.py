@@ -4,7 +4,7 @@
     hidden bf16 ────────────────┴─────► e4m3, scales ────────────────────┴─► [permute] ─► GEMM1 ─► GEMM2 ─► finalise
 
 The launches behind assign are the layer's (layer.py; for packed weights fp4_layer.py, for which assign quantises
-nothing), with its scratch memory, lock and rules for streams and graphs.
+nothing on Hopper, but copies few tokens to their rows), with its scratch memory, lock and rules for streams and graphs.
 """
 
 import dataclasses
@@ -348,11 +348,13 @@ def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
 @functools.cache
 def assign_program(
     device: torch.device, slots: int, wide: bool, own: int, ones: bool = False,
-    quantiser: quantise.Quantise | QuantiseBlocks | None = None,
+    quantiser: quantise.Quantise | QuantiseBlocks | None = None, copies: bool = False,
 ) -> Program:  # fmt: skip
-    """The assign kernel, compiled for this GPU. own: experts of a CTA. quantiser: that it quantises the tokens by."""
-    kernel = assign.Assign(slots, wide, own, ones=ones, quantiser=quantiser)
-    variant = f"slots={slots} wide={wide} own={own} ones={ones} quantiser={quantiser}"
+    """The assign kernel, compiled for this GPU. own: experts of a CTA. quantiser: that it quantises the tokens by.
+    copies: whether it copies them to their rows.
+    """
+    kernel = assign.Assign(slots, wide, own, ones=ones, quantiser=quantiser, copies=copies)
+    variant = f"slots={slots} wide={wide} own={own} ones={ones} quantiser={quantiser} copies={copies}"
     return Program(kernel, kernel.words, variant)
 
 
@@ -372,7 +374,9 @@ def launch(
     """
     tokens, k = ids.shape
     stream, local = layer.device.stream(), layer.sizes.local
-    of_hidden, quantiser = (), layer.quantiser(tokens, on_input)
+    of_hidden, quantiser, copies = (), layer.quantiser(tokens, on_input), layer.copies(tokens)
+    if copies:
+        of_hidden = x.hidden_states.data_ptr(), space.permuted, 0, layer.sizes.hidden * x.hidden_states.element_size()
     if quantiser is not None:
         hidden = x.hidden_states
         of_hidden = hidden.data_ptr(), space.quantised, layer.beside_quantised(x, space), layer.sizes.hidden
@@ -383,7 +387,8 @@ def launch(
         x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    program = assign_program(layer.torch_device, layer.sizes.slots, ids.dtype is I64, own, on_input, quantiser)
+    of_ids = layer.sizes.slots, ids.dtype is I64, own
+    program = assign_program(layer.torch_device, *of_ids, on_input, quantiser, copies)
     program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, stream, *of_hidden)
     layer.compute(x, space, out)
 

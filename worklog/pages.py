@@ -176,7 +176,7 @@ def steps() -> str:
 
 
 def record(in_a_row: bool) -> dict[str, list[dict]]:
-    """gau.nernst's kernels, which no figure of the model was fitted to or chosen by: version -> points."""
+    """gau.nernst's kernels, to which no figure was fitted and in whose sight two were chosen: version -> points."""
     kernels: dict[str, list[dict]] = {}
     for p in uncertainty.POINTS["plain"]:
         if p["kernel"].startswith(RECORD) and p["in a row"] == in_a_row:
@@ -215,8 +215,9 @@ def exam() -> str:
         f"kernels have them. The model cannot tell kernels apart that differ by less than {ranking.error():.1%}. No "
         "published time tests what PDL gains on a B200; an H200 was asked, of the loads and stores "
         "([how](worklog/README.md#the-load-side-on-silicon)).\n"
-        "* **How far the model is off,** on gau.nernst's kernels, which no figure was fitted to: "
-        f"{summary(points)} The brackets hold nine of ten known errors, those of these kernels among them. "
+        "* **How far the model is off,** on gau.nernst's kernels, to which no figure was fitted, though two were "
+        f"chosen in their sight: {summary(points)} The brackets hold nine of ten known errors, those of these kernels "
+        "among them. "
         "[emulator/VALIDATION.md](emulator/VALIDATION.md) has all comparisons and misses."
     )
 

@@ -4,8 +4,8 @@
     a warp     writes the rows of its part of the tokens for these experts, in their order ──► rows, places, weights
 
 So the rows of an expert are in the order of the tokens, whatever runs when. Every CTA reads topk_ids, 64 KiB for 2048
-tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send (dispatch.py) it awaits. Tokens in bf16
-are quantised (quantise.py, quantise_blocks.py) in the same launch, by more CTAs.
+tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send (dispatch.py) it awaits. In the same
+launch, by more CTAs, tokens in bf16 are quantised (quantise.py, quantise_blocks.py), or few are copied to their rows.
 """
 
 import cutlass
@@ -14,6 +14,7 @@ from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels.exchange import DISPATCH, MOST, STAGE, Layout
+from moe.kernels.permute import copy_row
 from moe.kernels.ptx import (
     as_int,
     await_word,
@@ -40,6 +41,7 @@ CTAS = 128
 MAX_LOCAL = OWN * CTAS
 MAX_TOP_K = 16
 TOGETHER = 8  # entries of topk_ids that a lane loads at once
+COPIED_TOGETHER = 2  # and words of a row that a thread does: with these threads 8192 columns of bf16
 WORDS, MORE_WORDS = 12, 16
 
 
@@ -60,16 +62,19 @@ class Assign:
     ones: the weights are 1 instead, as those given are already on the input.
     With a layout T is ranks * most, and four more words are this rank's window, the word that tells the host why it
     trapped, most, and nanoseconds that it waits for the ranks' tokens.
-    With a quantiser four more words are that one's first three, and H.
+    With a quantiser four more words are that one's first three, and H. If it copies they are addresses of hidden_states
+    [T, H] and permuted [up to k T, H], a word of no meaning, and the bytes of H, a multiple of 16; each entry of
+    topk_ids has a CTA, which counts the rows before its own and then copies: permuted[r] = hidden_states[rows[r]].
     """
 
     def __init__(
         self, slots: int, wide: bool, own: int, layout: Layout | None = None, ones: bool = False,
-        quantiser: Quantise | QuantiseBlocks | None = None,
+        quantiser: Quantise | QuantiseBlocks | None = None, copies: bool = False,
     ):  # fmt: skip
         self.slots, self.wide, self.own, self.layout, self.ones = slots, wide, own, layout, ones
-        self.quantiser = quantiser
-        self.words = MORE_WORDS if quantiser or layout else WORDS
+        self.quantiser, self.copies, self.reads_hidden = quantiser, copies, bool(quantiser or copies)
+        assert sum(map(bool, (layout, quantiser, copies))) <= 1  # their words are the same
+        self.words = MORE_WORDS if self.reads_hidden or layout else WORDS
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -78,10 +83,14 @@ class Assign:
         tokens, k, local, offset, grid = [Int32(words[i]) for i in range(6, 11)]
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
         awaiting = (words[12], words[13], Int32(words[14]), words[15]) if self.layout else ()
-        quantised = (words[12], words[13], words[14], Int32(words[15])) if self.quantiser else ()
-        ctas = grid + self.quantiser.ctas(tokens) if const_expr(self.quantiser is not None) else grid
+        of_hidden = (words[12], words[13], words[14], Int32(words[15])) if self.reads_hidden else ()
+        ctas = grid
+        if const_expr(self.quantiser is not None):
+            ctas = grid + self.quantiser.ctas(tokens)
+        if const_expr(self.copies):
+            ctas = grid + tokens * k
         self.kernel(
-            ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, awaiting, quantised
+            ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, awaiting, of_hidden
         ).launch(
             grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (self.own + 1), stream=stream, use_pdl=True
         )
@@ -109,7 +118,7 @@ class Assign:
     @cute.kernel
     def kernel(
         self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
-        k: Int32, local: Int32, offset: Int32, grid: Int32, awaiting: tuple, quantised: tuple,
+        k: Int32, local: Int32, offset: Int32, grid: Int32, awaiting: tuple, of_hidden: tuple,
     ):  # fmt: skip
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
@@ -119,16 +128,39 @@ class Assign:
         if const_expr(self.layout is not None):
             self.await_tokens(*awaiting, warp, lane)
         of_lists = ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, block, warp, lane
-        if const_expr(self.quantiser is not None):
-            x, to, scales, hidden = quantised
+        if const_expr(self.reads_hidden):
+            x, to, scales, hidden = of_hidden
             if block < grid:
                 self.lists(*of_lists)
+            elif const_expr(self.copies):
+                self.copy(x, to, hidden, ids, tokens, k, local, offset, block - grid, warp, lane)
             else:
                 ctas, _, _ = cute.arch.grid_dim()
                 of_cta = block - grid, ctas - grid, warp, lane
                 self.quantiser.part(x, to, scales, given, tokens, hidden, *of_cta)
         else:
             self.lists(*of_lists)
+
+    @cute.jit
+    def copy(
+        self, x: Int64, to: Int64, row_bytes: Int32, ids: Int64, tokens: Int32, k: Int32, local: Int32, offset: Int32,
+        entry: Int32, warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """Copy the token of an entry of topk_ids to its row, if its expert is local."""
+        of_warps, thread = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint(), warp * 32 + lane
+        (expert,) = self.experts_from(ids, entry, 1, 1, entry + 1, offset)
+        if expert < Uint32(local):  # all threads see the same
+            row, entries = Int32(0), tokens * k
+            for i in cutlass.range(thread, entries, THREADS, unroll=1):
+                (other,) = self.experts_from(ids, i, 1, 1, entries, offset)
+                row = row + select((other < expert) | ((other == expert) & (i < entry)), 1, 0)
+            total = cute.arch.warp_redux_sync(row, "add")
+            if lane == 0:
+                store_shared(of_warps + 4 * warp, total)
+            cute.arch.sync_threads()
+            row = sum((load_shared(of_warps + 4 * w) for w in range(WARPS)), Int32(0))
+            source, place = x + Int64(divide(entry, k)) * Int64(row_bytes), to + Int64(row) * Int64(row_bytes)
+            copy_row(source, place, row_bytes >> 4, thread, THREADS, COPIED_TOGETHER)
 
     @cute.jit
     def lists(
@@ -140,9 +172,14 @@ class Assign:
         own, first, entries = self.own, block * self.own, tokens * k
         share = divide(entries + (THREADS - 1), THREADS) * 32  # a warp's entries lie side by side
         begin, end = minimum(warp * share, entries), minimum((warp + 1) * share, entries)
+        few = self.experts_from(ids, begin + lane, 32, TOGETHER, end, offset)  # those of few tokens are all
+        self.slots_of_tokens(ids, given, places, weights, tokens, k, local, offset, grid, block, warp, lane)
 
         counts = [Int32(0) for _ in range(own + 1)]  # of rows before those of each own expert, and behind the last one
-        for i in cutlass.range(begin + lane, end, 32 * TOGETHER, unroll=1):
+        for expert in few:
+            for j in range_constexpr(own + 1):
+                counts[j] = counts[j] + select(expert < Uint32(minimum(first + j, local)), 1, 0)
+        for i in cutlass.range(begin + lane + 32 * TOGETHER, end, 32 * TOGETHER, unroll=1):
             for expert in self.experts_from(ids, i, 32, TOGETHER, end, offset):
                 for j in range_constexpr(own + 1):
                     counts[j] = counts[j] + select(expert < Uint32(minimum(first + j, local)), 1, 0)
@@ -164,37 +201,54 @@ class Assign:
             store_global_word(m_indptr + Int64(first + j) * 4 + 4, starts[j + 1], wanted)
         store_global_word(m_indptr, Int32(0), select((block == 0) & (warp == 0) & (lane == 0), 1, 0))
 
-        for base in cutlass.range(begin, end, 32 * TOGETHER, unroll=1):
+        of_own = rows, places, k, local, first, lane
+        places_of = self.list_own(few, begin, places_of, *of_own)
+        for base in cutlass.range(begin + 32 * TOGETHER, end, 32 * TOGETHER, unroll=1):
             experts = self.experts_from(ids, base + lane, 32, TOGETHER, end, offset)
-            for n in range_constexpr(TOGETHER):
-                number = experts[n] - Uint32(first)
-                is_own = (number < Uint32(own)) & (experts[n] < Uint32(local))
-                if cute.arch.vote_any_sync(is_own):  # few are, of many experts
-                    at, i = Int32(0), base + lane + 32 * n
-                    for j in range_constexpr(own):
-                        winners = cute.arch.vote_ballot_sync(is_own & (number == Uint32(j)))
-                        place = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
-                        at = select(number == Uint32(j), place, at)
-                        places_of[j] = places_of[j] + cute.arch.popc(winners)
-                    token, here = divide(i, k), select(is_own, 1, 0)
-                    store_global_word(rows + Int64(at) * 4, token, here)
-                    store_global_word(places + Int64(token * self.slots + i - token * k) * 4, at, here)
-        self.slots_of_tokens(ids, given, places, weights, tokens, k, local, offset, grid, block, warp, lane)
+            places_of = self.list_own(experts, base, places_of, *of_own)
+
+    @cute.jit
+    def list_own(
+        self, experts: list[Uint32], base: Int32, places_of: list[Int32], rows: Int64, places: Int64, k: Int32,
+        local: Int32, first: Int32, lane: Int32,
+    ):  # fmt: skip
+        """List the rows of this CTA's experts among a warp's entries from `base` on. places_of: the next row of each.
+        Returns the ones behind.
+        """
+        own, places_of = self.own, [*places_of]
+        for n in range_constexpr(TOGETHER):
+            number = experts[n] - Uint32(first)
+            is_own = (number < Uint32(own)) & (experts[n] < Uint32(local))
+            if cute.arch.vote_any_sync(is_own):  # few are, of many experts
+                at, i = Int32(0), base + lane + 32 * n
+                for j in range_constexpr(own):
+                    winners = cute.arch.vote_ballot_sync(is_own & (number == Uint32(j)))
+                    place = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
+                    at = select(number == Uint32(j), place, at)
+                    places_of[j] = places_of[j] + cute.arch.popc(winners)
+                token, here = divide(i, k), select(is_own, 1, 0)
+                store_global_word(rows + Int64(at) * 4, token, here)
+                store_global_word(places + Int64(token * self.slots + i - token * k) * 4, at, here)
+        return places_of
 
     @cute.jit
     def slots_of_tokens(
         self, ids: Int64, given: Int64, places: Int64, weights: Int64, tokens: Int32, k: Int32, local: Int32,
         offset: Int32, grid: Int32, block: Int32, warp: Int32, lane: Int32,
     ):  # fmt: skip
-        """Write the weights of this CTA's part of the tokens, a thread those of one, and which slots have no row."""
-        for token in cutlass.range(block + (lane * WARPS + warp) * grid, tokens, THREADS * grid, unroll=1):
+        """Write the weights of this CTA's part of the tokens, a thread those of one, and which slots have no row.
+
+        Few tokens are the last warps', as the first ones have their entries to list.
+        """
+        for token in cutlass.range(block + (lane * WARPS + WARPS - 1 - warp) * grid, tokens, THREADS * grid, unroll=1):
             first = token * k
             experts = self.experts_from(ids, first, 1, self.slots, first + k, offset)
             here = [select(expert < Uint32(local), 1, 0) for expert in experts]
-            if const_expr(self.ones):
-                factors = [select(x != 0, as_int(Float32(1.0)), 0) for x in here]
-            else:
-                factors = [as_int(load_global_float(given + Int64(first + j) * 4, x)) for j, x in enumerate(here)]
+            factors = [Float32(1.0)] * self.slots
+            if const_expr(not self.ones):  # of all experts, while these are under way
+                at = given + Int64(first) * 4
+                factors = [load_global_float(at + 4 * j, select(k > j, 1, 0)) for j in range(self.slots)]
+            factors = [select(x != 0, as_int(factor), 0) for x, factor in zip(here, factors)]
             at = Int64(token) * (4 * self.slots)
             for j in range_constexpr(0, self.slots, 4):
                 store_global_words(weights + at + 4 * j, factors[j : j + 4], Int32(1))

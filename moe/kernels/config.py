@@ -64,6 +64,7 @@ class Config:
     stream_k_first: bool = False  # where clusters take whole tiles, the first tiles are shared stream-K, not the last
     gated: bool = False  # the layer's GEMM1: half of block_n are rows of up, half of gate; out is silu(gate) * up
     permuted: bool = False  # gated: the tokens lie in the order of the experts (permute.py); else they are gathered
+    copied: bool = False  # permuted: by assign, which writes m_indptr in the same launch
     fp4_tokens: str = ""  # sm90: weights in e2m1, tokens in this type, "bf16", "f16" or "e4m3"; else both are in e4m3
     block_scaled: BlockScaled | None = None  # sm100: the operands' format where the MMA multiplies by their scales
     bias: bool = False  # weights in e2m1, not of W4A4: results get an addend for each weight row of the expert
@@ -77,8 +78,8 @@ class Config:
         if self.fp4_tokens:
             assert self.fp4_tokens in ("bf16", "f16", "e4m3") and self.arch == "sm90" and self.swap_ab
             assert self.split_k == 1 and (self.fp4_tokens != "e4m3" or self.block_n == 2 * BLOCK_N)
-            assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
-            assert self.gated == self.permuted
+            assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and (not self.gated or self.block_m == 16)
+            assert self.gated == self.permuted and (self.permuted or not self.copied)
         elif self.block_scaled:
             assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
@@ -105,6 +106,7 @@ class Config:
             f"w4{self.fp4_tokens}" * bool(self.fp4_tokens), scaled and scaled.name, "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
             f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
+            "copied" * self.copied,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
             f"slots{self.slots}" * (self.slots > 0),
         ]  # fmt: skip
@@ -189,9 +191,9 @@ class Config:
     def early_schedule(self) -> bool:
         """Whether the schedule is made before the previous kernel has ended, and checked afterwards.
 
-        Not where that kernel is routing, which writes m_indptr.
+        Not where that kernel is routing or assign, which writes m_indptr.
         """
-        return not self.gated or self.permuted
+        return not self.gated or self.permuted and not self.copied
 
     @property
     def early_loads(self) -> bool:

@@ -58,7 +58,10 @@ class Fp4Weights(Weights):
     def box(self, tile: WorkTile, k: Int32, size: int) -> tuple:
         """Coordinates of the box of a tensor of so many bytes for 64 rows x 64 of K (arguments.fp4_tensormap)."""
         at = (0, (k >> 6) * (size // 256)) if size >= 256 else ((k >> 6) * size,)
-        return (*at, tile.row >> 7, 0, tile.expert) if self.config.gated else (*at, tile.row >> 6, tile.expert)
+        if self.config.gated:
+            rows, up = tile.row >> 7, 0  # a box has both halves; CuTe puts behind what it has but one of
+            return (*at, rows, up, tile.expert) if self.config.block_n > BLOCK_N else (*at, up, rows, tile.expert)
+        return (*at, tile.row >> 6, tile.expert)
 
     def boxes(self, tile: WorkTile, k: Int32) -> list[tuple]:
         return [self.box(tile, k, 2048)]

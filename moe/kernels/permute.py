@@ -2,7 +2,8 @@
 
 A CTA copies 8 rows at a time: each of eight warps a row, a lane 16 bytes at once, and the ninth warp the scales of all
 eight, a lane those of one row for every fourth k-block. GEMM1 then loads tokens by TMA, as the grouped GEMM does. With
-few tokens it gathers them itself. With weights in e2m1 tokens are bf16, have no scales, and are always permuted.
+few tokens it gathers them itself. With weights in e2m1 tokens are bf16, have no scales, and are always permuted; few
+are by assign.
 
 Tokens that come in bf16 and have few rows each are quantised here, for each of their rows (PermuteQuantised): quantised
 before, they would be read once more.
@@ -36,14 +37,17 @@ WORDS = 12
 
 
 @cute.jit
-def copy_row(source: Int64, place: Int64, words: Int32, lane: Int32):
-    """As a warp, copy so many times 16 bytes from one address to another."""
-    for base in cutlass.range(lane, words, 32 * TOGETHER, unroll=1):
-        inside = [select(base + 32 * i < words, 1, 0) for i in range(TOGETHER)]
+def copy_row(
+    source: Int64, place: Int64, words: Int32, thread: Int32, threads: cutlass.Constexpr = 32,
+    together: cutlass.Constexpr = TOGETHER,
+):  # fmt: skip
+    """Copy so many times 16 bytes from one address to another, as one of these threads, with so many under way."""
+    for base in cutlass.range(thread, words, threads * together, unroll=1):
+        inside = [select(base + threads * i < words, 1, 0) for i in range(together)]
         at = Int64(base) * 16
-        x = [load_global_words(source + at + 512 * i, inside[i]) for i in range(TOGETHER)]
-        for i in range_constexpr(TOGETHER):
-            store_global_words(place + at + 512 * i, x[i], inside[i])
+        x = [load_global_words(source + at + 16 * threads * i, inside[i]) for i in range(together)]
+        for i in range_constexpr(together):
+            store_global_words(place + at + 16 * threads * i, x[i], inside[i])
 
 
 class Permute:

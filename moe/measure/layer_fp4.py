@@ -1,8 +1,9 @@
 """`python -m moe.layer_bench --format nvfp4` times moe.experts on this GPU with NVFP4 weights, and with FP8 ones.
 
 And Marlin's two GEMMs, with each block size, composed as SGLang's fused_marlin_moe does. It has its blocks of rows for
-nothing; what is between and behind its GEMMs are Triton kernels (marlin_layer.py, peers.py). Sizes are DeepSeek-V3's,
-with 32 of 256 experts here; tokens are routed by its groups. A timing is as layer.py's.
+nothing; what is between and behind its GEMMs are Triton kernels (marlin_layer.py, peers.py). The floor is two kernels
+that only load the packed weights of the experts that have rows, GEMM1's and GEMM2's. Sizes are DeepSeek-V3's, with 32
+of 256 experts here; tokens are routed by its groups. A timing is as layer.py's.
 """
 
 import itertools
@@ -12,8 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-from moe.fp4_weights import pack_nvfp4
+from moe.fp4_weights import U8, pack_nvfp4
 from moe.measure import marlin
+from moe.measure.floor import Floor
 from moe.measure.layer import GRAPH
 from moe.measure.markdown import markdown
 from moe.measure.timing import CALLS, FLUSH, captured, medians, timings
@@ -22,7 +24,7 @@ from moe.reference.layer import draw, route
 from moe.routed_experts import experts
 
 TOKENS = 1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096
-OURS, FP8, MARLIN, BEST = "this", "FP8", "Marlin", "Marlin, best block"
+OURS, FP8, MARLIN, BEST, LOADS = "this", "FP8", "Marlin", "Marlin, best block", "loads"
 
 
 class Weights:
@@ -48,12 +50,18 @@ def contestants(tokens: int, seed: int, sizes: Sizes, weights: Weights, gemm: Ca
     logits = torch.randn(tokens, EXPERTS, generator=g, device="cuda")
     ids, given = route(logits, torch.zeros(EXPERTS, device="cuda", dtype=BF16), 2.5)
     ids, given = ids.to(I32), given.to(F32).contiguous()
-    out, of_fp8 = [torch.empty_like(hidden) for _ in range(2)]
+    out, of_fp8, of_floor = [torch.empty_like(hidden) for _ in range(3)]
+    used = len(ids[ids < sizes.local].unique())
+    floor = [  # bytes of both GEMMs, never written, only loaded
+        torch.empty(used * columns * sizes.hidden * 9 // 16, dtype=U8, device="cuda")
+        for columns in (2 * sizes.intermediate, sizes.intermediate)
+    ]
     calls = {
         OURS: lambda: experts(
             hidden, ids, given, **weights.packed, gate_first=True, num_experts=EXPERTS, out=out
         ),
         FP8: lambda: experts(hidden, ids, given, *weights.fp8, num_experts=EXPERTS, out=of_fp8),
+        LOADS: lambda: [Floor(False)(hidden, b, of_floor) for b in floor],
     }  # fmt: skip
     if gemm:
         from moe.measure.marlin_layer import MarlinLayer  # needs Triton, which torch for CUDA brings
@@ -94,14 +102,19 @@ def table(rows: list[dict]) -> str:
     """Return a table of whole layers in markdown; times are in microseconds."""
     head = ["T", "rows", "NVFP4, in a graph", "called", "FP8, in a graph", "called", "/ FP8", "Marlin", "best block",
             "/ best"]  # fmt: skip
-    lines = []
+    lines, timed = [], all(LOADS + GRAPH in x["us"] for x in rows)
+    head += ["loads", "/ best"] * timed
     for x in rows:
         us = x["us"]
         ours, fp8 = us[OURS + GRAPH], us[FP8 + GRAPH]
         times = [f"{y:.1f}" for y in (ours, us[OURS], fp8, us[FP8])]
         cells = [str(x["T"]), f"{x['rows']:.0f}", *times, f"{ours / fp8:.2f}"]
         of_marlin = [f"{us[MARLIN]:.1f}", f"{us[BEST]:.1f}", f"{ours / us[BEST]:.2f}"] if BEST in us else [""] * 3
-        lines.append(cells + of_marlin)
+        of_loads = []
+        if timed:
+            loads = us[LOADS + GRAPH]
+            of_loads = [f"{loads:.1f}", f"{loads / us[BEST]:.2f}" if BEST in us else ""]
+        lines.append(cells + of_marlin + of_loads)
     return markdown(head, lines)
 
 

@@ -150,14 +150,15 @@ def fp4_summary(result: dict) -> str:
 
 
 def fp4_layer(result: dict) -> str:
-    """Whole layers with NVFP4 weights, with FP8 ones, and by Marlin."""
-    body = []
+    """Whole layers with NVFP4 weights, with FP8 ones, and by Marlin; and their loads, if those were timed."""
+    body, head = [], ["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"]
     for x in result["rows"]:
         us = x["us"]
         ours, fp8, peer = us[OURS + GRAPH], us[layer_fp4.FP8 + GRAPH], us[layer_fp4.BEST]
-        times = f"{ours:.1f}", f"{fp8:.1f}", f"{peer:.1f}"
-        body.append([str(x["T"]), *times, f"{ours / fp8:.2f}", f"{ours / peer:.2f}"])
-    return markdown(["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"], body)
+        times, loads = (f"{ours:.1f}", f"{fp8:.1f}", f"{peer:.1f}"), us.get(layer_fp4.LOADS + GRAPH)
+        of_loads = [f"{loads:.1f}", f"{loads / peer:.2f}"] if loads else []
+        body.append([str(x["T"]), *times, f"{ours / fp8:.2f}", f"{ours / peer:.2f}", *of_loads])
+    return markdown(head + ["loads, us", "loads / Marlin"] * (len(body[0]) > len(head)), body)
 
 
 # -------------------------------------------------------------------------------------------------------- MXFP4 weights
@@ -359,6 +360,9 @@ PLACES: dict[Path, dict[str, Table]] = {
     MOE / "NVFP4.md": {
         "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h200"),
         "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h200"),
+        "nvfp4 run h100": (fp4_run, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 summary h100": (fp4_summary, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 layer h100": (fp4_layer, "layer_nvfp4_h100"),
         "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
         "mxfp4 summary": (mxfp4_summary, "grouped_gemm_mxfp4_h100"),
         "mxfp4 layer": (mxfp4_layer, "layer_mxfp4_h100"),

@@ -105,9 +105,9 @@ KERNELS = {
 # Of weights in e2m1, by gated, and whether tokens are in e4m3
 FP4 = {
     (False, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
-    (True, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, swiglu_bf16.SwigluWgmmaFp4),
+    (True, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, swiglu_bf16.swiglu),
     (False, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, bf16.Bf16WgmmaFp4),
-    (True, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, swiglu_bf16.SwigluWgmmaFp4),
+    (True, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, swiglu_bf16.swiglu),
 }
 
 

@@ -136,12 +136,15 @@ def test_many_tokens_an_expert(moe, weights, monkeypatch):
     moe.layer_of.cache_clear()
 
 
-LISTS = [(22, 4, 16, 30), (12, 1, 1, 1)]
+LISTS = [(22, 4, 16, 30, 0), (12, 1, 1, 1, 0), (5, 1, 2, 7, 4100)]
 
 
-@pytest.mark.parametrize("local, own, k, tokens", all_but(LISTS[: 1 + (MACHINE == "h200")], LISTS))
-def test_lists(moe, local, own, k, tokens):
-    """Index by index: repeated experts, CTAs with several, slots behind the last, under several orders of events."""
+@pytest.mark.parametrize("local, own, k, tokens, columns", all_but(LISTS[: 3 if MACHINE == "h200" else 1], LISTS))
+def test_lists(moe, local, own, k, tokens, columns):
+    """Index by index: repeated experts, CTAs with several, slots behind the last, under several orders of events.
+
+    columns: of tokens, in int32, which are copied to their rows: those have more words than a CTA loads at once.
+    """
     from moe.kernels import assign
     from moe.reference import experts as d
 
@@ -150,12 +153,18 @@ def test_lists(moe, local, own, k, tokens):
     ids = torch.randint(-3, local + 9, (tokens, k), generator=g, dtype=torch.int32)
     given, slots = torch.rand(tokens, k, generator=g), -(-k // 4) * 4
     m_indptr, rows, places = d.lists(ids, 2, local)
-    program = moe.assign_program(torch.device("cpu"), slots, False, own)
-    for schedule in (0, 9)[: 1 + (local == 12)]:
+    program = moe.assign_program(torch.device("cpu"), slots, False, own, copies=columns > 0)
+    hidden = torch.randint(0, 1 << 20, (tokens, columns), generator=g, dtype=torch.int32)
+    for schedule in (0, 9)[: 1 + (local != 22)]:
         with emulator.session(schedule=schedule, strict=True):
-            made = [torch.full(s, 77, dtype=torch.int32) for s in ((local + 1,), (tokens * k,), (tokens, slots))]
-            made = emulator.device_tensors((ids, given, *made, torch.full((tokens, slots), 7.0)))
-            program(*(t.data_ptr() for t in made), tokens, k, local, 2, -(-local // own), 0)
+            sizes = (local + 1,), (tokens * k,), (tokens, slots)
+            made = [torch.full(size, 77, dtype=torch.int32) for size in (*sizes, (len(rows), columns))]
+            made = ids, given, *made[:3], torch.full((tokens, slots), 7.0), hidden, made[3]
+            made = emulator.device_tensors(made)
+            *lists, x, to = [t.data_ptr() for t in made]
+            of_hidden = (x, to, 0, 4 * columns) if columns else ()
+            program(*lists, tokens, k, local, 2, -(-local // own), 0, *of_hidden)
+        assert torch.equal(made[7], hidden[rows.long()])
         assert torch.equal(made[2], m_indptr) and torch.equal(made[3][: len(rows)], rows)
         assert torch.equal(made[4][:, :k], places) and (made[4][:, k:] == -1).all() and not made[5][:, k:].any()
         assert torch.equal(made[5][:, :k], torch.where(places >= 0, given, 0))

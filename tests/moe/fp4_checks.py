@@ -167,7 +167,7 @@ def test_layer(layer, schedule):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("first", range(4))
 def test_layer_under_each_config(layer, monkeypatch, first):
     """With rows for all of a tile, more than one tile, and none."""
     from moe.fp4_layer import Fp4Layer, fp4_layer_of
@@ -266,15 +266,16 @@ def test_layer_workspace(fp4):
     assert rows * (256 + 256 + 128) * 2 <= least <= rows * (256 + 256 + 128) * 2 + 2**14 and of_fp8 != least
 
 
-LAYER_FAULTS = ["global scale", "bias", "rows", "not permuted"]
+LAYER_FAULTS = ["global scale", "bias", "rows", "not copied", "m_indptr read early", "no barrier"]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", LAYER_FAULTS)
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
-    from moe.fp4_layer import Fp4Layer
-    from moe.kernels import loads
-    from moe.kernels.epilogue import global_scale
+    from moe import routed_experts
+    from moe.kernels import assign, loads
+    from moe.kernels.config import Config
+    from moe.kernels.epilogue import global_scale, swiglu_bf16
 
     arguments = layer[0] | (biases() if fault == "bias" else {})
     if fault == "global scale":
@@ -286,15 +287,28 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         real_box = loads.Fp4Weights.box
         wrong = lambda self, tile, k, pieces: real_box(self, tile._replace(row=tile.row >> 1), k, pieces)  # noqa: E731
         monkeypatch.setattr(loads.Fp4Weights, "box", wrong)
+    elif fault == "no barrier":
+        monkeypatch.setattr(swiglu_bf16, "consumer_barrier", lambda number: None)
+    elif fault == "m_indptr read early":
+        monkeypatch.setattr(Config, "early_schedule", True)
     else:
-        monkeypatch.setattr(Fp4Layer, "permute", lambda self, x, space: None)
-    with planted(fault, found=("not permuted",)):
+        monkeypatch.setattr(routed_experts, "assign_program", routed_experts.assign_program.__wrapped__)
+        monkeypatch.setattr(assign, "copy_row", lambda *_: None)
+    with planted(fault, found=("not copied", "m_indptr read early", "no barrier")):
         assert not distance(called(arguments), arguments, layer[1]) <= FAR
 
 
 @pytest.mark.parametrize("hidden", all_but((192,), (192, 2880)))
-def test_gpt_oss_checkpoint(fp4, tmp_path, hidden):
-    """MXFP4 from a file: rows of gate and up in turn, biases, and K = 2880, which ends inside a k-block."""
+def test_gpt_oss_checkpoint(fp4, tmp_path, monkeypatch, hidden):
+    """MXFP4 from a file: rows of gate and up in turn, biases, and K = 2880, which ends inside a k-block. Tokens are
+    permuted in a launch of its own, and GEMM1 has tiles of 256 rows, as of more tokens.
+    """
+    from moe import fp4_layer
+    from moe.tuning import sm90
+
+    fp4_layer.fp4_layer_of.cache_clear()  # a layer knows its configs
+    monkeypatch.setattr(fp4_layer, "COPIED_ENTRIES", 0)
+    monkeypatch.setattr(sm90, "choose_fp4_gemm1", lambda *_: sm90.FP4_GEMM1[0])
     arguments, exact = gpt_oss_layer(tmp_path, hidden, 192, 5)
     assert all(torch.equal(arguments[name], exact[name]) for name in ("w13_bias", "w2_bias"))
     found = called(arguments, gate_first=True, **GPT_OSS)
