@@ -36,7 +36,6 @@ from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from moe.scratch import Part
 from moe.tuning import sm90, sm100
 
-ASSIGNING_CTAS = 2  # of an SM
 COPIED_ENTRIES = 512  # of topk_ids, as many CTAs of assign
 
 
@@ -202,7 +201,7 @@ class BlockScaledLayer(Fp4Layer):
     def quantiser(self, _tokens: int, _on_input: bool) -> QuantiseBlocks:
         """What assign rounds tokens by."""
         lists, _ = assign.grid_of(self.sizes.local)
-        return QuantiseBlocks(self.form, ASSIGNING_CTAS * self.sms - lists)
+        return QuantiseBlocks(self.form, QuantiseBlocks.of_sm * self.sms - lists)
 
     def beside_quantised(self, x: Fp4Inputs, _space: Space) -> int:
         """The quantiser's third word: the address of the scale of all tokens, if the format has one."""
