@@ -50,7 +50,7 @@ def warmup(
                 layer = layer_of(device, Sizes(hidden, intermediate, local))
                 routing_program(device, routing_bias is F32)
                 layer.compile(t)
-                finalise_program(device, layer.sizes.slots)
+                finalise_program(device, layer.sizes.slots, layer.finalises_others)
     for function, calls in ((of_experts, experts), (of_batched_experts, batched_experts), (of_route, routers)):
         for call in calls:
             function(device, **call)
@@ -85,7 +85,7 @@ def of_experts(
         quantiser = layer.quantiser(t, on_input)
         routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantiser, layer.copies(t))
         layer.compile(t, rows)
-        finalise_program(device, sizes.slots)
+        finalise_program(device, sizes.slots, layer.finalises_others)
 
 
 def of_batched_experts(

@@ -14,7 +14,8 @@ they are permuted, c in a launch of its own, as a row's scale is known when all 
 `BlockScaledLayer`, on Blackwell. Tokens are rounded to NVFP4, or to MXFP8 if weights are MXFP4, by assign, which lists
 rows meanwhile; GEMM1 gathers them; c is rounded where it is made.
 
-    m_indptr, rows, records ─► GEMM1, SwiGLU ─► c, records ─► GEMM2 ─► o ─► finalise
+    m_indptr, rows, records ─► GEMM1, SwiGLU ─► c, records ─► GEMM2 ─┬─► o ─► finalise ─► output
+                                                                    └─► output of tokens with one row
 """
 
 import dataclasses
@@ -35,7 +36,6 @@ from moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from moe.scratch import Part
 from moe.tuning import sm90, sm100
 
-ASSIGNING_CTAS = 2  # of an SM
 COPIED_ENTRIES = 512  # of topk_ids, as many CTAs of assign
 
 
@@ -174,7 +174,7 @@ class ByE4m3Layer(Fp4Layer):
 class BlockScaledLayer(Fp4Layer):
     """The layer's kernels for these sizes on one Blackwell GPU, in a format that says how tokens are rounded."""
 
-    capability = BLACKWELL
+    capability, finalises_others = BLACKWELL, True
 
     def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, form: BlockScaled, biased: bool):
         super().__init__(device, sizes, activation, biased)
@@ -187,7 +187,8 @@ class BlockScaledLayer(Fp4Layer):
         rows = self.rows(tokens)
         second = sm100.choose_fp4(self.form, rows, e, h, i)
         first = dataclasses.replace(sm100.FP4_GEMM1[self.form], activation=self.activation, bias=self.biased)
-        return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
+        of_tokens = {"bias": self.biased, "slots": self.sizes.slots}
+        return first, dataclasses.replace(second, prefetch=second.stages, **of_tokens)
 
     def shared_parts(self, room: int) -> list[Part]:
         """The same fields; quantised and c are records (moe/kernels/block_scaled.py), and nothing is permuted."""
@@ -200,7 +201,7 @@ class BlockScaledLayer(Fp4Layer):
     def quantiser(self, _tokens: int, _on_input: bool) -> QuantiseBlocks:
         """What assign rounds tokens by."""
         lists, _ = assign.grid_of(self.sizes.local)
-        return QuantiseBlocks(self.form, ASSIGNING_CTAS * self.sms - lists)
+        return QuantiseBlocks(self.form, QuantiseBlocks.of_sm * self.sms - lists)
 
     def beside_quantised(self, x: Fp4Inputs, _space: Space) -> int:
         """The quantiser's third word: the address of the scale of all tokens, if the format has one."""
@@ -212,10 +213,14 @@ class BlockScaledLayer(Fp4Layer):
         of_expert = x.gemm1_global.numel() // self.sizes.local
         self.launch_gemm1(x, space.quantised, space, config, (*scales, of_expert, space.rows, *address(x.gemm1_bias)))
 
-    def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
-        """From m_indptr and c to o."""
-        more = *address(x.gemm2_input_scale), *address(x.gemm2_bias)
-        self.launch_gemm2(x, space.c, space, config, more)
+    def compute(self, x: Fp4Inputs, space: Space, output: torch.Tensor) -> None:
+        """All stages behind assign: GEMM2 writes the output of tokens with one row, finalise that of the others."""
+        first, second = self.configs(x.hidden_states.shape[0])
+        self.gemm1(x, space, first)
+        of_tokens = space.rows, space.places, space.weights, output.data_ptr()
+        more = *address(x.gemm2_input_scale), *of_tokens, *address(x.gemm2_bias)
+        self.launch_gemm2(x, space.c, space, second, more)
+        self.finalise(space, output)
 
 
 def address(operand: torch.Tensor | None) -> tuple[int, ...]:

@@ -234,9 +234,11 @@ def permute_quantised_program(device: torch.device) -> Program:
 
 
 @functools.cache
-def finalise_program(device: torch.device, slots: int) -> Program:
-    """The finalise kernel for so many places of a token, compiled for this GPU."""
-    return Program(finalise.Finalise(slots), finalise.WORDS, f"slots={slots}")
+def finalise_program(device: torch.device, slots: int, others: bool = False) -> Program:
+    """The finalise kernel for so many places of a token, of all tokens or of others than those with one row, compiled
+    for this GPU.
+    """
+    return Program(finalise.Finalise(slots, others), finalise.WORDS, f"slots={slots} others={others}")
 
 
 @functools.cache
@@ -255,10 +257,11 @@ class Layer:
     """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own.
 
     quantises: whether scratch memory has room for tokens that come in bf16 (moe.experts). scaled: whether the tokens
-    that permute copies have scales.
+    that permute copies have scales. finalises_others: whether GEMM2 writes the output of tokens with one row.
     """
 
     scaled = True
+    finalises_others = False
 
     def __init__(
         self, device: torch.device, sizes: Sizes, activation: Activation = Activation(), quantises: bool = False
@@ -471,7 +474,7 @@ class Layer:
     def finalise(self, space: Space, output: torch.Tensor) -> None:
         """From o, places and weights to output."""
         tensors = space.o, space.places, space.weights, output.data_ptr()
-        program = finalise_program(self.torch_device, self.sizes.slots)
+        program = finalise_program(self.torch_device, self.sizes.slots, self.finalises_others)
         program(*tensors, *output.shape, self.device.stream())
 
 

@@ -192,13 +192,15 @@ class BlockScaledArguments:
 
     more: if the format has scales of all the address of a's; if gated, where a is records of tokens and out of n/2
     columns, that of out's, whether b_global is [experts, 1 or 2], and the address of rows, int32 [total_m], the token
-    of each row; with a bias its address, f32 [experts, n].
+    of each row; with slots those of rows, places, weights and output (context.BlockScaledOperands); with a bias its
+    address, f32 [experts, n].
     """
 
     def __init__(self, config: Config):
         of_all, gated = config.block_scaled.of_all, config.gated
-        of_layer = {"out_global": of_all and gated, "globals": gated, "rows": gated}
-        wanted = {"a_global": of_all} | of_layer | {"bias": config.bias}
+        of_layer = {"out_global": of_all and gated, "globals": gated, "rows": gated or config.slots}
+        of_output = dict.fromkeys(("places", "weights", "output"), config.slots)
+        wanted = {"a_global": of_all} | of_layer | of_output | {"bias": config.bias}
         self.config, self.more = config, [name for name, yes in wanted.items() if yes]
         self.WORDS = 15 + len(self.more)
 
@@ -216,11 +218,11 @@ class BlockScaledArguments:
             weights = weight_tensormap(b, experts, n, row, config.weights_box, dtype)
         tokens = weights if config.gated else record_tensormap(config, a, total_m, k)  # gathered ones come without
         tensormaps = tokens, weights, scale_tensormap(config, b_scale, experts, n, k)
-        names = "rows", "a_global", "out_global", "bias"
-        rows, a_global, out_global, bias = [more.get(name, Int64(0)) for name in names]
+        names = "rows", "a_global", "out_global", "bias", "places", "weights", "output"
+        rows, a_global, out_global, bias, *of_output = [more.get(name, Int64(0)) for name in names]
         of_expert = Int32(more.get("globals", 1))
         operands = BlockScaledOperands(
-            a, rows, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, bias
+            a, rows, a_global, b_global, out, out_global, partials, flags, total_m, n, k, of_expert, bias, *of_output
         )  # fmt: skip
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, form.k_blocks(k), experts, search
 

@@ -74,6 +74,8 @@ class Assign:
         self.slots, self.wide, self.own, self.layout, self.ones = slots, wide, own, layout, ones
         self.quantiser, self.copies, self.reads_hidden = quantiser, copies, bool(quantiser or copies)
         assert sum(map(bool, (layout, quantiser, copies))) <= 1  # their words are the same
+        # Registers are to be left for so many: min_blocks_per_mp would say it, but asks the driver of a GPU
+        self.most_threads = (quantiser.of_sm * THREADS, 1, 1) if quantiser and quantiser.of_sm else (0, 0, 0)
         self.words = MORE_WORDS if self.reads_hidden or layout else WORDS
 
     @cute.jit
@@ -92,8 +94,9 @@ class Assign:
         self.kernel(
             ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, awaiting, of_hidden
         ).launch(
-            grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (self.own + 1), stream=stream, use_pdl=True
-        )
+            grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (self.own + 1), stream=stream, use_pdl=True,
+            max_number_threads=self.most_threads,
+        )  # fmt: skip
 
     def experts_from(
         self, ids: Int64, first: Int32, step: int, count: int, end: Int32, offset: Int32

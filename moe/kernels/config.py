@@ -69,6 +69,7 @@ class Config:
     block_scaled: BlockScaled | None = None  # sm100: the operands' format where the MMA multiplies by their scales
     bias: bool = False  # weights in e2m1, not of W4A4: results get an addend for each weight row of the expert
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
+    slots: int = 0  # block scales, the layer's GEMM2: places of a token, whose output it writes if that has one row
 
     def __post_init__(self):
         assert self.arch in ("sm90", "sm100") and self.block_m in (16, 32, 64, 128, 256)
@@ -92,6 +93,7 @@ class Config:
             assert self.block_n % 32 == 0 and self.block_n <= 256
         else:
             assert self.block_n in (64, 112, 128, 224, 256)
+        assert not self.slots or self.block_scaled and not self.gated and self.slots % 4 == 0
         assert not self.bias or self.fp4_tokens or self.block_scaled and self.block_scaled.biased
         assert not self.two_cta or self.arch == "sm100" and self.cluster == 2
         assert self.split_k == 1 or self.cluster == 1
@@ -106,6 +108,7 @@ class Config:
             f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
             "copied" * self.copied,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
+            f"slots{self.slots}" * (self.slots > 0),
         ]  # fmt: skip
         return " ".join(filter(None, words))
 

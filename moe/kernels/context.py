@@ -66,7 +66,7 @@ class BlockScaledOperands(NamedTuple):
     """Addresses and sizes of the operands of the GEMMs with block scales that do not come by TMA."""
 
     a: Int64  # records [total_m, record_bytes(K)]; if gated of the tokens, [T, record_bytes(K)]
-    rows: Int64  # if gated int32 [total_m]: the token of each row
+    rows: Int64  # in the layer int32 [total_m]: the token of each row
     a_global: Int64  # f32 [1], if the format has a scale of all
     b_global: Int64
     out: Int64  # bf16 [total_m, n]; if gated records [total_m, record_bytes(n / 2)]
@@ -78,6 +78,9 @@ class BlockScaledOperands(NamedTuple):
     k: Int32
     globals: Int32  # as of Fp4Operands
     bias: Int64
+    places: Int64  # with slots int32 [T, slots]: the rows of each token, and -1
+    weights: Int64  # with slots f32 [T, slots]: of these rows
+    output: Int64  # with slots bf16 [T, n]: the layer's
 
 
 def global_scale_address(operands: Fp4Operands | BlockScaledOperands, expert: Int32, half: int) -> Int64:

@@ -2,7 +2,7 @@
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from moe.kernels.ptx import (
@@ -26,11 +26,12 @@ class Finalise:
     """The kernel computes output[t] = sum over j of weights[t, j] * o[places[t, j]]: moe.reference.layer.combined.
 
     Its words: addresses of o bf16 [rows, H], places int32 [T, slots], weights f32 [T, slots], output bf16 [T, H]; T, H;
-    CUDA stream. Places of -1 are left out. slots: a multiple of 4.
+    CUDA stream. Places of -1 are left out. slots: a multiple of 4. others: only of tokens that have no row or several:
+    GEMM2 has written the output of those with one.
     """
 
-    def __init__(self, slots: int):
-        self.slots = slots
+    def __init__(self, slots: int, others: bool = False):
+        self.slots, self.others = slots, others
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -48,7 +49,15 @@ class Finalise:
         wait_for_previous_kernel()
         let_next_kernel_start()
         rows, factors = self.places(places, weights, token)
-        self.sum(o, rows, factors, output + Int64(token) * Int64(hidden) * 2, hidden, thread)
+        to = output + Int64(token) * Int64(hidden) * 2
+        if const_expr(self.others):
+            count = Int32(0)
+            for row in rows:
+                count = count + select(row >= 0, 1, 0)
+            if count != 1:
+                self.sum(o, rows, factors, to, hidden, thread)
+        else:
+            self.sum(o, rows, factors, to, hidden, thread)
 
     def places(self, places: Int64, weights: Int64, token: Int32) -> tuple[list[Int32], list[Float32]]:
         """Return the places of a token's rows, and their weights."""

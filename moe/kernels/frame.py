@@ -66,7 +66,9 @@ from moe.kernels.schedule import Plan, Scheduler, Shape, Tables, read_tile
 from moe.kernels.split_k import SplitK
 from moe.kernels.stream_k import StreamK
 
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread: 2 * 232 + 40 is 3 * 168, what the launch gives
+# Of a thread of consumers and of producers: twice the former and the latter are 3 * 168, what the launch gives. With
+# block scales a producer holds those of a stage and the next tile's rows: by 40 ptxas would spill, and so await them.
+REGISTERS, BLOCK_SCALED_REGISTERS = (232, 40), (216, 72)
 
 
 class GroupedGemm:
@@ -83,6 +85,7 @@ class GroupedGemm:
         # Of the TMA warp, which expects the bytes, and of warps that bring tokens or, into the same ring, scales
         self.full_arrivals = 1 + (scales.token_arrivals if config.scale_ring else scales.scale_arrivals)
         layout, self.mma_warp = AccumulatorLayout(config), SCALED_MMA_WARP if config.block_scaled else MMA_WARP
+        self.registers = BLOCK_SCALED_REGISTERS if config.block_scaled else REGISTERS
         self.scheduler, self.producer = Scheduler(config), Producer(config, loads, self.full_arrivals)
         self.stream_k = StreamK(config, layout)
         self.split_k = SplitK(config, layout) if config.split_k == 2 else None
@@ -196,8 +199,9 @@ class GroupedGemm:
                 plan, iteration, tile = self.scheduler(m_indptr, shape, operands.total_m, *place)
 
         of_warp = Warp(cta, operands, warp, lane, thread)
+        of_consumer, of_producer = self.registers
         if warp >= TMA_WARP:
-            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            cute.arch.setmaxregister_decrease(of_producer)
             if warp == TMA_WARP:
                 self.producer(cta, plan, iteration, tile, early, maps)
             elif const_expr(config.block_scaled is not None):
@@ -211,7 +215,7 @@ class GroupedGemm:
                 if warp < MMA_WARP + self.issue.warps:
                     self.issue(cta, plan, iteration, warp)
         else:
-            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+            cute.arch.setmaxregister_increase(of_consumer)
             self.consume(of_warp, plan, iteration)
         if const_expr(self.issue is not None):
             self.issue.tmem.dealloc(cta, warp, self.mma_warp)
@@ -228,6 +232,7 @@ class GroupedGemm:
                 acc[i] = Float32(0.0)
             mbarrier_wait(cta.scales_full + 8 * state.stage.index, state.stage.phase)
             tile = read_tile(cta.scale_tiles + state.stage.index * WORK_TILE_BYTES)
+            begun = self.epilogue.begin(warp, tile) if const_expr(config.block_scaled is not None) else ()
             shared = (tile.k_first == 0) & (tile.k_count < plan.shape.k_blocks)  # its K, and this CTA writes the result
             if const_expr(self.split_k is None):
                 if shared & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first: long done
@@ -246,5 +251,5 @@ class GroupedGemm:
             else:
                 if shared & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
                     self.stream_k.collect(warp, plan, tile, partials, acc)
-                self.epilogue(warp, tile, acc)
+                self.epilogue(warp, tile, acc, *begun)
             iteration = tile.next

@@ -1,6 +1,7 @@
 """Quantises tokens: a warp rounds 128 columns of a token to e4m3, with the scale that makes the largest of them 448."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -73,6 +74,7 @@ class Quantise:
     """
 
     weighted: bool = False
+    of_sm: ClassVar[int] = 0  # CTAs of assign that an SM has registers for; 0 for as many as it happens to have
 
     @cute.jit
     def __call__(self, host: cute.Pointer):

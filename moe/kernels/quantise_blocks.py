@@ -1,6 +1,7 @@
 """Quantises tokens to the blocks of a format (block_scaled.py): each block of columns gets a scale."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -37,6 +38,7 @@ class QuantiseBlocks:
 
     form: BlockScaled
     most: int = 0
+    of_sm: ClassVar[int] = 2  # CTAs of assign that an SM has registers for: all are there at once
 
     @cute.jit
     def __call__(self, host: cute.Pointer):

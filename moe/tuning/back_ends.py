@@ -65,6 +65,11 @@ def gemm_loads(config: Config):
     return (TmaLoads if config.cluster == 1 else MulticastLoads)(config)
 
 
+def bf16_of_blocks(config: Config):
+    """The epilogue of results in bf16 of operands with block scales: of a grouped GEMM, or of the layer's GEMM2."""
+    return (block_scaled.Bf16TmemOfLayer if config.slots else block_scaled.Bf16TmemBlockScaled)(config)
+
+
 class Roles(NamedTuple):
     """A row of the table: the constructors of a kernel's roles."""
 
@@ -108,7 +113,7 @@ FP4 = {
 
 # Of operands with block scales, by gated
 BLOCK_SCALED = {
-    False: Roles(BlockScaledLoads, TokenScales, ScaledTokensM, block_scaled.Bf16TmemBlockScaled),
+    False: Roles(BlockScaledLoads, TokenScales, ScaledTokensM, bf16_of_blocks),
     True: Roles(BlockScaledLoads, TokenScales, ScaledTokensM, block_scaled.SwigluTmemBlockScaled),
 }
 

@@ -29,9 +29,18 @@ def drawn(hidden: int, intermediate: int, local: int, tokens: int) -> tuple[dict
         packed = pack_nvfp4(b, scale, weight_scale_2=of_rows)
         arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed))
     arguments["hidden"] = torch.randn(tokens, hidden, generator=g).bfloat16() / 16
-    arguments["topk_ids"] = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
-    arguments["topk_weights"] = torch.rand(tokens, 3, generator=g)
+    arguments |= chosen(tokens, g)
     return arguments, exact
+
+
+def chosen(tokens: int, g: torch.Generator) -> dict[str, torch.Tensor]:
+    """The experts of tokens, three of six. If there are several, the first one's are elsewhere, the second one's but
+    one.
+    """
+    ids = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
+    if tokens > 1:
+        ids[0], ids[1] = torch.tensor([0, 5, 5]), torch.tensor([5, 2, 0])
+    return {"topk_ids": ids, "topk_weights": torch.rand(tokens, 3, generator=g)}
 
 
 def gpt_oss_file(path, hidden: int, intermediate: int) -> dict[str, torch.Tensor]:
@@ -65,8 +74,7 @@ def gpt_oss_layer(
     arguments = mxfp4_experts(folder, "model.layers.0.mlp.experts", range(1, 5), "cpu", activation)
     assert arguments.pop("gate_first")
     arguments["hidden"] = torch.randn(tokens, hidden, generator=g).bfloat16()
-    arguments["topk_ids"] = torch.stack([torch.randperm(6, generator=g)[:3] for _ in range(tokens)]).int()
-    arguments["topk_weights"] = torch.rand(tokens, 3, generator=g)
+    arguments |= chosen(tokens, g)
     return arguments, exact
 
 

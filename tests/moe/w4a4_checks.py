@@ -294,6 +294,7 @@ def test_layer_workspace(fp4):
 
 
 LAYER_FAULTS = ["global scale", "rows", "scales of c", "other columns", "others' tokens", "no fence"]
+LAYER_FAULTS += ["a single row's weight", "a single row's place"]
 
 
 @pytest.mark.thorough
@@ -322,9 +323,15 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
         monkeypatch.setattr(token_scales, "load_relaxed_if", lambda at, wanted: wanted)
     elif fault == "no fence":
         monkeypatch.setattr(scaled_issue, "fence_proxy_async", lambda: None)
+    elif fault == "a single row's weight":
+        monkeypatch.setattr(block_scaled.Destinations, "weighted", lambda _, words: words)
+    elif fault == "a single row's place":
+        real_to = block_scaled.Destinations.address
+        to_out = lambda self, x, *place: real_to(self, x._replace(output=x.out), *place)  # noqa: E731
+        monkeypatch.setattr(block_scaled.Destinations, "address", to_out)
     else:
         real_part = QuantiseBlocks.part
         monkeypatch.setattr(QuantiseBlocks, "part", lambda self, x, *more: real_part(self, x + 32, *more))
         monkeypatch.setattr(routed_experts, "assign_program", routed_experts.assign_program.__wrapped__)
-    with planted(fault, found=("other columns", "no fence")):
+    with planted(fault, found=("other columns", "no fence", "a single row's place")):
         assert not distance(fp4_layer.called(layer[0]), *layer) <= FAR

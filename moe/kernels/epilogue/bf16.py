@@ -153,8 +153,8 @@ class Bf16TmemTokensM:
         self.store(warp, tile, acc)
 
     @cute.jit
-    def store(self, warp: Warp, tile: WorkTile, acc):
-        """Store these results."""
+    def store(self, warp: Warp, tile: WorkTile, acc, rows=None):
+        """Store these results. rows: what says where to, if not to the rows of out in their order."""
         config, lane, operands, columns = self.config, warp.lane, warp.operands, self.config.accumulators
         n, width = operands.n, min(config.scratch_bytes // 32, columns)
         parts = width // 8  # of a token, which as many lanes store
@@ -167,10 +167,15 @@ class Bf16TmemTokensM:
         left = select(column < n, tile.tokens - first - token, 0)
         end = minimum(n, tile.row + config.block_n) - column - part * 8  # of the columns from this lane's on
         if first < tile.tokens:
+            if const_expr(rows is not None):
+                ats = [16 * tokens + 32 // parts * i + token for tokens in range(2) for i in range(parts // 2)]
+                ats = [rows.address(operands, x, column + part * 8) for x in ats]
             for c in range_constexpr(columns // width):
                 if const_expr(config.ends_inside):
                     left = select(c * width < end, tile.tokens - first - token, 0)
                 words = [pack_bfloat(acc[c * width + 2 * i], acc[c * width + 2 * i + 1]) for i in range(width // 2)]
+                if const_expr(rows is not None):
+                    words = rows.weighted(words)
                 for tokens in range_constexpr(2):
                     if lane >> 4 == tokens:
                         for x in range_constexpr(parts):
@@ -180,6 +185,9 @@ class Bf16TmemTokensM:
                         before = 32 // parts * i
                         row = before + token
                         found = load_shared_words(scratch + row * (2 * width) + ((part ^ (row & (parts - 1))) << 4))
-                        at = to + (Int64(16 * tokens + before) * Int64(n) + c * width) * 2
+                        if const_expr(rows is not None):
+                            at = ats[tokens * (parts // 2) + i] + c * width * 2
+                        else:
+                            at = to + (Int64(16 * tokens + before) * Int64(n) + c * width) * 2
                         store_global_words(at, found, select(16 * tokens + before < left, 1, 0))
                     cute.arch.sync_warp()

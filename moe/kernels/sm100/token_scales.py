@@ -11,7 +11,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from moe.kernels.config import BLOCK_K, SCALED_MMA_WARP, WORK_TILE_BYTES, Config
-from moe.kernels.context import Warp
+from moe.kernels.context import BlockScaledOperands, Warp
 from moe.kernels.gather import copy_rows
 from moe.kernels.pipeline import stage_after
 from moe.kernels.ptx import (
@@ -50,7 +50,13 @@ class TokenScales:
         record, values, row = form.record_bytes(operands.k), form.value_bytes(operands.k), form.row_scales
         piece = (lane & 7) * 16  # of 128 bytes of a token's numbers
         stages, tiles = Int32(0), Int32(0)  # before this tile
+        coming = self.tokens_of(operands, tile, lane)
         while iteration < plan.end:
+            tokens, there = coming, self.are_there(tile, lane)
+            # Those of the next tile already: when its first stage is free, nobody awaits where its tokens are
+            iteration = tile.next
+            following = tile_at(plan, config, cta.rank, iteration)
+            coming = self.tokens_of(operands, following, lane)
             skip = stages_to_skip(number, stages, self.warps)
             if skip == 0:
                 slot, turn = stage_after(tiles, config.scale_stages)
@@ -58,12 +64,6 @@ class TokenScales:
                 if lane == 0:
                     write_tile(cta.scale_tiles + slot * WORK_TILE_BYTES, tile)
                 mbarrier_arrive(cta.scales_full + 8 * slot, select(lane == 0, 1, 0))
-            tokens, there = [], []  # this lane's, and whether there are such
-            for quarter in range_constexpr(4):
-                there.append(select(lane + QUARTER * quarter < tile.tokens, 1, 0))
-                tokens.append(tile.token + lane + QUARTER * quarter)
-                if const_expr(config.gated):
-                    tokens[-1] = load_relaxed_if(operands.rows + Int64(tokens[-1]) * 4, there[-1])
             for i in cutlass.range(skip, tile.k_count, self.warps, unroll=1):
                 k = tile.k_first + i
                 at, x = operands.a + Int64(values + k * row), []
@@ -87,8 +87,19 @@ class TokenScales:
                     cute.arch.sync_warp()
                     mbarrier_arrive(cta.full + 8 * slot, select(lane == 0, 1, 0))
             stages, tiles = stages + tile.k_count, tiles + 1
-            iteration = tile.next
-            tile = tile_at(plan, config, cta.rank, iteration)
+            tile = following
+
+    def are_there(self, tile: WorkTile, lane: Int32) -> list[Int32]:
+        """Whether a tile has each of this lane's tokens, 32 apart."""
+        return [select(lane + QUARTER * quarter < tile.tokens, 1, 0) for quarter in range(4)]
+
+    def tokens_of(self, operands: BlockScaledOperands, tile: WorkTile, lane: Int32) -> list[Int32]:
+        """Find which tokens these are. The tile may be of no meaning, behind the last: then they are, too."""
+        found = []
+        for quarter, there in enumerate(self.are_there(tile, lane)):
+            row = tile.token + lane + QUARTER * quarter
+            found.append(load_relaxed_if(operands.rows + Int64(row) * 4, there) if self.config.gated else row)
+        return found
 
 
 def words_at(address: Int64, count: int, condition: Int32) -> list[Int32]:
