@@ -142,7 +142,7 @@ NO_POLICY = dict.fromkeys(WEIGHTS_FIRST, NORMAL)
 # an H200 all else (silicon/entry/h200_loads.py). The changes are where the two disagree.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): candidates(
-        replace(EIGHT_WARPS, waves=2, sms=128, token_box=32, prefetch=2, token_policy=NORMAL, store_policy=LAST),
+        replace(EIGHT_WARPS, waves=2, sms=128, token_box=32, prefetch=3, token_policy=NORMAL, store_policy=LAST),
         [{"prefetch": 0}, WEIGHTS_FIRST, {"waves": 1, "sms": 148}, {"stages": 4}],
     ),
     ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): candidates(
