@@ -191,13 +191,13 @@ BARRIERS = [
         "epilogue does not wait for tensor memory",
         "self.barriers_ready()\n            self.tmem_ready()",
         "self.barriers_ready()",
-        "hang: ",
+        "uninitialized-read: read of shared memory .* tcgen05.alloc",
     ),
     Fault(
         "roles begin before the prologue has ended",
         "cute.arch.sync_threads()\n        cute.arch.cluster_arrive_relaxed()\n        cute.arch.cluster_wait()",
         "pass",
-        "mbarrier: no initialised mbarrier",
+        "cluster: access to CTA .* before any barrier of the cluster",
     ),
 ]
 EPILOGUE = [
@@ -286,7 +286,14 @@ TILING = [
         ROWS,
         TWO_PAIRS,
     ),
-    Fault("every other wave left out", "select(ended, word + 2,", "select(ended, word + 4,", UNWRITTEN, TILES, WAVES),
+    Fault(
+        "every other wave left out",
+        "select(ended, word + 2,",
+        "select(ended, word + 4,",
+        "out-of-bounds: ld.param",
+        TILES,
+        WAVES,
+    ),
     Fault(
         "a wave after the last",
         "(following >= end) & (position < end)",
