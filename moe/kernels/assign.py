@@ -179,13 +179,10 @@ class Assign:
         self.slots_of_tokens(ids, given, places, weights, tokens, k, local, offset, grid, block, warp, lane)
 
         counts = [Int32(0) for _ in range(own + 1)]  # of rows before those of each own expert, and behind the last one
-        for expert in few:
-            for j in range_constexpr(own + 1):
-                counts[j] = counts[j] + select(expert < Uint32(minimum(first + j, local)), 1, 0)
+        counts = self.count_before(few, counts, local, first)
         for i in cutlass.range(begin + lane + 32 * TOGETHER, end, 32 * TOGETHER, unroll=1):
-            for expert in self.experts_from(ids, i, 32, TOGETHER, end, offset):
-                for j in range_constexpr(own + 1):
-                    counts[j] = counts[j] + select(expert < Uint32(minimum(first + j, local)), 1, 0)
+            experts = self.experts_from(ids, i, 32, TOGETHER, end, offset)
+            counts = self.count_before(experts, counts, local, first)
         for j in range_constexpr(own + 1):
             total = cute.arch.warp_redux_sync(counts[j], "add")
             if lane == 0:
@@ -209,6 +206,12 @@ class Assign:
         for base in cutlass.range(begin + 32 * TOGETHER, end, 32 * TOGETHER, unroll=1):
             experts = self.experts_from(ids, base + lane, 32, TOGETHER, end, offset)
             places_of = self.list_own(experts, base, places_of, *of_own)
+
+    def count_before(self, experts: list[Uint32], counts: list[Int32], local: Int32, first: Int32) -> list[Int32]:
+        """Count these entries in, in the place of each expert from `first` on that they come before."""
+        for expert in experts:
+            counts = [x + select(expert < Uint32(minimum(first + j, local)), 1, 0) for j, x in enumerate(counts)]
+        return counts
 
     @cute.jit
     def list_own(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 
 from moe.kernels.config import Config
 
@@ -106,16 +107,18 @@ def choose_fp4(total_m: int, experts: int, n: int, k: int, tokens: str, routed: 
     tiles = min(experts, total_m) * -(-total_m // (experts * block_m)) * -(-n // 256)  # of experts that have rows
     few = 2 * tiles <= SMS  # more CTAs each, whose sums go through memory
     few |= block_m == 16 and k <= 2048 and tiles <= SMS  # begin and end sooner: H100, 8 x 8, 4096, 1536: 13.4 us, 14.6
-    block_n = 128 if few else 256
-    return next(config for config in FP4[tokens] if (config.block_m, config.block_n) == (block_m, block_n))
+    return fp4_tile(FP4[tokens], block_m, few)
 
 
 def choose_fp4_gemm1(rows: int, experts: int, n: int) -> Config:
     """The config of GEMM1 with weights in e2m1. n: up and gate."""
     block_m = fp4_tokens(rows, experts, True)
-    few = block_m == 16 and 2 * min(experts, rows) * -(-n // 256) <= SMS  # as of choose_fp4
-    block_n = 128 if few else 256
-    return next(config for config in FP4_GEMM1 if (config.block_m, config.block_n) == (block_m, block_n))
+    return fp4_tile(FP4_GEMM1, block_m, block_m == 16 and 2 * min(experts, rows) * -(-n // 256) <= SMS)
+
+
+def fp4_tile(configs: Iterable[Config], block_m: int, few: bool) -> Config:
+    """Of these configs that of tiles of so many tokens, with 128 weight rows if the tiles are few, else 256."""
+    return next(config for config in configs if (config.block_m, config.block_n) == (block_m, 128 if few else 256))
 
 
 def fp4_tokens(rows: int, experts: int, routed: bool) -> int:
