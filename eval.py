@@ -89,9 +89,9 @@ class Worker:
 
 def _prepare_worker(emulated: bool) -> None:
     if emulated:
-        import emulator
+        import emulated_gpu
 
-        emulator.install()  # before the submission imports the DSL
+        emulated_gpu.install()  # before the submission imports the DSL
 
 
 def _clone(data):
@@ -108,10 +108,10 @@ def _call(task: Task, data):
         output = custom_kernel(_clone(data))
         torch.cuda.synchronize()
         return output
-    import emulator
+    import emulated_gpu
 
-    data = task.upload(_clone(data), emulator.device_tensors)
-    with emulator.session(schedule=0, checks=True) as session:
+    data = task.upload(_clone(data), emulated_gpu.device_tensors)
+    with emulated_gpu.session(schedule=0, checks=True) as session:
         output = custom_kernel(data)
     if findings := session.report():
         raise RuntimeError("; ".join(findings))

@@ -33,7 +33,7 @@ import modal
 ROOT = Path(__file__).resolve().parent
 REMOTE = "/opt/group-gemm"
 SOURCES = (
-    "emulator", "evaluation", "moe", "silicon", "eval.py", "reference.py", "task.py", "utils.py", "submission.py",
+    "emulated_gpu", "evaluation", "moe", "silicon", "eval.py", "reference.py", "task.py", "utils.py", "submission.py",
 )  # fmt: skip
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once
@@ -83,7 +83,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
     Sharers go their own ways where they must for it.
     """
     if grid:
-        from emulator.grid import parse_grid
+        from emulated_gpu.grid import parse_grid
 
         try:
             points = parse_grid(grid)
@@ -164,7 +164,7 @@ def requests(mode: str, submission: str, task: str, device: str, grid: str = "")
 
 def script_request(script: str, gpu: str) -> dict:
     """What to run for --script, with its modelled times. Raises SystemExit where it cannot be modelled."""
-    from emulator.serve.variants import Variant, Wanted
+    from emulated_gpu.serve.variants import Variant, Wanted
 
     if not Path(script).is_file():
         raise SystemExit(f"there is no script {script}")

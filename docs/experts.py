@@ -2,11 +2,11 @@
 
 import torch
 
-import emulator
+import emulated_gpu
 
 GPU = torch.cuda.is_available()
 if not GPU:
-    emulator.install("h200")  # before CuTe DSL is imported
+    emulated_gpu.install("h200")  # before CuTe DSL is imported
 
 from moe import grouped_gemm_fp8  # noqa: E402
 
@@ -21,7 +21,7 @@ operands = (
     torch.rand(experts, N // 128, K // 128),  # a factor for every 128 x 128 weights
     torch.tensor([0, *TOKENS]).cumsum(0).int(),  # where the tokens of each expert begin
 )
-out = grouped_gemm_fp8(*([x.cuda() for x in operands] if GPU else emulator.device_tensors(operands))).cpu().float()
+out = grouped_gemm_fp8(*([x.cuda() for x in operands] if GPU else emulated_gpu.device_tensors(operands))).cpu().float()
 
 a, a_scale, b, b_scale, m_indptr = operands
 a = a.float() * a_scale.T.repeat_interleave(128, 1)

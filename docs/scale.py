@@ -1,4 +1,4 @@
-"""Doubles a vector by a CuTe DSL kernel: on a GPU as it is, anywhere by `python -m emulator run docs/scale.py`."""
+"""Doubles a vector by a CuTe DSL kernel: on a GPU as it is, anywhere by `python -m emulated_gpu run docs/scale.py`."""
 
 import cutlass
 import cutlass.cute as cute

@@ -2,7 +2,7 @@
 
 import importlib
 
-__version__ = "0.1.0"  # emulator's, with which it comes
+__version__ = "0.1.0"  # that of emulated_gpu, with which it comes
 WHERE = {
     "batched_experts": "moe.batched",
     "experts": "moe.routed_experts",

@@ -18,9 +18,9 @@ def main(emulated: str | None, kind: str, schedules: int) -> None:
     """Check every case under every config."""
     device = "cuda" if torch.cuda.is_available() and not emulated else "cpu"
     if device == "cpu":
-        import emulator
+        import emulated_gpu
 
-        emulator.install(emulated or "h200")  # before CuTe DSL is imported, which the modules below do
+        emulated_gpu.install(emulated or "h200")  # before CuTe DSL is imported, which the modules below do
     from moe.checks import grouped_gemm, grouped_gemm_fp4
     from moe.device import device_of
     from moe.tuning.back_ends import tuning

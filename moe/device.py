@@ -88,17 +88,17 @@ class Gpu(Device):
 
 
 class EmulatedGpu(Device):
-    """The emulated GPU that `emulator.install` has put in place: one, with one stream and no graphs."""
+    """The emulated GPU that `emulated_gpu.install` has put in place: one, with one stream and no graphs."""
 
     indexed = False
-    unreachable = "is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"
+    unreachable = "is not in the emulated GPU's memory: emulated_gpu.device_tensors makes a copy that is"
     apart = True
     has_graphs = False
 
     @property
     def chip(self):
         """The emulator's description of it."""
-        from emulator import DEVICE
+        from emulated_gpu import DEVICE
 
         return DEVICE.chip
 
@@ -120,12 +120,12 @@ class EmulatedGpu(Device):
         return 0, 0
 
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        from emulator import device_tensors
+        from emulated_gpu import device_tensors
 
         return device_tensors(made, "made by moe")
 
     def reaches(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
-        from emulator import DEVICE
+        from emulated_gpu import DEVICE
 
         return all(
             not t.numel() or DEVICE.memory.covers(x, t.numel() * t.element_size()) for t, x in zip(tensors, addresses)
@@ -134,7 +134,7 @@ class EmulatedGpu(Device):
 
 def emulated() -> bool:
     """Whether CuTe DSL launches on an emulated GPU in this process, whose tensors torch has on the CPU."""
-    return getattr(getattr(sys.modules.get("emulator"), "DEVICE", None), "served", False)
+    return getattr(getattr(sys.modules.get("emulated_gpu"), "DEVICE", None), "served", False)
 
 
 gpu = functools.cache(Gpu)

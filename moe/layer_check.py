@@ -15,9 +15,9 @@ def main(machine: str | None, schedules: int) -> None:
     """Check the layer, stage by stage."""
     on_gpu = torch.cuda.is_available() and not machine
     if not on_gpu:
-        import emulator
+        import emulated_gpu
 
-        emulator.install(machine or "h200")  # before CuTe DSL is imported, which the module below does
+        emulated_gpu.install(machine or "h200")  # before CuTe DSL is imported, which the module below does
     from moe.checks.layer import check_emulated, check_on_gpu
 
     if on_gpu:

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-import emulator
-from emulator.device import DEVICE, allocate
-from emulator.formats import tensormap
-from emulator.model.profile import Profile, load
+import emulated_gpu
+from emulated_gpu.device import DEVICE, allocate
+from emulated_gpu.formats import tensormap
+from emulated_gpu.model.profile import Profile, load
 from silicon import command, cuda_driver, ncu
 
 RESIDUAL = 0.05
@@ -207,9 +207,9 @@ class Model:
         out = allocate(64)
         given = {OUT: out, MAP: self.map, SOURCE: self.source}
         arguments = [given.get(a, a) for a in probe.args]
-        with emulator.timing(self.profile):
+        with emulated_gpu.timing(self.profile):
             for _ in range(2):
-                emulator.launch(
+                emulated_gpu.launch(
                     probe.ptx,
                     "kernel",
                     probe.cluster,
@@ -222,9 +222,9 @@ class Model:
 
     def series_us(self, probe: Probe, count: int, pdl: bool) -> float:
         """Microseconds that `count` launches take, back to back on all SMs."""
-        with emulator.timing(self.profile) as timed:
+        with emulated_gpu.timing(self.profile) as timed:
             for _ in range(count):
-                emulator.launch(probe.ptx, "kernel", int(self.profile["sm"]["count"]), 32, [], pdl=pdl)
+                emulated_gpu.launch(probe.ptx, "kernel", int(self.profile["sm"]["count"]), 32, [], pdl=pdl)
         return timed.ends_us[-1]
 
 

@@ -32,7 +32,7 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 
 def profile_with(settings: list[str], name: str = "h200"):
     """The machine profile of that name with figures replaced, each setting a "unit.figure=value"."""
-    from emulator.model.profile import load  # not needed, and not there, on the machine with the GPU
+    from emulated_gpu.model.profile import load  # not needed, and not there, on the machine with the GPU
 
     return load(name).with_({key: float(value) for key, value in (s.split("=") for s in settings)})
 

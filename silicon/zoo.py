@@ -1,4 +1,4 @@
-"""Runs the zoo's programs (emulator/ZOO.md) that a Hopper GPU can run under NVIDIA's compute-sanitizer.
+"""Runs the zoo's programs (emulated_gpu/ZOO.md) that a Hopper GPU can run under NVIDIA's compute-sanitizer.
 
     python3 -m silicon.zoo run [FILE]      on a Hopper GPU, with NumPy, libcuda.so.1 and compute-sanitizer
     python3 -m silicon.zoo one NAME STATE  a program in one of its states, "buggy" or "fixed", as each tool runs it
@@ -22,7 +22,7 @@ from silicon import command
 from silicon.cuda_driver import Gpu, nvidia_smi
 
 TABLE = Path(__file__).with_suffix(".json")
-ZOO = Path(__file__).parents[1] / "tests" / "emulator" / "zoo"
+ZOO = Path(__file__).parents[1] / "tests" / "emulated_gpu" / "zoo"
 TOOLS, STATES = ("racecheck", "synccheck", "memcheck"), ("buggy", "fixed")
 SECONDS, AT_ONCE = 60, 6
 WORDS = 256  # of each of the two buffers

@@ -9,7 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: pytest has a proc
 
 import pytest
 
-import emulator
+import emulated_gpu
 from evaluation.judge import sandbox
 from evaluation.judge.judge import Options, judge
 from task import TestCase, format_case
@@ -89,7 +89,7 @@ def judged():
 @pytest.fixture(scope="module")
 def submission():
     """The module, its kernels compiled into the emulator."""
-    emulator.install()
+    emulated_gpu.install()
     quick_dsl.install()
     import submission
 

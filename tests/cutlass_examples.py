@@ -143,9 +143,9 @@ def run(folder: Path, line: str, options: list[str], logs: Path | None) -> tuple
     """(line, passed, seconds, the last line or the emulator's finding). `logs` gets the output, and a folder of PTX."""
     script, *args = line.split()
     name = "".join(c if c.isalnum() else "_" for c in line)[:150]
-    command = [sys.executable, "-m", "emulator", "run", *options, str(folder / script), *args]
+    command = [sys.executable, "-m", "emulated_gpu", "run", *options, str(folder / script), *args]
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
-    environment = os.environ | {"PYTHONPATH": path} | ({"EMULATOR_PTX": str(logs / name)} if logs else {})
+    environment = os.environ | {"PYTHONPATH": path} | ({"EMULATED_GPU_PTX": str(logs / name)} if logs else {})
     start = time.time()
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
     seconds = time.time() - start
@@ -153,7 +153,7 @@ def run(folder: Path, line: str, options: list[str], logs: Path | None) -> tuple
     if logs:
         (logs / f"{name}.log").write_text(output)
     said = [x for x in output.splitlines() if x.strip()]
-    reason = next((x for x in said if x.startswith("emulator: ") and "nan" not in x), said[-1] if said else "")
+    reason = next((x for x in said if x.startswith("emulated-gpu: ") and "nan" not in x), said[-1] if said else "")
     return line, done.returncode == 0, seconds, "" if done.returncode == 0 else reason
 
 

@@ -3,11 +3,11 @@
 import os
 import tempfile
 
-import emulator
+import emulated_gpu
 import evaluation.judge.worker  # noqa: F401
 from tests import quick_dsl
 
-emulator.install()
+emulated_gpu.install()
 os.chmod(os.environ["CUTE_DSL_DUMP_DIR"], 0o777)  # where it writes PTX, also as the user that a worker becomes
 quick_dsl.install()  # imports the DSL
 quick_dsl.collect_garbage_rarely()

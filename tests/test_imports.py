@@ -10,12 +10,12 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the ground up. An entry is a module, or a package with all that is in it; of several the longest one counts. That
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
-    *(f"emulator.{room}" for room in ("errors", "rows", "chip", "arena", "grid")),
-    *(f"emulator.{room}" for room in ("formats", "ptx")),
-    *(f"emulator.native.{name}" for name in ("llvm", "loops", "happened")),
-    *(f"emulator.{room}" for room in ("state", "native", "units")),
-    *(f"emulator.{room}" for room in ("machine", "model", "page", "device", "serve")),
-    *("emulator", "emulator.outputs", "emulator.__main__", "emulator.pytest_plugin", "emulator.speed"),
+    *(f"emulated_gpu.{room}" for room in ("errors", "rows", "chip", "arena", "grid")),
+    *(f"emulated_gpu.{room}" for room in ("formats", "ptx")),
+    *(f"emulated_gpu.native.{name}" for name in ("llvm", "loops", "happened")),
+    *(f"emulated_gpu.{room}" for room in ("state", "native", "units")),
+    *(f"emulated_gpu.{room}" for room in ("machine", "model", "page", "device", "serve")),
+    *("emulated_gpu", "emulated_gpu.outputs", "emulated_gpu.__main__", "emulated_gpu.pytest_plugin", "emulated_gpu.speed"),
     *(f"moe.{room}" for room in ("problem", "device", "operands", "scratch", "kernels", "tuning", "calls")),
     *(f"moe.{room}" for room in ("fp4_weights", "grouped_gemm", "grouped_gemm_fp4", "padding")),
     *("moe.layer", "moe.fp4_layer", "moe.routed_experts", "moe.routers", "moe.batched", "moe.collectives",
@@ -32,7 +32,7 @@ FLOORS = (
     "evaluation.gpu",
 )
 PRODUCTS = sorted({entry.partition(".")[0] for entry in FLOORS})
-NOT_IMPORTED = "emulator/serve/startup"  # what a fresh Python runs, by its own path
+NOT_IMPORTED = "emulated_gpu/serve/startup"  # what a fresh Python runs, by its own path
 
 
 def name_of(path: Path, root: Path) -> str:
@@ -94,20 +94,20 @@ def test_imports_make_no_circle():
 @pytest.mark.parametrize("line", ["from ..machine import clock", "def f():\n    from ..machine.clock import Clock"])
 def test_an_import_that_goes_up_is_seen(tmp_path, line):
     for folder in ("units", "machine"):
-        (tmp_path / "emulator" / folder).mkdir(parents=True)
-    (tmp_path / "emulator" / "machine" / "clock.py").write_text("from ..units import tma\n")
-    (tmp_path / "emulator" / "units" / "tma.py").write_text(line)
-    found = graph(tmp_path, ["emulator"])
-    assert violations(found) == ["emulator.units.tma imports emulator.machine.clock"]
+        (tmp_path / "emulated_gpu" / folder).mkdir(parents=True)
+    (tmp_path / "emulated_gpu" / "machine" / "clock.py").write_text("from ..units import tma\n")
+    (tmp_path / "emulated_gpu" / "units" / "tma.py").write_text(line)
+    found = graph(tmp_path, ["emulated_gpu"])
+    assert violations(found) == ["emulated_gpu.units.tma imports emulated_gpu.machine.clock"]
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(found).prepare()
 
 
 def test_a_room_without_a_floor_is_seen(tmp_path):
-    (tmp_path / "emulator").mkdir()
-    (tmp_path / "emulator" / "attic.py").touch()
-    with pytest.raises(LookupError, match="emulator.attic has no floor"):
-        violations(graph(tmp_path, ["emulator"]))
+    (tmp_path / "emulated_gpu").mkdir()
+    (tmp_path / "emulated_gpu" / "attic.py").touch()
+    with pytest.raises(LookupError, match="emulated_gpu.attic has no floor"):
+        violations(graph(tmp_path, ["emulated_gpu"]))
 
 
 def test_every_package_says_what_it_is_for():

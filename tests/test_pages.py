@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.model import uncertainty
+from emulated_gpu.model import uncertainty
 from worklog import figures, pages, picture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,7 +82,7 @@ def test_points_that_the_pages_do_not_have_are_found(copy, monkeypatch):
         for point in uncertainty.POINTS["plain"]
     ]
     monkeypatch.setattr(uncertainty, "POINTS", uncertainty.POINTS | {"plain": points})
-    of_model = [f"emulator/VALIDATION.md: {table}" for table in ("cases", "intervals", "record")]
+    of_model = [f"emulated_gpu/VALIDATION.md: {table}" for table in ("cases", "intervals", "record")]
     tables = ["README.md: standing", "README.md: exam", "docs/dual.md: standing", *of_model]
     assert pages.stale() == [*tables, "standing.png"]
     pages.write()

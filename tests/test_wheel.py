@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-import emulator
+import emulated_gpu
 import moe
 from tests.thorough import all_but
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {"emulator", "moe"}
+PACKAGES = {"emulated_gpu", "moe"}
 SITE = Path(sysconfig.get_path("purelib"))
 SCRIPT = """
 import subprocess, sys
-import emulator, moe
+import emulated_gpu, moe
 
-print(emulator.__file__)
+print(emulated_gpu.__file__)
 print(moe.__file__)
 child = "import torch; print(torch.cuda.get_device_name())"
 print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
@@ -70,14 +70,14 @@ def of_the_checkout() -> set[str]:
 
 
 def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "EMULATOR_RUN")}
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "EMULATED_GPU_RUN")}
 
 
 def run(python: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run([python, *arguments], cwd=folder, env=environment(), capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("command", all_but(["-m emulator run scale.py"], ["-m emulator run scale.py", "experts.py"]))
+@pytest.mark.parametrize("command", all_but(["-m emulated_gpu run scale.py"], ["-m emulated_gpu run scale.py", "experts.py"]))
 def test_examples_run_outside_the_checkout(python, tmp_path, command):
     for example in (ROOT / "docs").glob("*.py"):
         shutil.copy(example, tmp_path)
@@ -87,7 +87,7 @@ def test_examples_run_outside_the_checkout(python, tmp_path, command):
 
 def test_scripts_and_their_children_use_what_was_installed(python, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = run(python, "-m", "emulator", "run", "script.py", folder=tmp_path)
+    done = run(python, "-m", "emulated_gpu", "run", "script.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     emulators, moes, child = done.stdout.split("\n", 2)
     [site] = python.parents[1].glob("lib/python*/site-packages")
@@ -126,11 +126,11 @@ def test_it_has_its_packages_their_data_and_a_version(wheel):
         lines = archive.read(metadata).decode().splitlines()
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, metadata.partition("/")[0]}
     wanted = {
-        "emulator/py.typed",
+        "emulated_gpu/py.typed",
         "moe/py.typed",
-        "emulator/model/profiles/b200.toml",
-        "emulator/model/whole_kernels.json",
+        "emulated_gpu/model/profiles/b200.toml",
+        "emulated_gpu/model/whole_kernels.json",
     }
     assert wanted < set(names)
-    assert f"Version: {emulator.__version__}" in lines and emulator.__version__ == moe.__version__
+    assert f"Version: {emulated_gpu.__version__}" in lines and emulated_gpu.__version__ == moe.__version__
     assert {"Provides-Extra: eval", "Provides-Extra: dev"} < set(lines)

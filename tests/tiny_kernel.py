@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass
 
-import emulator
+import emulated_gpu
 
 KERNEL = """
 .version 8.8
@@ -102,5 +102,5 @@ def custom_kernel(data):
     config = CONFIG_MAP.get(((m,), n, k), (DEFAULT,))[0]
     pointers = [tensor.data_ptr() for tensor in (a, b, c, sfa, sfb)]
     numbers = n, config.repeat, int(config.wrong), int(config.race)
-    emulator.launch(KERNEL, "gemm", m, 64, [*pointers, *numbers], shared=1024 * config.kib)
+    emulated_gpu.launch(KERNEL, "gemm", m, 64, [*pointers, *numbers], shared=1024 * config.kib)
     return [c]

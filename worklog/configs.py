@@ -54,9 +54,9 @@ def main():
     parser.add_argument("--only", type=int, nargs="*", help="numbers of configs")
     options = parser.parse_args()
 
-    import emulator
+    import emulated_gpu
 
-    emulator.install()
+    emulated_gpu.install()
     import submission
     from tests.submission.test_results import VARIED, check, problem
 

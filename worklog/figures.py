@@ -3,11 +3,11 @@
 results/group_gemm.json and dual_gemm.json are what `python eval.py compare submission.py
 submission.py:pdl=False,prefetch=0 --json FILE` and `python eval.py benchmark --task nvfp4_dual_gemm --json FILE` wrote,
 case 1 of the latter by a run of its own.
-results/emulator_speed.json has what `python -m emulator.speed --json FILE` measured, before and now.
+results/emulator_speed.json has what `python -m emulated_gpu.speed --json FILE` measured, before and now.
 results/public.json has what a leaderboard says of others.
 tests/public/record.json has what became of public scripts on the emulator, as `python -m tests.public` wrote it;
 drawn.json beside it, of tests drawn from Triton's own, as `python -m tests.public.drawn` did.
-emulator/model/whole_kernels.json has what others published of B200s, and what the timing model says of their kernels;
+emulated_gpu/model/whole_kernels.json has what others published of B200s, and what the timing model says of their kernels;
 intervals of modelled times are of it as it is now, whatever the runs said.
 silicon/entry/h200_loads.json has what an H200 measured.
 """
@@ -20,7 +20,7 @@ import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from emulator.model import uncertainty
+from emulated_gpu.model import uncertainty
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -65,7 +65,7 @@ def public() -> dict:
 
 
 def speed() -> dict:
-    """How fast the emulator runs: `before` machine code and `now`, each by case what emulator/speed.py writes."""
+    """How fast the emulator runs: `before` machine code and `now`, each by case what emulated_gpu/speed.py writes."""
     return json.loads((RESULTS / "emulator_speed.json").read_text())
 
 

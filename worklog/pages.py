@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from emulator.model import ranking, uncertainty
+from emulated_gpu.model import ranking, uncertainty
 from moe.measure.markdown import markdown
 from tests.public.cases import CASES, explanation
 from worklog import figures, picture
@@ -218,7 +218,7 @@ def exam() -> str:
         "* **How far the model is off,** on gau.nernst's kernels, to which no figure was fitted, though two were "
         f"chosen in their sight: {summary(points)} The brackets hold nine of ten known errors, those of these kernels "
         "among them. "
-        "[emulator/VALIDATION.md](emulator/VALIDATION.md) has all comparisons and misses."
+        "[emulated_gpu/VALIDATION.md](emulated_gpu/VALIDATION.md) has all comparisons and misses."
     )
 
 
@@ -275,11 +275,11 @@ def any_task() -> str:
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"standing": lambda: standing(figures.group_gemm()), "exam": exam},
-    "emulator/README.md": {"speed": speed},
-    "emulator/PUBLIC.md": {"public": public_scripts, "drawn": drawn_tests},
+    "emulated_gpu/README.md": {"speed": speed},
+    "emulated_gpu/PUBLIC.md": {"public": public_scripts, "drawn": drawn_tests},
     "docs/dual.md": {"standing": lambda: standing(figures.dual_gemm())},
     "docs/any_task.md": {"any_task": any_task},
-    "emulator/VALIDATION.md": {
+    "emulated_gpu/VALIDATION.md": {
         "published": published,
         "ladder": ladder,
         "steps": steps,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from emulator.grid import parse_config
+from emulated_gpu.grid import parse_config
 from evaluation.commands import compare as comparison
 from evaluation.commands import devices, moe_tasks
 from evaluation.commands import profile as profiling

@@ -9,10 +9,10 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
-from emulator.grid import parse_config
-from emulator.model import ranking
-from emulator.page.write import fill, views
-from emulator.serve import variants
+from emulated_gpu.grid import parse_config
+from emulated_gpu.model import ranking
+from emulated_gpu.page.write import fill, views
+from emulated_gpu.serve import variants
 from evaluation.commands import interrupt, model_process
 from evaluation.commands import profile as profiling
 from evaluation.commands.devices import OWN

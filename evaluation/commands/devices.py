@@ -6,7 +6,7 @@ import platform
 import torch
 
 import utils
-from emulator.model.profile import load
+from emulated_gpu.model.profile import load
 from evaluation import ROOT
 from evaluation.commands.show import Failure
 from evaluation.judge.options import Options

@@ -17,13 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
-import emulator
-from emulator.model import report
-from emulator.model.steady import Steady
-from emulator.model.trace import Trace
-from emulator.page.write import write
-from emulator.serve import watch
-from emulator.serve.profile import sources
+import emulated_gpu
+from emulated_gpu.model import report
+from emulated_gpu.model.steady import Steady
+from emulated_gpu.model.trace import Trace
+from emulated_gpu.page.write import write
+from emulated_gpu.serve import watch
+from emulated_gpu.serve.profile import sources
 from evaluation import ROOT
 from evaluation.judge import configs, modelled
 from evaluation.judge.jobs import share
@@ -37,10 +37,10 @@ BEAT_S = 1.0  # how often what a process says is looked for
 
 @contextlib.contextmanager
 def timing(profile: str, trace: Trace | None, enough: Steady | None, compute: bool = False):
-    """Is emulator.timing, and says on stderr how far a launch is that takes long."""
+    """Is emulated_gpu.timing, and says on stderr how far a launch is that takes long."""
     block = []
     with watch.watched(lambda: [one.launch for timed in block if timed.run for one in timed.run.active]):
-        with emulator.timing(profile, trace, enough, compute) as timed:
+        with emulated_gpu.timing(profile, trace, enough, compute) as timed:
             block.append(timed)
             yield timed
 

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import torch
 
-import emulator
-from emulator.model import report, uncertainty
-from emulator.model.profile import load
-from emulator.model.steady import Steady
-from emulator.model.trace import Trace
+import emulated_gpu
+from emulated_gpu.model import report, uncertainty
+from emulated_gpu.model.profile import load
+from emulated_gpu.model.steady import Steady
+from emulated_gpu.model.trace import Trace
 from evaluation import ROOT
 from evaluation.commands import model_process
 from evaluation.commands import profile as profiling
@@ -143,7 +143,7 @@ class Request:
 
 def serve(request: Request) -> dict:
     """Times a request: the reply. Runs in a process of its own."""
-    emulator.install(request.profile)
+    emulated_gpu.install(request.profile)
     from moe.measure import modelled as launches
 
     args, more, polled = request.args, {}, False

@@ -14,7 +14,7 @@ def writable(context, option, path):
     """Callback of an option that names a file or folder: what cannot be written is said before the work is done."""
     if path is None:
         return None
-    from emulator.outputs import to_be_written
+    from emulated_gpu.outputs import to_be_written
 
     return to_be_written(context, option, path)
 
@@ -42,7 +42,7 @@ DEVICE = click.option(
     "--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True
 )
 PROFILE = click.option(
-    "--profile", default="b200", show_default=True, help="Machine: emulator/model/profiles/NAME.toml."
+    "--profile", default="b200", show_default=True, help="Machine: emulated_gpu/model/profiles/NAME.toml."
 )
 JOBS = click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import torch
 
-import emulator
+import emulated_gpu
 import reference
 import task
 import utils
-from emulator.model import ranking, report
-from emulator.model.steady import Steady
-from emulator.model.trace import Trace
-from emulator.page.write import VERDICTS, fill, views
-from emulator.serve import torch_cuda
+from emulated_gpu.model import ranking, report
+from emulated_gpu.model.steady import Steady
+from emulated_gpu.model.trace import Trace
+from emulated_gpu.page.write import VERDICTS, fill, views
+from emulated_gpu.serve import torch_cuda
 from evaluation.commands import interrupt, model_process
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, modelled
@@ -72,7 +72,7 @@ def givens(request: Request) -> tuple[Callable, int]:
     data = kind.generate_input(**request.args, device=torch.device("cpu"))
 
     def on_device(item):
-        there = emulator.device_tensors(item, copy=False)
+        there = emulated_gpu.device_tensors(item, copy=False)
         return mapped(lambda tensor: tensor.as_subclass(torch_cuda.CudaTensor), there)
 
     return lambda: kind.upload(data, on_device), request.calls or kind.calls
@@ -82,7 +82,7 @@ def serve(request: Request) -> dict:
     """Times one request: the reply. Runs in a process of its own."""
     torch_cuda.install()  # before the submission imports the DSL
     given, calls = givens(request)
-    guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulator"))])
+    guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulated_gpu"))])
     kernel = load_submission(request.submission)
     if request.config:
         sizes = {name: value for name, value in request.args.items() if name != "seed"}
@@ -94,7 +94,7 @@ def serve(request: Request) -> dict:
         for _ in range(calls):
             data = given()
             held.append((data, kernel(data)))  # as the grader holds both: what one call allocates is no other call's
-            launches.append(len(emulator.DEVICE.session.recorded))
+            launches.append(len(emulated_gpu.DEVICE.session.recorded))
         if not launches[-1]:
             raise configs.Unusable("custom_kernel launched no kernel of its own: nothing to time")
     if replaced := guards.replaced():

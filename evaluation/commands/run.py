@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-from emulator.errors import EmulatorError
-from emulator.model import uncertainty
-from emulator.page import findings as page_of_findings
-from emulator.rows import WRONG, row_of, unique
+from emulated_gpu.errors import EmulatorError
+from emulated_gpu.model import uncertainty
+from emulated_gpu.page import findings as page_of_findings
+from emulated_gpu.rows import WRONG, row_of, unique
 from evaluation.commands import interrupt
 from evaluation.commands.cases import chosen_task
 from evaluation.commands.devices import OWN, checked, choose_device, describe_device
@@ -174,7 +174,7 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], options
     for text, of in noted.items():
         screen.line((f"note, case {', '.join(of)}", "yellow"), f": {text}")
     if noted:
-        screen.line("notes: not promised by the PTX ISA, seen to work (emulator/NOT_PROMISED.md); --strict fails them")
+        screen.line("notes: not promised by the PTX ISA, seen to work (emulated_gpu/NOT_PROMISED.md); --strict fails them")
     if any(verdict.ulps for verdict in verdicts):
         screen.line(
             "mismatches: not the exact result, rounded once; ulps: the worst of them; pass: within the tolerance"

@@ -13,8 +13,8 @@ import json
 import re
 from pathlib import Path
 
-from emulator.grid import parse_config, parse_grid
-from emulator.model import ranking
+from emulated_gpu.grid import parse_config, parse_grid
+from emulated_gpu.model import ranking
 from evaluation import ROOT
 from evaluation.commands import interrupt
 from evaluation.commands.devices import OWN
@@ -64,7 +64,7 @@ def code_digest() -> str:
     """Digests what judges and models, and the compiler's version."""
     found = hashlib.sha256(importlib.metadata.version("nvidia-cutlass-dsl").encode())
     files = [ROOT / name for name in ("reference.py", "task.py", "utils.py")]
-    for folder in ("emulator", "evaluation"):
+    for folder in ("emulated_gpu", "evaluation"):
         files += [path for kind in ("py", "toml", "json") for path in sorted((ROOT / folder).rglob(f"*.{kind}"))]
     for path in files:
         found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")

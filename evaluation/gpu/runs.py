@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 import utils
-from emulator.model.profile import load
+from emulated_gpu.model.profile import load
 from evaluation import ROOT
 from evaluation.commands import moe_tasks
 from evaluation.gpu import protocol

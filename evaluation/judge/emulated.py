@@ -11,19 +11,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from emulator.arena import PAGE, Arena
-from emulator.errors import EmulatorError, Fault, ResultsDecide
-from emulator.machine.launch import Launch
-from emulator.machine.schedule import Schedule
-from emulator.model.profile import Profile
-from emulator.model.run import Recorded, TimedRun
-from emulator.model.tally import tallied
-from emulator.ptx.parse import parse
-from emulator.ptx.program import Program
-from emulator.rows import NOT_PROMISED, WRONG
-from emulator.serve.watch import watched
-from emulator.state.dependency import Dependencies
-from emulator.state.global_memory import GlobalMemory, Region
+from emulated_gpu.arena import PAGE, Arena
+from emulated_gpu.errors import EmulatorError, Fault, ResultsDecide
+from emulated_gpu.machine.launch import Launch
+from emulated_gpu.machine.schedule import Schedule
+from emulated_gpu.model.profile import Profile
+from emulated_gpu.model.run import Recorded, TimedRun
+from emulated_gpu.model.tally import tallied
+from emulated_gpu.ptx.parse import parse
+from emulated_gpu.ptx.program import Program
+from emulated_gpu.rows import NOT_PROMISED, WRONG
+from emulated_gpu.serve.watch import watched
+from emulated_gpu.state.dependency import Dependencies
+from emulated_gpu.state.global_memory import GlobalMemory, Region
 from evaluation.judge.placed import Placed
 from evaluation.judge.same_calls import pieces
 
@@ -77,8 +77,8 @@ def internal(error: Exception) -> EmulatorError:
 
 class Device:
     """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
-    begins. strict: whether what emulator.errors.NOTES has fails; else `notes` has it, once. say: is told, in a
-    sentence now and then, how far a launch is that takes long. keep: is given the class (emulator/rows.py) of what is
+    begins. strict: whether what emulated_gpu.errors.NOTES has fails; else `notes` has it, once. say: is told, in a
+    sentence now and then, how far a launch is that takes long. keep: is given the class (emulated_gpu/rows.py) of what is
     found, that, and its launch, None if it could not be made."""
 
     def __init__(

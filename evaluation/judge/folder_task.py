@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from emulator.serve import torch_cuda
+from emulated_gpu.serve import torch_cuda
 from evaluation.judge.inputs import Taken
 from evaluation.judge.loading import explain
 from evaluation.judge.placed import Placed, Role

@@ -1,20 +1,20 @@
-"""Models times on the emulator's timing model (emulator/model), and says what they are worth.
+"""Models times on the emulator's timing model (emulated_gpu/model), and says what they are worth.
 
 What is predicted is what the grader measures: calls back to back, each on inputs of its own, with L2 cold and full of
 the dirty lines of the flush; the end of the last call over the number of calls. Time on the host is not in it: on a
 B200 the next call is queued while the GPU works.
 
-Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` (emulator/model/steady.py) stops then
+Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` (emulated_gpu/model/steady.py) stops then
 and extrapolates, and says so.
 """
 
 import reference
-from emulator.model import uncertainty
-from emulator.model.profile import load
-from emulator.model.run import TimedRun
-from emulator.model.steady import Steady
-from emulator.model.timeline import Timeline
-from emulator.model.trace import Trace
+from emulated_gpu.model import uncertainty
+from emulated_gpu.model.profile import load
+from emulated_gpu.model.run import TimedRun
+from emulated_gpu.model.steady import Steady
+from emulated_gpu.model.timeline import Timeline
+from emulated_gpu.model.trace import Trace
 from evaluation import ROOT
 from evaluation.judge.statistics import geometric_mean
 from evaluation.judge.verdict import MEMORY_BANDWIDTH
@@ -101,7 +101,7 @@ def geomean_interval(replies: list[dict]) -> tuple[float, float]:
 def label(replies: list[dict]) -> str:
     """Says in words what must stand wherever modelled times do."""
     first = next(reply for reply in replies if "error" not in reply)
-    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see emulator/VALIDATION.md)"
+    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see emulated_gpu/VALIDATION.md)"
 
 
 def labelled(replies: list[dict]) -> dict:

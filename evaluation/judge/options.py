@@ -16,7 +16,7 @@ class Options:
     config: dict[str, str] | None = None  # entries of the submission's Config to change, see configs.py; None: no look
     task: Task = OwnTask()
     timed: bool = False  # measured on cuda, else modelled
-    profile: str = "b200"  # the machine whose times are modelled: emulator/model/profiles
+    profile: str = "b200"  # the machine whose times are modelled: emulated_gpu/model/profiles
     breakdown: bool = False  # with the modelled times, where they go
     extra: bool = True  # one case, which only the judge knows, gets a call more, and other sizes
     calls: int = 2  # calls per case, each with other inputs and, emulated, under another schedule; measured: the task's

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import reference
-from emulator.model import uncertainty
+from emulated_gpu.model import uncertainty
 from evaluation.judge import inputs, modelled
 from evaluation.judge.placed import Placed, Role
 from evaluation.judge.task import Call

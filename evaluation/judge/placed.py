@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from emulator.arena import BASE, Heap
+from emulated_gpu.arena import BASE, Heap
 from evaluation.judge.inputs import Taken
 from evaluation.judge.verdict import Refused
 from evaluation.tasks import data as any_data

@@ -16,8 +16,8 @@ import time
 import numpy as np
 import torch
 
-from emulator.arena import BASE
-from emulator.errors import EmulatorError, ResultsDecide
+from emulated_gpu.arena import BASE
+from emulated_gpu.errors import EmulatorError, ResultsDecide
 from evaluation.judge import emulated, modelled, same_calls
 from evaluation.judge.placed import OURS, THEIRS, taken
 from evaluation.judge.task import Call, Case

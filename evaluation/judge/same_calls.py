@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from emulator.arena import Arena
+from emulated_gpu.arena import Arena
 
 COUNTING = re.compile(r"%(gridid|clock|globaltimer)")  # what differs from one launch to the next
 WORD = 8  # bytes of an address

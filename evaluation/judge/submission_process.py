@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from emulator.arena import Arena
+from emulated_gpu.arena import Arena
 from evaluation.judge import emulated, worker
 from evaluation.judge.options import Options
 from evaluation.judge.placed import THEIRS

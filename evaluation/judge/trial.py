@@ -2,7 +2,7 @@
 
 import time
 
-from emulator.errors import EmulatorError
+from emulated_gpu.errors import EmulatorError
 from evaluation.judge.placed import Placed, taken
 from evaluation.judge.recorded_calls import CHANGED, NotTimed, RecordedCalls
 from evaluation.judge.task import Call, Case

@@ -19,7 +19,7 @@ import torch
 import reference
 import task
 import utils
-from emulator.arena import Arena
+from emulated_gpu.arena import Arena
 from evaluation.judge import configs, inputs, isolation, placed, worker_emulated, worker_gpu
 from evaluation.judge.guards import Guards
 from evaluation.judge.loading import explain, load_submission
@@ -62,10 +62,10 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
     try:
         arena = Arena(arena_fd, options["size"])
         os.environ |= {"TMPDIR": options["scratch"], "HOME": options["scratch"]}
-        cache = [options["builds"], *filter(None, [os.environ.get("EMULATOR_CACHE")]), options["cache"]]
-        os.environ |= {"TORCH_EXTENSIONS_DIR": options["builds"], "EMULATOR_CACHE": os.pathsep.join(cache)}
+        cache = [options["builds"], *filter(None, [os.environ.get("EMULATED_GPU_CACHE")]), options["cache"]]
+        os.environ |= {"TORCH_EXTENSIONS_DIR": options["builds"], "EMULATED_GPU_CACHE": os.pathsep.join(cache)}
         os.chdir(options["scratch"])
-        if folder := os.environ.get("EMULATOR_PTX"):  # which this process, as whoever it will be, is to fill
+        if folder := os.environ.get("EMULATED_GPU_PTX"):  # which this process, as whoever it will be, is to fill
             os.makedirs(folder, exist_ok=True)
             os.chmod(folder, 0o777)
         files = [os.path.realpath(sys.executable), options["submission"], __file__, torch.__file__, np.__file__]

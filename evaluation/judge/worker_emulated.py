@@ -2,9 +2,9 @@
 
 import sys
 
-import emulator
-from emulator.arena import Arena, Heap
-from emulator.serve import torch_cuda
+import emulated_gpu
+from emulated_gpu.arena import Arena, Heap
+from emulated_gpu.serve import torch_cuda
 from evaluation.judge.placed import unplaced
 from evaluation.tasks import data as any_data
 
@@ -18,10 +18,10 @@ class EmulatedDevice:
     def __init__(self, arena: Arena, heap: int, ask):
         """heap: where the submission's part of the memory begins. ask(message): the judge's answer to it."""
         torch_cuda.install()  # before the submission imports the DSL
-        self.device, self.arena, self.ask, self.start = emulator.DEVICE, arena, ask, heap
+        self.device, self.arena, self.ask, self.start = emulated_gpu.DEVICE, arena, ask, heap
         self.on_device = torch_cuda.CudaTensor
-        self.session, self.error, self.kinds = emulator.session, emulator.EmulatorError, {}
-        self.guarded = [module for name, module in sys.modules.items() if name.partition(".")[0] == "emulator"]
+        self.session, self.error, self.kinds = emulated_gpu.session, emulated_gpu.EmulatorError, {}
+        self.guarded = [module for name, module in sys.modules.items() if name.partition(".")[0] == "emulated_gpu"]
         self.device.heap = Heap(arena, heap, arena.end)
         self.device.elsewhere = self.launch
         self.sent: dict[int, int] = {}  # id of a loaded module, which the device keeps -> its number
@@ -31,7 +31,7 @@ class EmulatedDevice:
     def launch(
         self, module, kernel, grid, block, params, *, cluster=None, dynamic_shared=0, pdl=False, cooperative=False
     ) -> None:
-        """Has the judge's device run a launch, whose arguments are as of emulator.launch; raises what that says."""
+        """Has the judge's device run a launch, whose arguments are as of emulated_gpu.launch; raises what that says."""
         message = {
             "kernel": kernel, "grid": list(grid), "block": list(block), "params": bytes(params).hex(), "pdl": bool(pdl),
             "cluster": list(cluster) if cluster else None, "dynamic_shared": int(dynamic_shared),

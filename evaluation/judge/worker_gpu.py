@@ -6,7 +6,7 @@ The timer has to be here. What it uses has been taken before the submission is i
 import torch
 
 import task
-from emulator.arena import Arena
+from emulated_gpu.arena import Arena
 from evaluation.judge import inputs
 from evaluation.judge.guards import Guards
 from evaluation.judge.placed import unplaced

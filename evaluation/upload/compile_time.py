@@ -22,9 +22,9 @@ LIMITS = {"import": 120, "tests": 180, "benchmarks": 180}  # seconds, for all ca
 def measure(submission: str, results: str, cases: list[str]) -> None:
     """Runs as the measuring process's main function. cases: "tests CASE" or "benchmarks CASE" each."""
     begin = time.perf_counter()
-    import emulator
+    import emulated_gpu
     import utils
-    from emulator.serve import torch_cuda
+    from emulated_gpu.serve import torch_cuda
     from evaluation.judge.configs import each_other
     from evaluation.judge.loading import explain, load_submission
     from reference import task_of
@@ -49,7 +49,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
             section, _, spec = case.partition(" ")
             args = parse_case(spec).args
             data = task_of(args).generate_input(**args)  # on `cuda`, emulated or not
-            with emulator.session(checks=False) as session:
+            with emulated_gpu.session(checks=False) as session:
                 session.recorded = []  # launches are noted there instead of run
 
                 def prepare():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from emulator.machine.schedule import Schedule
+from emulated_gpu.machine.schedule import Schedule
 
 SCRIPT = Path(__file__).with_name("ranks.py")
 # What is planted, and what must be said; {last} is the last rank. ranks.py plants them.
@@ -36,7 +36,7 @@ def schedules_of(count: int) -> list[int]:
 def run(ranks: int, schedule: int, *options: str) -> dict:
     """Run ranks.py on so many emulated H200s; return its exit status, what it says, and the seconds that it takes."""
     start = time.monotonic()
-    command = [sys.executable, "-m", "emulator", "run", "--machine", "h200", "--devices", str(ranks)]
+    command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", "h200", "--devices", str(ranks)]
     command += ["--schedule", str(schedule), str(SCRIPT), *options]
     done = subprocess.run(command, cwd=SCRIPT.parents[2], capture_output=True, text=True)
     return {"status": done.returncode, "said": sorted(done.stdout.splitlines()), "text": done.stdout + done.stderr,

@@ -1,13 +1,13 @@
 """`python -m moe.check` runs these cases, and BOUND says how far a result may be from the exact reference.
 
-Import this after emulator.install, if a GPU is emulated.
+Import this after emulated_gpu.install, if a GPU is emulated.
 """
 
 import dataclasses
 
 import torch
 
-import emulator
+import emulated_gpu
 from moe.grouped_gemm import grouped_gemm_fp8, launcher
 from moe.kernels.config import Config
 from moe.reference.grouped_gemm import magnitudes, reference
@@ -107,11 +107,11 @@ def launched(
     """
     if device == "cpu":
         launch.grid = CTAS
-        with emulator.session(schedule=schedule, strict=True):
-            on_device = emulator.device_tensors(operands)
-            emulator.protect(on_device[:5])
+        with emulated_gpu.session(schedule=schedule, strict=True):
+            on_device = emulated_gpu.device_tensors(operands)
+            emulated_gpu.protect(on_device[:5])
             if written:
-                emulator.written(on_device[:4])
+                emulated_gpu.written(on_device[:4])
             launch(on_device, *sizes)
     else:
         on_device = tuple(x.to(device) for x in operands)

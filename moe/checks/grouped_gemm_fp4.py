@@ -1,6 +1,6 @@
 """Cases of grouped_gemm_nvfp4, and how far its results are from the float64 reference.
 
-Import this after emulator.install, if a GPU is emulated.
+Import this after emulated_gpu.install, if a GPU is emulated.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """`python -m moe.layer_check` runs these checks: of what each stage of the layer leaves, and of the result.
 
-Import this after emulator.install, if a GPU is emulated.
+Import this after emulated_gpu.install, if a GPU is emulated.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import math
 import click
 import torch
 
-import emulator
+import emulated_gpu
 from moe import problem as p
 from moe.checks.grouped_gemm import BOUND
 from moe.device import device_of
@@ -196,7 +196,7 @@ def emulated(
 
     The inputs may only be read, and only behind a wait for the launch before, as if that had written them. configs:
     those of both GEMMs, if not the table's. last: the stage after which the call ends, routing or permute. crowded: as
-    of emulator.session.
+    of emulated_gpu.session.
     """
     tokens = x.hidden_states.shape[0]
     layer = Layer(torch.device("cpu"), x.sizes)
@@ -204,10 +204,10 @@ def emulated(
     if configs:
         layer.configs = lambda tokens: configs
     output = torch.full((tokens, x.sizes.hidden), math.nan, dtype=p.BF16)
-    with emulator.session(schedule=schedule, strict=True, crowded=crowded):
-        (*tensors, output) = emulator.device_tensors((*x.tensors(), output))
-        emulator.protect(tensors)
-        emulator.written(tensors)
+    with emulated_gpu.session(schedule=schedule, strict=True, crowded=crowded):
+        (*tensors, output) = emulated_gpu.device_tensors((*x.tensors(), output))
+        emulated_gpu.protect(tensors)
+        emulated_gpu.written(tensors)
         if last:
             space = layer.space(tokens)
             layer.route(x.replaced(tensors), space)

@@ -1,6 +1,6 @@
 """`python -m moe.parallel_check` runs these checks of ExpertParallel: on GPUs a process a rank, emulated all in one.
 
-Import this after emulator.install, if GPUs are emulated.
+Import this after emulated_gpu.install, if GPUs are emulated.
 """
 
 import random

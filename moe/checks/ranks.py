@@ -1,4 +1,4 @@
-"""What each rank of `python -m moe.parallel_check --emulated` runs, under `python -m emulator run --devices N`.
+"""What each rank of `python -m moe.parallel_check --emulated` runs, under `python -m emulated_gpu run --devices N`.
 
 Calls of ExpertParallel one behind the other, in buffers that all of them use; the emulator looks for races between GPUs
 meanwhile. Results are the reference's; what each rank prints of them is the same under every schedule.

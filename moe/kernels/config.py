@@ -133,7 +133,7 @@ class Config:
 
         Two also where CTAs do not work together: those that read the same lines at about the same time share what
         comes from L2 (1 x 512 takes 2 % less), and fewer CTAs than SMs lie evenly beside both halves of L2, as each
-        GPC gets a cluster in turn, where single CTAs fill one GPC after the other (emulator/model/halves.py). Not with
+        GPC gets a cluster in turn, where single CTAs fill one GPC after the other (emulated_gpu/model/halves.py). Not with
         swap-AB, whose stream-K shares begin at other k-blocks.
         """
         return self.schedule_ctas if self.swap_ab else 2

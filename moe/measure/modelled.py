@@ -1,7 +1,7 @@
 """These functions make calls of the grouped GEMMs and of the layer on the emulated GPU, for its timing model.
 
 Only what decides a kernel's course has contents: m_indptr, and the layer's logits. All else is zeros that nobody has
-written, which cost no memory. Import this after emulator.install.
+written, which cost no memory. Import this after emulated_gpu.install.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-import emulator
+import emulated_gpu
 from moe import problem as p
 from moe.device import device_of
 from moe.grouped_gemm import launcher
@@ -39,8 +39,8 @@ def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int
             torch.empty(rows, k, dtype=p.E4M3), torch.empty(k // 128, rows),
             torch.empty(experts, n, k, dtype=p.E4M3), torch.empty(experts, n // 128, k // 128),
         )  # fmt: skip
-        out = emulator.device_tensors(torch.empty(rows, n, dtype=p.BF16), copy=False)
-        return *emulator.device_tensors(empty, copy=False), emulator.device_tensors(m_indptr), out
+        out = emulated_gpu.device_tensors(torch.empty(rows, n, dtype=p.BF16), copy=False)
+        return *emulated_gpu.device_tensors(empty, copy=False), emulated_gpu.device_tensors(m_indptr), out
 
     launch = launcher(torch.device("cpu"), config)
     sets = [draw() for _ in range(min(calls, max(3, -(-LEAST // size))))]
@@ -56,7 +56,7 @@ def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tupl
     sizes = p.Sizes()
     made = Layer(torch.device("cpu"), sizes)
     h, i, e = sizes.hidden, sizes.intermediate, sizes.local
-    weights = emulator.device_tensors(
+    weights = emulated_gpu.device_tensors(
         (
             torch.empty(e, 2 * i, h, dtype=p.E4M3), torch.empty(e, 2 * i // 128, h // 128),
             torch.empty(e, h, i, dtype=p.E4M3), torch.empty(e, h // 128, i // 128),
@@ -70,10 +70,10 @@ def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tupl
         rows_of = torch.bincount(chosen.flatten(), minlength=p.EXPERTS)[:e]
         seed += 1
         if rows_of.sum():
-            routing = emulator.device_tensors((x.routing_logits, x.routing_bias))
+            routing = emulated_gpu.device_tensors((x.routing_logits, x.routing_bias))
             hidden = torch.empty(tokens, h, dtype=p.E4M3), torch.empty(h // 128, tokens)
-            inputs = p.Inputs(*routing, *emulator.device_tensors(hidden, copy=False), *weights)
-            output = emulator.device_tensors(torch.empty(tokens, h, dtype=p.BF16), copy=False)
+            inputs = p.Inputs(*routing, *emulated_gpu.device_tensors(hidden, copy=False), *weights)
+            output = emulated_gpu.device_tensors(torch.empty(tokens, h, dtype=p.BF16), copy=False)
             drawn.append((inputs, output))
             counts.append((int(rows_of.sum()), int((rows_of > 0).sum())))
     polled = any(config.polled_partials for config in made.configs(tokens))
@@ -90,7 +90,7 @@ def capability() -> tuple[int, int]:
 
 def made(operands: tuple) -> list[torch.Tensor]:
     """Tensors on the device as these Operands say, which nobody has written."""
-    return emulator.device_tensors(tuple(torch.empty(x.shape, dtype=x.dtype) for x in operands), copy=False)
+    return emulated_gpu.device_tensors(tuple(torch.empty(x.shape, dtype=x.dtype) for x in operands), copy=False)
 
 
 def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int, mxfp4: bool = False) -> list[Callable]:
@@ -104,9 +104,9 @@ def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int, mxfp4: boo
 
     def draw() -> tuple:
         tensors = [torch.empty(rows, k, dtype=p.BF16), torch.empty(count), torch.empty(rows, n, dtype=p.BF16)]
-        a, b_global, out = emulator.device_tensors(tuple(tensors), copy=False)
+        a, b_global, out = emulated_gpu.device_tensors(tuple(tensors), copy=False)
         weights = made(packed_operands(count, n, k, capability(), mxfp4=mxfp4))
-        return a, *weights, b_global, emulator.device_tensors(m_indptr), out
+        return a, *weights, b_global, emulated_gpu.device_tensors(m_indptr), out
 
     sets = [draw() for _ in range(min(calls, max(3, -(-LEAST // size))))]
     return [lambda x=sets[i % len(sets)]: grouped_gemm_nvfp4(*x) for i in range(calls)]
@@ -120,7 +120,7 @@ def experts_fp4(
     h, i, e, k = sizes.hidden, sizes.intermediate, sizes.local, sizes.top_k
     of_w13 = packed_operands(e, 2 * i, h, capability(), mxfp4=mxfp4, halves=2)
     weights = made(of_w13 + packed_operands(e, h, i, capability(), mxfp4=mxfp4))
-    scales = emulator.device_tensors((torch.empty(e), torch.empty(e)), copy=False)
+    scales = emulated_gpu.device_tensors((torch.empty(e), torch.empty(e)), copy=False)
     options = dict(zip(("w13_global", "w2_global"), scales)) | {"num_experts": sizes.experts}
     drawn, counts = [], []
     for seed in range(sets):
@@ -129,8 +129,8 @@ def experts_fp4(
         of_local = torch.bincount(ids.flatten(), minlength=sizes.experts)[:e]
         counts.append((int(of_local.sum()), int((of_local > 0).sum())))
         empty = torch.empty(tokens, k), *(torch.empty(tokens, h, dtype=p.BF16) for _ in range(2))
-        given, hidden, out = emulator.device_tensors(empty, copy=False)
-        drawn.append((hidden, emulator.device_tensors(ids), given, out))
+        given, hidden, out = emulated_gpu.device_tensors(empty, copy=False)
+        drawn.append((hidden, emulated_gpu.device_tensors(ids), given, out))
 
     def call(hidden, ids, given, out) -> None:
         experts(hidden, ids, given, *weights, **options, out=out)

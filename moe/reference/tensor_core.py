@@ -15,7 +15,7 @@ def of_hopper(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the sums f32 [m, n] of a [m, 128] times b [n, 128], finite e4m3, as four wgmma leave them on Hopper.
 
     An instruction cuts its 32 products and the sum so far FRACTION bits below the largest exponent among them, adds
-    them, and cuts the sum FRACTION bits behind its leading one. Source: emulator/units/wgmma_arithmetic.py, which has
+    them, and cuts the sum FRACTION bits behind its leading one. Source: emulated_gpu/units/wgmma_arithmetic.py, which has
     an H200's bits.
     """
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)

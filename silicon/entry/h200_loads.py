@@ -151,7 +151,7 @@ def compile_case(folder: Path, case: int) -> list[dict]:
 
 def prepare_dsl() -> None:
     """Lets CuTe DSL compile for sm_90a, keep PTX and cubin and launch on the emulator. Call before it is imported."""
-    from emulator.serve import cute_dsl
+    from emulated_gpu.serve import cute_dsl
 
     assert "cutlass" not in sys.modules
     cute_dsl.configure()
@@ -173,7 +173,7 @@ def compile_launch(s, sizes: list[tuple[int, int, int]], config) -> dict:
     The tensors have addresses FAKE, 2 * FAKE, .. in the order of the groups and TENSORS: "moves" says where in the
     parameters they stand, and for which tensor.
     """
-    from emulator.device import DEVICE
+    from emulated_gpu.device import DEVICE
 
     made, caught = s.Launch(s.GroupGemm, sizes, config), []
     DEVICE.launch, launch = lambda *args, **options: caught.append((args, options)), DEVICE.launch
@@ -441,20 +441,20 @@ def modelled(s, launch: dict, case: int, same: bool) -> float:
     """
     import torch
 
-    import emulator
-    from emulator.model.steady import Steady
+    import emulated_gpu
+    from emulated_gpu.model.steady import Steady
 
     launches = []
     steady = None if same else Steady(launches)
-    with emulator.timing("h200", enough=steady) as timed:
+    with emulated_gpu.timing("h200", enough=steady) as timed:
         tensors = []
         for _ in range(INPUTS // 2 if same else INPUTS):
             if not tensors or not same:
                 empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in tensor_bytes(case)]
-                tensors.append(emulator.device_tensors(empty, copy=False))
+                tensors.append(emulated_gpu.device_tensors(empty, copy=False))
             args = arguments(launch, [t.data_ptr() for t in tensors[-1]])
             shape = {key: launch[key] for key in ("cluster", "shared", "pdl")}
-            emulator.launch(launch["ptx"], launch["kernel"], launch["grid"], launch["block"], args, **shape)
+            emulated_gpu.launch(launch["ptx"], launch["kernel"], launch["grid"], launch["block"], args, **shape)
             launches.append(len(launches) + 1)
     if same:
         return (timed.ends_us[-1] - timed.ends_us[2]) / (len(timed.ends_us) - 3)  # the first bring the data

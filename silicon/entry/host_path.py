@@ -14,8 +14,8 @@ import statistics
 import time
 from pathlib import Path
 
-import emulator
-from emulator.serve import cute_dsl
+import emulated_gpu
+from emulated_gpu.serve import cute_dsl
 from silicon import command
 from silicon.entry.h200_loads import load_module
 
@@ -81,7 +81,7 @@ def main():
     options = parser.parse_args()
 
     page = launch_nothing()
-    emulator.install()
+    emulated_gpu.install()
     import torch
 
     import submission

@@ -1,6 +1,6 @@
 """Tables of what each instruction of the emulator rests on: a card's recordings, others' kernels, or the text alone.
 
-    python -m silicon.golden.coverage                  prints the tables of emulator/README.md
+    python -m silicon.golden.coverage                  prints the tables of emulated_gpu/README.md
     python -m silicon.golden.coverage --elsewhere LOGS lists the forms of the PTX in LOGS (tests/cutlass_examples.py)
 
 elsewhere.txt holds that list: the instruction forms of kernels that were written elsewhere and agreed with their own
@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-from emulator.ptx import isa
+from emulated_gpu.ptx import isa
 from silicon import command
 
 from .cases import CASES, forms
@@ -116,7 +116,7 @@ def tensor_rows() -> list[tuple[str, list[str], list[str]]]:
 
 
 def tables() -> str:
-    """Both tables of emulator/README.md in Markdown."""
+    """Both tables of emulated_gpu/README.md in Markdown."""
     lines = [table(), "", "| variants, and CTA groups | in kernels from elsewhere | from text alone |", "|---|---|---|"]
     lines += [f"| `{name}` | {', '.join(seen)} | {', '.join(rest)} |" for name, seen, rest in tensor_rows()]
     return "\n".join(lines)

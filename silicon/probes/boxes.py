@@ -157,9 +157,9 @@ def run(file: Path) -> None:
 
 def on_the_model(pattern: Pattern, profile) -> list[float]:
     """A pattern's cycles on the timing model, as the recording has them."""
-    import emulator
-    from emulator.device import DEVICE, allocate
-    from emulator.formats.tensormap import TensorMap, encode
+    import emulated_gpu
+    from emulated_gpu.device import DEVICE, allocate
+    from emulated_gpu.formats.tensormap import TensorMap, encode
 
     data, out, room = allocate(DATA), allocate(1 << 12), allocate(1 << 19)
     table = lists(pattern, 1)
@@ -168,8 +168,8 @@ def on_the_model(pattern: Pattern, profile) -> list[float]:
         DEVICE.adopt(array, "data")
     shape, box = (pattern.pitch // ELEMENT, DATA // pattern.pitch), (pattern.row // ELEMENT, pattern.rows)
     tensor = encode(TensorMap(data.ctypes.data, "s64", shape, (pattern.pitch,), box, (1, 1)))
-    with emulator.timing(profile.with_({"l2.dirty_at_start": 0.0})):
-        emulator.launch(kernel(pattern), "kernel", SMS, 32, [tensor, out, room], shared=SHARED)
+    with emulated_gpu.timing(profile.with_({"l2.dirty_at_start": 0.0})):
+        emulated_gpu.launch(kernel(pattern), "kernel", SMS, 32, [tensor, out, room], shared=SHARED)
     return cycles.slowest_and_median(out[: 8 * SMS])
 
 

@@ -80,14 +80,14 @@ def run(file: Path) -> None:
 
 def us_on_the_model(size: int, clusters: int, profile, us: float = WAVE / 1e3) -> float:
     """Microseconds that a launch of clusters which stay so long takes on the model, without its events."""
-    import emulator
-    from emulator.chip import chip_of
-    from emulator.device import DEVICE
+    import emulated_gpu
+    from emulated_gpu.chip import chip_of
+    from emulated_gpu.device import DEVICE
 
     out = np.zeros(size * clusters, np.uint32)
     ticks = round(profile.cycles(us * 1e3))  # of the model's timer
-    with DEVICE.as_chip(chip_of(profile.name)), emulator.timing(profile) as timed:
-        emulator.launch(PTX, "kernel", size * clusters, 32, [out, ticks], cluster=size, shared=SHARED)
+    with DEVICE.as_chip(chip_of(profile.name)), emulated_gpu.timing(profile) as timed:
+        emulated_gpu.launch(PTX, "kernel", size * clusters, 32, [out, ticks], cluster=size, shared=SHARED)
     return timed.ends_us[-1]
 
 

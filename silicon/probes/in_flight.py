@@ -110,8 +110,8 @@ def run(file: Path) -> None:
 
 def on_the_model(pattern: Pattern, profile) -> list[float]:
     """A pattern's cycles on the timing model, as the recording has them."""
-    import emulator
-    from emulator.device import DEVICE, allocate
+    import emulated_gpu
+    from emulated_gpu.device import DEVICE, allocate
 
     data, room, out = allocate(DATA), allocate(1 << 21), allocate(1 << 12)
     table = lists(pattern, 1)
@@ -119,9 +119,9 @@ def on_the_model(pattern: Pattern, profile) -> list[float]:
     for array in (data, room, out):
         DEVICE.adopt(array, "data")
     kernel = copies(pattern.block, pattern.stages, "%ctaid.x")
-    with emulator.timing(profile.with_({"l2.dirty_at_start": 0.0})):
+    with emulated_gpu.timing(profile.with_({"l2.dirty_at_start": 0.0})):
         args = [out, data, room, EACH // pattern.block]
-        emulator.launch(kernel, "kernel", pattern.ctas, 32, args, shared=SHARED)
+        emulated_gpu.launch(kernel, "kernel", pattern.ctas, 32, args, shared=SHARED)
     return cycles.slowest_and_median(out[: 8 * pattern.ctas])
 
 

@@ -161,23 +161,23 @@ class Model:
 
         rest: gives the arguments of a device, from the memory of both, its own first, and its output.
         """
-        import emulator
-        from emulator.chip import chip_of
-        from emulator.device import DEVICE
+        import emulated_gpu
+        from emulated_gpu.chip import chip_of
+        from emulated_gpu.device import DEVICE
 
         with DEVICE.as_chip(chip_of(self.profile.name)), DEVICE.as_node(2):
             room, out = [], []
             for device in (0, 1):
                 with DEVICE.on(device):
                     for found, size in ((room, 64 * MIB), (out, 64)):
-                        found.append(emulator.device.allocate(size))
+                        found.append(emulated_gpu.device.allocate(size))
                         DEVICE.adopt(found[-1], "memory")
             for array in room:
                 DEVICE.share(array)
-            with emulator.timing(self.profile) as timed:
+            with emulated_gpu.timing(self.profile) as timed:
                 for device in devices * (1 if ptx == MESSAGE else 2):
                     args = rest(device, room[device:] + room[:device], out[device])
-                    emulator.launch(ptx, "kernel", ctas, threads, args, device=device)
+                    emulated_gpu.launch(ptx, "kernel", ctas, threads, args, device=device)
             last = timed.run.launches[-1]
             return self.profile.us(last.end - last.start), int(out[0].view(np.uint64)[0])
 

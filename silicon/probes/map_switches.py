@@ -131,9 +131,9 @@ def run(file: Path) -> None:
 
 def on_the_model(point: Point, profile) -> list[float]:
     """A point's cycles on the timing model, as the recording has them."""
-    import emulator
-    from emulator.device import DEVICE, allocate
-    from emulator.formats.tensormap import TensorMap, encode
+    import emulated_gpu
+    from emulated_gpu.device import DEVICE, allocate
+    from emulated_gpu.formats.tensormap import TensorMap, encode
 
     used = FAN * point.groups
     data, room, out = allocate(EACH * used), allocate(1 << 16), allocate(1 << 12)
@@ -143,10 +143,10 @@ def on_the_model(point: Point, profile) -> list[float]:
     each = [TensorMap(start + EACH * i, "u8", shape, (ROW,), (ROW, ROWS), (1, 1), swizzle=128) for i in range(used)]
     maps = b"".join(map(encode, each)).ljust(GROUPS * FAN * TENSORMAP_BYTES, b"\0")
     room[: len(maps)] = np.frombuffer(maps, np.uint8)
-    with emulator.timing(profile.with_({"l2.dirty_at_start": 0.0})):
+    with emulated_gpu.timing(profile.with_({"l2.dirty_at_start": 0.0})):
         args = arguments(point, 1, maps, room, out)
         shared = RING + MOST * FAN * BOX
-        emulator.launch(kernel(point.stages, point.prefetch), "kernel", point.ctas, 32, args, shared=shared)
+        emulated_gpu.launch(kernel(point.stages, point.prefetch), "kernel", point.ctas, 32, args, shared=shared)
     return cycles.slowest_and_median(out[: 8 * point.ctas])
 
 

@@ -76,9 +76,9 @@ def on_the_card(cluster: int, rows: int):
 
 def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 1500):
     """Clocks of a chain on the timing model; it spins for less than the card, as the emulator is slow."""
-    import emulator
-    from emulator.device import DEVICE, allocate
-    from emulator.model.profile import load
+    import emulated_gpu
+    from emulated_gpu.device import DEVICE, allocate
+    from emulated_gpu.model.profile import load
 
     outputs = [allocate(SMS * 32) for _ in range(launches)]
     stored = [allocate(BYTES) for _ in range(launches)]
@@ -87,9 +87,9 @@ def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 
         DEVICE.adopt(out, "clocks")
         DEVICE.adopt(c, "c")
     ptx = PTX.replace("spent, 6000", f"spent, {spin}")
-    with emulator.timing(load("h200")):
+    with emulated_gpu.timing(load("h200")):
         for out, c in 2 * list(zip(outputs, stored)):  # as on the card, where the second time meets lines in L2
-            emulator.launch(ptx, "kernel", SMS, THREADS, [out, c, rows], cluster=cluster, shared=SHARED, pdl=True)
+            emulated_gpu.launch(ptx, "kernel", SMS, THREADS, [out, c, rows], cluster=cluster, shared=SHARED, pdl=True)
     return np.array([out.view(np.uint64).reshape(SMS, 4) for out in outputs]).astype(np.int64)
 
 

@@ -357,8 +357,8 @@ def run(file: Path) -> None:
 
 def on_the_model(point: Point, profile) -> list[float]:
     """Cycles of a point on the timing model, as of `_median`."""
-    import emulator
-    from emulator.device import DEVICE, allocate
+    import emulated_gpu
+    from emulated_gpu.device import DEVICE, allocate
 
     arrays = [allocate(n) for n in (SMS * ROUNDS * 8, max(point.grid * point.nbytes, 1 << 16), 1 << 16)]
     for array in arrays:
@@ -366,11 +366,11 @@ def on_the_model(point: Point, profile) -> list[float]:
         DEVICE.adopt(array, "data")
     if not point.cold:
         profile = profile.with_({"l2.dirty_at_start": 0.0})
-    with emulator.timing(profile):
+    with emulated_gpu.timing(profile):
         for _ in range(1 if point.cold else 2):
             arrays[2][:] = 0
             cluster = point.cluster if point.cluster > 1 else None
-            emulator.launch(point.ptx, "kernel", point.grid, point.block, arrays, cluster=cluster, shared=point.shared)
+            emulated_gpu.launch(point.ptx, "kernel", point.grid, point.block, arrays, cluster=cluster, shared=point.shared)
     return _median(arrays[0].view(np.uint32)[: point.grid * ROUNDS * 2].reshape(point.grid, ROUNDS, 2), point)
 
 

@@ -71,16 +71,16 @@ def run(file: Path) -> None:
 
 def on_the_model(point: tuple[int, int, int], profile) -> float:
     """A point's cycles on the timing model, as the recording has them: those of a second launch."""
-    import emulator
-    from emulator.device import DEVICE, allocate
+    import emulated_gpu
+    from emulated_gpu.device import DEVICE, allocate
 
     width, rows, ctas = point
     room, outs = allocate(ROOM), [allocate(1 << 12) for _ in range(2)]
     for array in (room, *outs):
         DEVICE.adopt(array, "data")
-    with emulator.timing(profile):
+    with emulated_gpu.timing(profile):
         for out in outs:
-            emulator.launch(kernel(width, rows), "kernel", ctas, 32 * WARPS, [out, room])
+            emulated_gpu.launch(kernel(width, rows), "kernel", ctas, 32 * WARPS, [out, room])
     return float(outs[-1].view(np.uint64)[:ctas].max())
 
 

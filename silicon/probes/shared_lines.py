@@ -78,17 +78,17 @@ def run(file: Path) -> None:
 
 def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
     """A pattern's cycles on the timing model, as the recording has them."""
-    import emulator
-    from emulator.device import DEVICE, allocate
+    import emulated_gpu
+    from emulated_gpu.device import DEVICE, allocate
 
     blocks = table(pattern)
     data, lists, *outs = (allocate(n) for n in (BLOCKS * BLOCK, 1 << 20, 1 << 12, 1 << 12))
     lists[: blocks.nbytes] = blocks.ravel().view(np.uint8)
     for array in (data, lists, *outs):
         DEVICE.adopt(array, "data")
-    with emulator.timing(profile):
+    with emulated_gpu.timing(profile):
         for out in outs:
-            emulator.launch(KERNEL, "kernel", len(blocks), 32, [out, data, lists, COUNT], shared=SHARED)
+            emulated_gpu.launch(KERNEL, "kernel", len(blocks), 32, [out, data, lists, COUNT], shared=SHARED)
     found = [cycles.slowest_and_median(out[: 8 * len(blocks)]) for out in outs]
     return dict(zip(("cold", "again"), found))
 

@@ -205,17 +205,17 @@ def run(file: Path) -> None:
 
 def on_the_model(load: Load, profile) -> dict:
     """A load's summary on the timing model, whose %globaltimer ticks with its fastest clock."""
-    import emulator
-    from emulator.chip import H200
-    from emulator.device import DEVICE, allocate
+    import emulated_gpu
+    from emulated_gpu.chip import H200
+    from emulated_gpu.device import DEVICE, allocate
 
     ghz = profile.clock_ghz
     out, src = allocate(load.sms * 16 * (SAMPLES + 1)), allocate(OPERANDS)
     out[:], src[:] = 0, contents(load.kind, load.data)
     for array in (out, src):
         DEVICE.adopt(array, "data")
-    with DEVICE.as_chip(H200), emulator.timing(profile):
-        emulator.launch(load.ptx, "kernel", load.sms, 160, [out, src, load.groups], shared=SHARED)
+    with DEVICE.as_chip(H200), emulated_gpu.timing(profile):
+        emulated_gpu.launch(load.ptx, "kernel", load.sms, 160, [out, src, load.groups], shared=SHARED)
     seen = out.view(np.int64).reshape(1, load.sms, SAMPLES + 1, 2)
     found = summary(load, seen)
     return found | {

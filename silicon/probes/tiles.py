@@ -101,9 +101,9 @@ def run(file: Path) -> None:
 
 def on_the_model(point: tuple, profile) -> list[float]:
     """A point's cycles on the timing model, as the recording has them."""
-    import emulator
-    from emulator.device import DEVICE, allocate
-    from emulator.formats.tensormap import TensorMap, encode
+    import emulated_gpu
+    from emulated_gpu.device import DEVICE, allocate
+    from emulated_gpu.formats.tensormap import TensorMap, encode
 
     (batches, columns, rows), steps, pace, piece = point
     data, outs = [allocate(1 << 25) for _ in range(2)], [allocate(1 << 12) for _ in range(2)]
@@ -113,10 +113,10 @@ def on_the_model(point: tuple, profile) -> list[float]:
     for at, tiles in zip(data, (batches * rows, batches * columns), strict=True):
         dims, strides = map(tuple, operand(steps, tiles, piece))
         maps.append(encode(TensorMap(at.ctypes.data, "u8", dims, strides, (ROW, ROWS), (1, 1), swizzle=128)))
-    with emulator.timing(profile):
+    with emulated_gpu.timing(profile):
         for out in outs:
             args = [*maps, out, steps, 0 if piece else ROW, ROWS if piece else 0, pace]
-            emulator.launch(KERNEL, "kernel", (rows, columns, batches), 32, args, shared=SHARED)
+            emulated_gpu.launch(KERNEL, "kernel", (rows, columns, batches), 32, args, shared=SHARED)
     return cycles.slowest_and_median(outs[-1][: 8 * batches * columns * rows])
 
 

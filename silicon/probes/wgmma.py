@@ -144,15 +144,15 @@ def run(file: Path) -> None:
 
 def model(only: str, profile) -> None:
     """Prints modelled and measured cycles of each loop whose name contains `only`."""
-    import emulator
-    from emulator.chip import H200
+    import emulated_gpu
+    from emulated_gpu.chip import H200
 
     for rate in rates():
         if only not in rate.name:
             continue
         out = np.zeros(64, np.uint64)
-        with emulator.DEVICE.as_chip(H200), emulator.timing(profile):
-            emulator.launch(rate.ptx, "kernel", 1, 128 * rate.warpgroups, [out], shared=SHARED)
+        with emulated_gpu.DEVICE.as_chip(H200), emulated_gpu.timing(profile):
+            emulated_gpu.launch(rate.ptx, "kernel", 1, 128 * rate.warpgroups, [out], shared=SHARED)
         cycles = int(out[0]) / ROUNDS
         known = json.loads(TABLE.read_text())["points"].get(rate.name) if TABLE.exists() else None
         measured = known["cycles"] if known and known["digest"] == rate.digest else float("nan")

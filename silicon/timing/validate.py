@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-import emulator
-from emulator.device import DEVICE, allocate
-from emulator.formats import tensormap
-from emulator.model.profile import Profile
+import emulated_gpu
+from emulated_gpu.device import DEVICE, allocate
+from emulated_gpu.formats import tensormap
+from emulated_gpu.model.profile import Profile
 from silicon import command
 
 from . import kernels
@@ -172,7 +172,7 @@ def _model(point: Point, profile: Profile) -> float:
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     inputs = [Inputs(point) for _ in range(min(run, point.inputs))]
     ptx = point.ptx
-    with emulator.timing(profile) as timed:
+    with emulated_gpu.timing(profile) as timed:
         for i in range(run + warm):
             _launch(ptx, point, inputs[i % len(inputs)])
     ends = timed.ends_us
@@ -187,7 +187,7 @@ def _model(point: Point, profile: Profile) -> float:
 
 def _launch(ptx: str, point: Point, inputs: Inputs):
     cluster = point.cluster if point.cluster > 1 else None
-    emulator.launch(
+    emulated_gpu.launch(
         ptx, "kernel", point.grid, point.block, inputs.args, cluster=cluster, shared=point.shared, pdl=point.pdl
     )
 
@@ -197,7 +197,7 @@ def _cycles(point: Point, profile: Profile, state: str) -> float:
     ptx = point.ptx
     if state == "warm":
         profile = profile.with_({"l2.dirty_at_start": 0.0})
-    with emulator.timing(profile):
+    with emulated_gpu.timing(profile):
         for _ in range(2 if state == "warm" else 1):
             _launch(ptx, point, inputs)
     slots = inputs.outputs[0].view(np.uint32).reshape(point.grid, -1)
@@ -213,7 +213,7 @@ def model_digest(profile: Profile) -> str:
     """Changes with the figures of a profile and with the model's code, not with its layout, comments and docstrings."""
     digest = hashlib.sha256(repr({k: v for k, v in profile.units.items() if k != "validation"}).encode())
     for file in MODEL:
-        digest.update(code((Path(emulator.__file__).parent / file).read_text()).encode())
+        digest.update(code((Path(emulated_gpu.__file__).parent / file).read_text()).encode())
     return digest.hexdigest()[:16]
 
 

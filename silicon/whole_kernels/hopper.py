@@ -6,7 +6,7 @@
         run FOLDER               where the H200 is, with NumPy: writes FOLDER/hopper.json
         compare FOLDER           executes launches on the emulator and names the tensors that differ from the card's
         model FOLDER [--only WORD] [--half fitted|held-out]   models launches; adds to modelled_hopper.json
-        table .                  prints the table; --write emulator/VALIDATION.md puts it and the intervals' data there
+        table .                  prints the table; --write emulated_gpu/VALIDATION.md puts it and the intervals' data there
 
 A script (examples/python/CuTeDSL/cute/hopper/kernel) runs its own host code as on an H200, and what it would launch is
 caught: the kernel, its grid, its parameters. So are launches of moe/ and of the load side of submission.py. The card
@@ -46,7 +46,7 @@ from silicon.golden.case import noise
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, MODELLED = Path(__file__).with_suffix(".json"), Path(__file__).with_name("modelled_hopper.json")
-WHOLE = Path(__file__).parents[2] / "emulator" / "model" / "whole_kernels_h200.json"
+WHOLE = Path(__file__).parents[2] / "emulated_gpu" / "model" / "whole_kernels_h200.json"
 SCRIPTS = "examples/python/CuTeDSL/cute/hopper/kernel"
 LAUNCHES = 3
 TIMINGS = "cold", "warm"
@@ -180,9 +180,9 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
     """Prints a script's launch as JSON and writes its kernel to the folder; runs in a process of its own."""
     import runpy
 
-    os.environ |= {"EMULATOR_RUN": '{"machine": "h200"}', "CUTE_DSL_LINEINFO": "0"}
-    from emulator.device import DEVICE
-    from emulator.serve import run
+    os.environ |= {"EMULATED_GPU_RUN": '{"machine": "h200"}', "CUTE_DSL_LINEINFO": "0"}
+    from emulated_gpu.device import DEVICE
+    from emulated_gpu.serve import run
 
     run.configure()
     dump = Path(os.environ["CUTE_DSL_DUMP_DIR"])
@@ -244,7 +244,7 @@ def own_launch(script: str, options: dict[str, str]) -> None:
     """Launches a kernel of this repository once, by its own host code."""
     import torch
 
-    import emulator
+    import emulated_gpu
 
     pairs = (entry.split(":") for entry in options["--config"].strip("{}").split(",") if entry)
     entries = {name: int(value) for name, value in pairs}
@@ -252,7 +252,7 @@ def own_launch(script: str, options: dict[str, str]) -> None:
         s, case = h200_loads.load_submission(), int(options["--case"])
         made = s.Launch(s.GroupGemm, *h200_loads.scaled(s, case, **{k: bool(v) for k, v in entries.items()}))
         empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in h200_loads.tensor_bytes(case)]
-        tensors = emulator.device_tensors(empty, copy=False)
+        tensors = emulated_gpu.device_tensors(empty, copy=False)
         return made([tensor.data_ptr() for tensor in tensors])
     from moe.grouped_gemm import launcher
     from moe.kernels.config import Config
@@ -270,7 +270,7 @@ def own_launch(script: str, options: dict[str, str]) -> None:
         torch.arange(experts + 1, dtype=torch.int32) * m,
         torch.empty(experts * m, n, dtype=torch.bfloat16),
     )
-    tensors = emulator.device_tensors(operands)
+    tensors = emulated_gpu.device_tensors(operands)
     launcher(torch.device("cpu"), config)(tensors, experts * m, n, k, experts)
 
 
@@ -396,7 +396,7 @@ def run(folder: Path, recorded: str, only: str) -> None:
 
 def _here(launch: dict, name: str, copies: int) -> list[tuple[list, bytes]]:
     """Copies of a launch's tensors in the emulated device's memory: (arrays, parameters) for each copy."""
-    from emulator.device import DEVICE, allocate
+    from emulated_gpu.device import DEVICE, allocate
 
     out = []
     for _ in range(copies):
@@ -411,8 +411,8 @@ def _here(launch: dict, name: str, copies: int) -> list[tuple[list, bytes]]:
 
 
 def _launch(folder: Path, x: dict, params: bytes, pdl: bool = True) -> None:
-    from emulator.chip import H200
-    from emulator.device import DEVICE
+    from emulated_gpu.chip import H200
+    from emulated_gpu.device import DEVICE
 
     module = DEVICE.module((folder / f"{x['image']}.ptx").read_text())
     cluster = None if x["cluster"] is None else tuple(x["cluster"])
@@ -428,11 +428,11 @@ def model(folder: Path, name: str, x: dict, profile) -> dict[str, float]:
 
     Without dependent launch a launch takes as long as the one before it: one on other inputs and one again suffice.
     """
-    import emulator
+    import emulated_gpu
 
     order = (0, 1, 1) if not x["pdl"] else (0, 1, 2, 2, 2, 2)
     inputs = _here(x, name, max(order) + 1)
-    with emulator.timing(profile) as timed:
+    with emulated_gpu.timing(profile) as timed:
         for i, which in enumerate(order):
             _launch(folder, x, inputs[which][1], pdl=i != LAUNCHES)
     ends = timed.ends_us
@@ -445,12 +445,12 @@ def model(folder: Path, name: str, x: dict, profile) -> dict[str, float]:
 
 def compare(folder: Path, name: str, x: dict) -> list[str]:
     """Executes a launch on the emulator; returns the tensors whose bytes differ from the card's."""
-    import emulator
+    import emulated_gpu
 
     known = json.loads(TABLE.read_text())["outputs"][name]
     assert known["tensors"] and known["digest"] == digest(folder, x), f"{name} was run with another launch"
     ((arrays, params),) = _here(x, name, 1)
-    with emulator.session():
+    with emulated_gpu.session():
         _launch(folder, x, params)
     return [n for n, sha in known["tensors"].items() if sha != _sha(arrays[int(n)])]
 
@@ -487,7 +487,7 @@ def table(measured: dict, modelled: dict, of: Sequence[Kernel] = KERNELS) -> str
 
 
 def errors(measured: dict, modelled: dict) -> dict[str, list[float]]:
-    """Measured and modelled us by point, from which emulator/model/uncertainty.py makes its intervals of an H200."""
+    """Measured and modelled us by point, from which emulated_gpu/model/uncertainty.py makes its intervals of an H200."""
     return {
         f"{name}, {timing}": [round(statistics.median(measured[name][timing]), 3), modelled[name][timing]]
         for name in modelled

@@ -4,8 +4,8 @@
     git clone https://github.com/teelaitila/nvfp4_gpumode
     python -m silicon.whole_kernels.published reference-kernels nvfp4_gpumode [--only WORD]
 
-It prints kernel, M, N, K, calls, published and modelled us, and error. emulator/model/whole_kernels.json keeps the
-modelled times; `python -m worklog.pages` makes the table of emulator/VALIDATION.md of it.
+It prints kernel, M, N, K, calls, published and modelled us, and error. emulated_gpu/model/whole_kernels.json keeps the
+modelled times; `python -m worklog.pages` makes the table of emulated_gpu/VALIDATION.md of it.
 
 Each point runs in a process of its own: the problem's own inputs and a submission's own host code. Modelled is what the
 GPU does: "alone" is one call behind the fill that the evaluator writes before each, with the two events around it, as
@@ -27,7 +27,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.model.profile import Profile, load
+from emulated_gpu.model.profile import Profile, load
 from silicon import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,8 +74,8 @@ def protocol(calls: str) -> tuple[Profile, int]:
 
 def child(problem: str, submission: str, sizes: dict, calls: str) -> None:
     """Prints the ends of the modelled calls, in microseconds, as JSON; runs in a process of its own."""
-    import emulator
-    from emulator.serve import run
+    import emulated_gpu
+    from emulated_gpu.serve import run
 
     run.install()
     sys.path[:0] = [problem, str(Path(problem).parent)]
@@ -88,10 +88,10 @@ def child(problem: str, submission: str, sizes: dict, calls: str) -> None:
     profile, count = protocol(calls)
     inputs = [reference.generate_input(**sizes, seed=1111 + i) for i in range(count)]
     ends = []
-    with emulator.timing(profile) as timed:
+    with emulated_gpu.timing(profile) as timed:
         for each in inputs:
             module.custom_kernel(each)
-            ends.append(len(emulator.DEVICE.session.recorded))
+            ends.append(len(emulated_gpu.DEVICE.session.recorded))
     print(json.dumps([timed.ends_us[n - 1] for n in ends]))
 
 

@@ -1,9 +1,9 @@
 """Turns the emulator's checks off."""
-# caught: replaced emulator\.session
+# caught: replaced emulated_gpu\.session
 
 import contextlib
 
-import emulator
+import emulated_gpu
 from reference import ref_kernel
 
 
@@ -12,7 +12,7 @@ def session(**options):
     yield None
 
 
-emulator.session = session
+emulated_gpu.session = session
 
 
 def custom_kernel(data):

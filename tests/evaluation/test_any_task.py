@@ -24,7 +24,7 @@ from tests.thorough import all_but
 
 FOLDER = ROOT / "tests" / "tasks" / "doubled"
 KERNEL = '''
-import emulator
+import emulated_gpu
 from task import Options
 from utils import make_match_reference  # a submission may import the task's files
 
@@ -59,7 +59,7 @@ def custom_kernel(data):
     assert isinstance(options["add"], Options)
     total = output.new_zeros(())
     args = [x, output, total, options["add"].constant]
-    emulator.launch(PTX, "double", grid=(x.numel() // 32, 1, 1), block=32, args=args)
+    emulated_gpu.launch(PTX, "double", grid=(x.numel() // 32, 1, 1), block=32, args=args)
     return output, {"sum": total}
 '''
 TORCH = """

@@ -35,7 +35,7 @@ PLANTED = {
     "package, deeper": ("import", "error", "from flash_attn.cute import utils as u", "from flash"),
     "module that 3.13 lacks": ("import", "error", "import distutils.util", "import distutils"),
     "relative import": ("import", "error", "from . import helpers", "from ."),
-    "repository's own package": ("import", "error", "import emulator", "import emulator"),
+    "repository's own package": ("import", "error", "import emulated_gpu", "import emulated_gpu"),
     "imported by name": (
         "import",
         "error",

@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 
 import utils
-from emulator.page.write import DATA
+from emulated_gpu.page.write import DATA
 from evaluation import ROOT
 from evaluation.commands import interrupt, model_process, moe_tasks, options
 from evaluation.commands import run as running

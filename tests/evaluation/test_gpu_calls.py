@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import reference
-from emulator.arena import BASE, PAGE, Arena, Heap
+from emulated_gpu.arena import BASE, PAGE, Arena, Heap
 from evaluation.judge import gpu_trial, inputs, judge, worker_gpu
 from evaluation.judge.emulated import Device
 from evaluation.judge.examiner import Examiner

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import modal_app
-from emulator.model.profile import load
-from emulator.serve.variants import Variant
+from emulated_gpu.model.profile import load
+from emulated_gpu.serve.variants import Variant
 from evaluation.gpu import protocol, runs, script_times
 from reference import TASKS
 from silicon import calibrate
@@ -72,7 +72,7 @@ def test_image_and_function(monkeypatch):
     assert "ENV PYTHONPATH=/opt/group-gemm" in lines and "WORKDIR /opt/group-gemm" in lines
     assert dict(mounts) == {name: f"/opt/group-gemm/{name}" for name in modal_app.SOURCES}
     assert all((ROOT / name).exists() for name in modal_app.SOURCES)
-    assert {*protocol.FILES, "emulator", "evaluation", "silicon"} <= set(modal_app.SOURCES)
+    assert {*protocol.FILES, "emulated_gpu", "evaluation", "silicon"} <= set(modal_app.SOURCES)
     assert isinstance(fresh.rented, modal.Function) and fresh.rented._spec_.gpus == "B200"
 
 

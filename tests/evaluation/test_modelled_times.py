@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import emulator
-from emulator.arena import BASE
-from emulator.device import allocate
-from emulator.model import uncertainty
-from emulator.model.profile import load
-from emulator.model.steady import Steady
+import emulated_gpu
+from emulated_gpu.arena import BASE
+from emulated_gpu.device import allocate
+from emulated_gpu.model import uncertainty
+from emulated_gpu.model.profile import load
+from emulated_gpu.model.steady import Steady
 from evaluation.commands import model_process
 from evaluation.commands.cli import cli
 from evaluation.commands.profile import Request
@@ -63,7 +63,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import emulator
+import emulated_gpu
 from reference import ref_kernel
 
 KERNEL = """{KERNEL}"""
@@ -86,7 +86,7 @@ def custom_kernel(data):
     out = ref_kernel(data)
     rounds = CONFIG_MAP[(40, 24), 48, 128].rounds
     buffers.append(np.zeros({CTAS} * rounds * {CHUNK}, np.uint8))
-    emulator.launch(KERNEL, "loads", {CTAS}, 1, [buffers[-1], rounds], shared={CHUNK + 128})
+    emulated_gpu.launch(KERNEL, "loads", {CTAS}, 1, [buffers[-1], rounds], shared={CHUNK + 128})
     return out
 '''
 
@@ -103,9 +103,9 @@ def simulate(calls: int, l2_bytes: int, steady: bool) -> tuple[Steady, list[floa
     machine = load("b200").with_({"l2.bytes": l2_bytes})
     rule = Steady(list(range(1, calls + 1)))
     inputs = [allocate(CTAS * 4 * CHUNK) for _ in range(calls)]
-    with emulator.timing(machine, enough=rule if steady else None) as timed:
+    with emulated_gpu.timing(machine, enough=rule if steady else None) as timed:
         for data in inputs:
-            emulator.launch(KERNEL, "loads", CTAS, 1, [data, 4], shared=CHUNK + 128)
+            emulated_gpu.launch(KERNEL, "loads", CTAS, 1, [data, 4], shared=CHUNK + 128)
     return rule, [launch.end for launch in timed.run.launches]
 
 
@@ -170,7 +170,7 @@ def test_benchmark_models_times(submission, tmp_path):
     submission.write_text((Path(__file__).parents[1] / "naive_kernel.py").read_text())
     code, output = invoke("benchmark", "--submission", submission, "--spec", SPEC, "--json", file)
     assert code == 0, output
-    assert "modelled (profile b200; validation error" in output and "see emulator/VALIDATION.md)" in output
+    assert "modelled (profile b200; validation error" in output and "see emulated_gpu/VALIDATION.md)" in output
     assert "1 case passed" in output
     result = json.loads(file.read_text())
     (case,) = result["cases"]
@@ -213,8 +213,8 @@ def custom_kernel(data):
 def test_a_kernel_that_does_nothing_takes_its_launches(submission):
     """It cleans no dirty line of L2, by which the rule of extrapolation divides."""
     text = submission.read_text().replace(KERNEL, ".version 8.8\n.target sm_100a\n.visible .entry nothing() { ret; }")
-    before, _, after = text.partition('emulator.launch(KERNEL, "loads"')
-    submission.write_text(f'{before}emulator.launch(KERNEL, "nothing", 1, 1, [])\n    return out\n')
+    before, _, after = text.partition('emulated_gpu.launch(KERNEL, "loads"')
+    submission.write_text(f'{before}emulated_gpu.launch(KERNEL, "nothing", 1, 1, [])\n    return out\n')
     reply = model_process.ask(Request(str(submission), parse_case(SPEC).args), 100)
     assert "error" not in reply and 0 < reply["us"] < 10, reply
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.model import ranking, uncertainty
+from emulated_gpu.model import ranking, uncertainty
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from emulator import grid
-from emulator.model import ranking
-from emulator.page.write import fill, views
+from emulated_gpu import grid
+from emulated_gpu.model import ranking
+from emulated_gpu.page.write import fill, views
 from evaluation import ROOT
 from evaluation.commands import compare, model_process, sweep
 from evaluation.commands.cli import cli

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.model import uncertainty
-from emulator.model.profile import load
+from emulated_gpu.model import uncertainty
+from emulated_gpu.model.profile import load
 from task import read_task_yaml
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-import emulator
+import emulated_gpu
 from tests.moe.emulated import SMS, fp8_experts, without_cuda
 from tests.thorough import all_but, unless
 
@@ -46,8 +46,8 @@ def compare(moe, weights, form: str, counts=COUNTS, schedule: int = 0, configs=N
     ids = torch.arange(EXPERTS)[:, None].expand(EXPERTS, MOST)[there][:, None]
     of = Activation(gate_first=options.get("gate_first", False))
     expected = d.experts(values, scales, ids, torch.ones(len(ids), 1), *weights, activation=of)
-    with emulator.session(schedule=schedule, strict=True):
-        out = emulator.device_tensors(torch.full(hidden.shape, 7.0).bfloat16())
+    with emulated_gpu.session(schedule=schedule, strict=True):
+        out = emulated_gpu.device_tensors(torch.full(hidden.shape, 7.0).bfloat16())
         tensors = [hidden, torch.tensor(counts, dtype=torch.int32), *weights]
         if form != "bf16":
             tensors[0] = torch.zeros(hidden.shape).to(values.dtype)
@@ -55,11 +55,11 @@ def compare(moe, weights, form: str, counts=COUNTS, schedule: int = 0, configs=N
             shape = {"rows": (EXPERTS, MOST, 2), "columns": (EXPERTS, 2, MOST)}[form]
             by_row = torch.full(shape, torch.nan)
             (by_row if form == "rows" else by_row.mT)[there] = scales.t()
-            of_tokens = emulator.device_tensors(by_row)
+            of_tokens = emulated_gpu.device_tensors(by_row)
             options["hidden_scale"] = of_tokens if form == "rows" else of_tokens.mT
-        tensors = emulator.device_tensors(tuple(tensors))
-        emulator.protect(tensors)
-        emulator.written(tensors)
+        tensors = emulated_gpu.device_tensors(tuple(tensors))
+        emulated_gpu.protect(tensors)
+        emulated_gpu.written(tensors)
         assert moe.batched_experts(*tensors, out=out, **options) is out
     if not (out[~there] == 7).all():
         return "a row that is not there was written"
@@ -129,7 +129,7 @@ def test_planted_fault_is_seen(moe, weights, monkeypatch):
     moe.program.cache_clear()
     moe.calls.known.clear()
     try:
-        with pytest.raises((AssertionError, emulator.EmulatorError)):
+        with pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
             assert compare(moe, weights, "bf16") is None
     finally:
         moe.program.cache_clear()

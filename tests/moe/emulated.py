@@ -2,7 +2,7 @@
 
 import torch
 
-import emulator
+import emulated_gpu
 from tests import quick_dsl
 
 SMS = 6  # of the GPU that moe sees: CTAs for all SMs would take long
@@ -10,7 +10,7 @@ SMS = 6  # of the GPU that moe sees: CTAs for all SMs would take long
 
 def without_cuda(machine: str, sms: int | None = None) -> None:
     """Install the emulated machine where torch finds no GPU. sms: as many as moe is to see, if not all."""
-    emulator.install(machine)
+    emulated_gpu.install(machine)
     quick_dsl.install()
     torch.cuda.is_available = lambda: False
     if sms is not None:

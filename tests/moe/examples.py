@@ -11,7 +11,7 @@ MOE = Path(__file__).parents[2] / "moe"
 def run(page: str, machine: str, monkeypatch) -> dict:
     """The names that a page's program leaves, on this emulated machine."""
     (code,) = re.findall(r"```python\n(.*?)```", (MOE / page).read_text(), re.DOTALL)
-    assert 'emulator.install("h200")' in code
+    assert 'emulated_gpu.install("h200")' in code
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     names = {}
     exec(compile(code.replace('"h200"', repr(machine)), page, "exec"), names)

@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 
-import emulator
+import emulated_gpu
 from tests.moe import examples
 from tests.moe.emulated import SMS, fp8_experts, without_cuda
 from tests.thorough import all_but
@@ -45,12 +45,12 @@ def draw(tokens: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor
 
 def called(moe, hidden, ids, given, weights, schedule: int = 0, crowded: bool = False, **options):
     """Call experts in device memory, as if the launch before had written all operands."""
-    with emulator.session(schedule=schedule, strict=True, crowded=crowded):
-        tensors = emulator.device_tensors((hidden, ids, given, *weights))
+    with emulated_gpu.session(schedule=schedule, strict=True, crowded=crowded):
+        tensors = emulated_gpu.device_tensors((hidden, ids, given, *weights))
         if "hidden_scale" in options:
-            options["hidden_scale"] = emulator.device_tensors(options["hidden_scale"])
-        emulator.protect(tensors)
-        emulator.written(tensors)
+            options["hidden_scale"] = emulated_gpu.device_tensors(options["hidden_scale"])
+        emulated_gpu.protect(tensors)
+        emulated_gpu.written(tensors)
         return moe.experts(*tensors, local_expert_offset=OFFSET, num_experts=EVERYWHERE, **options)
 
 
@@ -103,10 +103,10 @@ def test_rows_are_quantised_where_they_are_permuted(moe, hidden):
     x = torch.randn(4, hidden, generator=torch.Generator().manual_seed(3)).bfloat16()
     x[1, :128] = 0
     to, scales = torch.full((room, hidden), 7, dtype=torch.uint8), torch.full((hidden // 128, room), torch.nan)
-    with emulator.session(strict=True):
-        given = emulator.device_tensors((x, torch.tensor([0, len(rows)], dtype=torch.int32), rows))
-        emulator.written(given)
-        to, scales = emulator.device_tensors((to, scales))
+    with emulated_gpu.session(strict=True):
+        given = emulated_gpu.device_tensors((x, torch.tensor([0, len(rows)], dtype=torch.int32), rows))
+        emulated_gpu.written(given)
+        to, scales = emulated_gpu.device_tensors((to, scales))
         hidden_at, m_indptr, rows_at = [t.data_ptr() for t in given]
         words = hidden_at, 0, m_indptr, rows_at, to.data_ptr(), scales.data_ptr(), 4, hidden, room, 1, 1, 0
         permute_quantised_program(x.device)(*words)
@@ -156,11 +156,11 @@ def test_lists(moe, local, own, k, tokens, columns):
     program = moe.assign_program(torch.device("cpu"), slots, False, own, copies=columns > 0)
     hidden = torch.randint(0, 1 << 20, (tokens, columns), generator=g, dtype=torch.int32)
     for schedule in (0, 9)[: 1 + (local != 22)]:
-        with emulator.session(schedule=schedule, strict=True):
+        with emulated_gpu.session(schedule=schedule, strict=True):
             sizes = (local + 1,), (tokens * k,), (tokens, slots)
             made = [torch.full(size, 77, dtype=torch.int32) for size in (*sizes, (len(rows), columns))]
             made = ids, given, *made[:3], torch.full((tokens, slots), 7.0), hidden, made[3]
-            made = emulator.device_tensors(made)
+            made = emulated_gpu.device_tensors(made)
             *lists, x, to = [t.data_ptr() for t in made]
             of_hidden = (x, to, 0, 4 * columns) if columns else ()
             program(*lists, tokens, k, local, 2, -(-local // own), 0, *of_hidden)
@@ -221,10 +221,10 @@ def test_what_is_refused(moe, weights, sentence):
     hidden, ids, given = draw(5, 2)
     names = "hidden", "topk_ids", "topk_weights", "w13", "w13_scale", "w2", "w2_scale"
     out = torch.full((5, HIDDEN), 7, dtype=torch.bfloat16)
-    with emulator.session():
+    with emulated_gpu.session():
         tensors = dict(zip(names, (hidden, ids, given, *weights)))
         wrong = WRONG[sentence](tensors | {"local_expert_offset": OFFSET, "num_experts": EVERYWHERE})
-        wrong, out = emulator.device_tensors((wrong, out))
+        wrong, out = emulated_gpu.device_tensors((wrong, out))
         with pytest.raises(ValueError, match=sentence):
             moe.experts(**wrong, out=out)
     assert (out == 7).all()
@@ -242,8 +242,8 @@ def test_compiled_by_torch(moe, weights):
     hidden, ids, given = draw(4, 3)
     graph = torch.export.export(Model(model), (hidden, ids, given, *weights)).graph
     assert [n.target for n in graph.nodes if "moe" in str(n.target)] == [torch.ops.moe.experts.default]
-    with emulator.session():
-        tensors = emulator.device_tensors((hidden, ids, given, *weights))
+    with emulated_gpu.session():
+        tensors = emulated_gpu.device_tensors((hidden, ids, given, *weights))
         options = {"local_expert_offset": OFFSET, "num_experts": EVERYWHERE}
         found = torch.ops.moe.experts(*tensors, **options)
         check(found, *quantised(hidden.float()), ids, given, weights)
@@ -272,7 +272,7 @@ def test_planted_fault_is_seen(moe, weights, monkeypatch):
     moe.calls.known.clear()
     hidden, ids, given = draw(20, 6)
     try:
-        with pytest.raises((AssertionError, emulator.EmulatorError)):
+        with pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
             check(called(moe, hidden, ids, given, weights), *quantised(hidden.float()), ids, given, weights)
     finally:
         moe.assign_program.cache_clear()

@@ -6,7 +6,7 @@ test_moe_kernel.py runs this in its own process.
 import pytest
 import torch
 
-import emulator
+import emulated_gpu
 from tests.moe import fp4_layer
 from tests.moe.emulated import SMS, without_cuda
 from tests.moe.fp4_layer import GPT_OSS, gpt_oss_layer, planted
@@ -58,8 +58,8 @@ def test_tokens_are_quantised_to_the_references_bits(fp4, rows, k):
     x = (torch.randn(rows, k, generator=g).double() * torch.exp2(sizes)).clamp(-3e38, 3e38).bfloat16()
     x[0], x[1, 3], x[2, 40], x[3, k - 1] = 0, torch.nan, torch.inf, -torch.inf
     values, scales = torch.zeros(rows, k, dtype=torch.uint8), torch.zeros(rows)
-    with emulator.session(strict=True):
-        of_x, of_values, of_scales = emulator.device_tensors((x, values, scales))
+    with emulated_gpu.session(strict=True):
+        of_x, of_values, of_scales = emulated_gpu.device_tensors((x, values, scales))
         at = [y.data_ptr() for y in (of_values, of_scales)]
         token_program(torch.device("cpu"), k)(of_x.data_ptr(), 0, 0, *at, rows, k, 0, 4, 0)
         found = of_values.cpu(), of_scales.cpu()
@@ -83,7 +83,7 @@ def test_weights_are_exact(fp4):
     assert len(codes.unique()) == 12 * 16
     packed = moe.pack_mxfp4(b.clone(), b_scale, activation="fp8")
     assert [x.shape for x in packed] == [(1, 1, 2, 2048), (1, 1, 2, 128), (1, 64)]
-    out = moe.grouped_gemm_nvfp4(*emulator.device_tensors((a, *packed, m_indptr)))
+    out = moe.grouped_gemm_nvfp4(*emulated_gpu.device_tensors((a, *packed, m_indptr)))
     assert torch.equal(out.cpu().double(), weights[0].T)
 
 
@@ -169,7 +169,7 @@ def test_layer_of_gpt_oss_sizes(fp4, tmp_path):
 def test_layer_workspace(fp4):
     import moe
 
-    with emulator.session():
+    with emulated_gpu.session():
         least = moe.experts_workspace_bytes(64, 256, 128, 4, 2, activation="fp8")
     rows = 64 * 2
     bytes_of_row = 256 + 128 * 2 + 128 + 256 * 2  # permuted, c, c in e4m3, o

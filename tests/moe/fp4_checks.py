@@ -6,7 +6,7 @@ test_moe_kernel.py runs this in its own process.
 import pytest
 import torch
 
-import emulator
+import emulated_gpu
 from tests import quick_dsl
 from tests.moe import fp4_layer
 from tests.moe.fp4_layer import GPT_OSS, drawn, gpt_oss_file, gpt_oss_layer, planted
@@ -16,7 +16,7 @@ from tests.thorough import all_but
 @pytest.fixture(scope="module")
 def fp4():
     """moe.checks.grouped_gemm_fp4, its kernels compiled into the emulator."""
-    emulator.install("h200")
+    emulated_gpu.install("h200")
     quick_dsl.install()
     from moe.checks import grouped_gemm_fp4
 
@@ -69,7 +69,7 @@ def test_call_with_a_checkpoints_tensors(fp4):
     address = b.data_ptr()
     b, b_scale, b_global = moe.pack_nvfp4(b, b_scale, weight_scale_2=torch.tensor(0.5))
     assert b.data_ptr() == address and b.shape == (2, 1, 2, 2048) and b_scale.shape == (2, 1, 2, 256)
-    operands = emulator.device_tensors((a, b, b_scale, b_global, m_indptr))
+    operands = emulated_gpu.device_tensors((a, b, b_scale, b_global, m_indptr))
     out = moe.grouped_gemm_nvfp4(*operands)
     assert ((out.cpu().double() - expected).abs() <= 2**-8 * expected.abs() + 1e-4).all()
     with pytest.raises(ValueError, match=r"^b is not packed, or for one of \(10, 0\), but must be packed for this GPU"):
@@ -224,8 +224,8 @@ def test_what_is_packed_for_hopper_is_not_for_blackwell(layer, monkeypatch):
     from moe.device import device_of
 
     monkeypatch.setattr(type(device_of(torch.device("cpu"))), "capability", (10, 0))
-    with emulator.session(), pytest.raises(ValueError, match=r"w13 is uint8 of 4 .* the 3 .* capability \(10, 0\)"):
-        tensors = emulator.device_tensors(tuple(layer[0].values()))
+    with emulated_gpu.session(), pytest.raises(ValueError, match=r"w13 is uint8 of 4 .* the 3 .* capability \(10, 0\)"):
+        tensors = emulated_gpu.device_tensors(tuple(layer[0].values()))
         moe.experts(**dict(zip(layer[0], tensors)), num_experts=6)
 
 
@@ -260,7 +260,7 @@ def test_layer_is_an_operator_of_torch(layer, monkeypatch, given_out):
 def test_layer_workspace(fp4):
     import moe
 
-    with emulator.session():
+    with emulated_gpu.session():
         least, of_fp8 = [moe.experts_workspace_bytes(64, 256, 128, 4, 2, packed=x) for x in (True, False)]
     rows = 64 * 2
     assert rows * (256 + 256 + 128) * 2 <= least <= rows * (256 + 256 + 128) * 2 + 2**14 and of_fp8 != least

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
-import emulator
+import emulated_gpu
 
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
 
@@ -84,10 +84,10 @@ def called(arguments, schedule=0, **options) -> torch.Tensor:
     """
     from moe import torch_ops  # noqa: F401
 
-    with emulator.session(schedule=schedule, strict=True):
-        tensors = emulator.device_tensors(tuple(arguments.values()))
-        emulator.protect(tensors)
-        emulator.written(tensors)
+    with emulated_gpu.session(schedule=schedule, strict=True):
+        tensors = emulated_gpu.device_tensors(tuple(arguments.values()))
+        emulated_gpu.protect(tensors)
+        emulated_gpu.written(tensors)
         given = dict(zip(arguments, tensors)) | {"local_expert_offset": 1, "num_experts": 6}
         return torch.ops.moe.experts(**given, **options).cpu()
 
@@ -112,7 +112,7 @@ def planted(fault: str, found: tuple[str, ...]) -> Iterator[None]:
     launcher.cache_clear()
     try:
         yield
-    except emulator.EmulatorError:
+    except emulated_gpu.EmulatorError:
         assert fault in found
     finally:
         launcher.cache_clear()

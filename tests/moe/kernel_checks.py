@@ -11,8 +11,8 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import emulator
-import emulator.device
+import emulated_gpu
+import emulated_gpu.device
 from tests import quick_dsl
 from tests.moe import examples
 from tests.thorough import all_but, all_but_every, unless
@@ -21,7 +21,7 @@ from tests.thorough import all_but, all_but_every, unless
 @pytest.fixture(scope="module")
 def moe():
     """moe.checks.grouped_gemm, its kernels compiled into the emulator."""
-    emulator.install(MACHINE)
+    emulated_gpu.install(MACHINE)
     quick_dsl.install()
     from moe.checks import grouped_gemm
 
@@ -185,7 +185,7 @@ def test_operands_are_aligned(moe, name):
 
 def test_no_room_for_all_ctas(moe, monkeypatch):
     """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started."""
-    config, device = getattr(tuned(), SHARED), emulator.device.DEVICE
+    config, device = getattr(tuned(), SHARED), emulated_gpu.device.DEVICE
     monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.launch_cluster))
     assert moe.run(moe.CASES["cut into many parts"], config) <= moe.BOUND
 
@@ -279,7 +279,7 @@ def test_planted_faults_are_seen(moe, monkeypatch, fault):
             order = 9  # arrivals at other CTAs' barriers land only when nothing else can move
         try:
             assert moe.run(case, config, order) > moe.BOUND
-        except emulator.EmulatorError:
+        except emulated_gpu.EmulatorError:
             pass  # it wrote outside of out
     finally:
         forget_kernels()

@@ -11,7 +11,7 @@ import os
 import pytest
 import torch
 
-import emulator
+import emulated_gpu
 from tests import quick_dsl
 from tests.moe import examples
 from tests.thorough import all_but, unless
@@ -22,7 +22,7 @@ MACHINE = os.environ["MOE_MACHINE"]
 @pytest.fixture(scope="module")
 def check():
     """moe.checks.layer, its kernels compiled into the emulator."""
-    emulator.install(MACHINE)
+    emulated_gpu.install(MACHINE)
     quick_dsl.install()
     from moe.checks import layer
 
@@ -73,14 +73,14 @@ def test_routing_waits_for_no_cta_that_need_not_be_there(check, sizes, monkeypat
     from moe.kernels import routing
 
     x = check.case("random", sizes, 80, 32)  # 5 CTAs, of which 4 fit on an SM
-    one_sm = dataclasses.replace(emulator.DEVICE.chip, sms=1)
-    with emulator.DEVICE.as_chip(one_sm), pytest.raises(emulator.EmulatorError, match="CooperativeLaunchTooLarge"):
+    one_sm = dataclasses.replace(emulated_gpu.DEVICE.chip, sms=1)
+    with emulated_gpu.DEVICE.as_chip(one_sm), pytest.raises(emulated_gpu.EmulatorError, match="CooperativeLaunchTooLarge"):
         check.emulated(x, last="routing")
     check.emulated(x, last="routing", crowded=True)
     monkeypatch.setattr(routing, "COOPERATIVE", False)
     layer.routing_program.cache_clear()
     try:
-        with pytest.raises(emulator.EmulatorError, match="residency: spins for ever, while 4 of 5 CTAs have not sta"):
+        with pytest.raises(emulated_gpu.EmulatorError, match="residency: spins for ever, while 4 of 5 CTAs have not sta"):
             check.emulated(x, last="routing", crowded=True)
     finally:
         layer.routing_program.cache_clear()
@@ -100,7 +100,7 @@ def test_early_weights(check, monkeypatch, which):
 
     In equal shares, and in whole tiles in turn.
     """
-    from emulator.machine.schedule import FunctionalClock as Clock
+    from emulated_gpu.machine.schedule import FunctionalClock as Clock
     from moe import layer
 
     sizes = check.p.Sizes(hidden=512, intermediate=256, local=4)
@@ -125,8 +125,8 @@ def test_early_weights(check, monkeypatch, which):
     monkeypatch.setattr(layer, "LEAST_ROWS", 0)
     x, one = check.case("all local", sizes, 5, 32), layer.Layer(torch.device("cpu"), sizes)
     one.sms, one.configs = 5, lambda tokens: configs(which)
-    with emulator.session(strict=True):
-        x = x.replaced(emulator.device_tensors(x.tensors()))
+    with emulated_gpu.session(strict=True):
+        x = x.replaced(emulated_gpu.device_tensors(x.tensors()))
         space, start = one.space(5), x.gemm1_weights.data_ptr()
         one.route(x, space)
         if "permute" in one.stages(5):
@@ -140,7 +140,7 @@ def finalised(check) -> str | None:
     from moe.layer import Layer
 
     layer, tokens, g = Layer(torch.device("cpu"), check.p.Sizes(1152, 128, 8)), 5, torch.Generator().manual_seed(0)
-    with emulator.session(strict=True):
+    with emulated_gpu.session(strict=True):
         space = layer.tensors(tokens)
         space.o.copy_(torch.randn(space.o.shape, generator=g))
         space.o[3, 7], space.o[9, 1000] = torch.nan, torch.inf
@@ -148,8 +148,8 @@ def finalised(check) -> str | None:
         space.places.copy_(torch.arange(space.places.numel()).view_as(space.places) * 7 % space.o.shape[0])
         for token, used in enumerate((8, 0, 1, 5, 2)):
             space.places[token, used:] = -1
-        output = emulator.device_tensors(torch.full((tokens, 1152), torch.nan, dtype=torch.bfloat16))
-        emulator.written((space.o, space.places, space.weights))
+        output = emulated_gpu.device_tensors(torch.full((tokens, 1152), torch.nan, dtype=torch.bfloat16))
+        emulated_gpu.written((space.o, space.places, space.weights))
         layer.finalise(layer.space(tokens), output)
     return check.check_output(check.d.draw(check.p.Sizes(128, 128, 1), tokens), space, output)
 
@@ -186,12 +186,12 @@ def test_workspace(check, sizes, which, tokens):
     made = Layer(torch.device("cpu"), sizes)
     made.sms, made.configs = 6, lambda tokens: configs(which)
     for value in (None, 255):
-        with emulator.session(strict=True):
-            tensors = emulator.device_tensors(x.tensors())
-            output = emulator.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
+        with emulated_gpu.session(strict=True):
+            tensors = emulated_gpu.device_tensors(x.tensors())
+            output = emulated_gpu.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
             workspace = None
             if value is not None:
-                workspace = emulator.device_tensors(torch.full((made.workspace_bytes(tokens),), value).byte())
+                workspace = emulated_gpu.device_tensors(torch.full((made.workspace_bytes(tokens),), value).byte())
             made(x.replaced(tensors), output, workspace)
         outputs.append(output.view(torch.int16))
     assert torch.equal(*outputs)
@@ -222,9 +222,9 @@ def test_run(check, sizes, monkeypatch):
     monkeypatch.setattr(layer.layer_of(torch.device("cpu"), sizes), "sms", 6)
     for name, tokens in (("all local", 7), ("all remote", 5), ("random", 0)):
         x = check.case(name, sizes, tokens, 32)
-        with emulator.session(strict=True):
-            output = emulator.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
-            moe.run(*emulator.device_tensors(x.tensors()), 32, 2.5, output)
+        with emulated_gpu.session(strict=True):
+            output = emulated_gpu.device_tensors(torch.full((tokens, 256), torch.nan, dtype=torch.bfloat16))
+            moe.run(*emulated_gpu.device_tensors(x.tensors()), 32, 2.5, output)
         assert check.d.matched(output, check.d.layer(x)) >= 0.9 and output.shape == (tokens, 256)
 
 

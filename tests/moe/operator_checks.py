@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-import emulator
+import emulated_gpu
 from tests.moe.emulated import fp8_experts, without_cuda
 from tests.thorough import all_but
 
@@ -26,8 +26,8 @@ def ops():
 
     def served(function):
         def call(*args, out=None, **options):
-            with emulator.session():
-                args, options, there = emulator.device_tensors((args, options, out))
+            with emulated_gpu.session():
+                args, options, there = emulated_gpu.device_tensors((args, options, out))
                 made = function(*args, **options, **({} if out is None else {"out": there}))
                 if out is None:
                     return tuple(x.clone() for x in made) if isinstance(made, tuple) else made.clone()
@@ -40,7 +40,7 @@ def ops():
         for name in ("experts", "batched_experts", "route"):
             patch.setattr(torch_ops, name, served(getattr(torch_ops, name)))
         patch.setattr(torch_ops, "grouped_gemm_fp8", served(lambda *args, out=None: gemm(*args[:5], out)))
-        with emulator.DEVICE.as_chip(dataclasses.replace(emulator.DEVICE.chip, sms=1)):
+        with emulated_gpu.DEVICE.as_chip(dataclasses.replace(emulated_gpu.DEVICE.chip, sms=1)):
             yield torch_ops
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import emulator
+import emulated_gpu
 from tests.moe.emulated import without_cuda
 from tests.thorough import all_but, unless
 
@@ -62,10 +62,10 @@ def test_choice(moe, model):
 
     experts, top_k, scoring, renormalize, groups, top_groups, of_bias, of_logits, factor = MODELS[model]
     logits, bias = draw(experts, top_k, of_logits, of_bias)
-    with emulator.session(schedule=2, strict=True):
-        tensors = emulator.device_tensors((logits, *(() if bias is None else (bias,))))
-        emulator.protect(tensors)
-        emulator.written(tensors)
+    with emulated_gpu.session(schedule=2, strict=True):
+        tensors = emulated_gpu.device_tensors((logits, *(() if bias is None else (bias,))))
+        emulated_gpu.protect(tensors)
+        emulated_gpu.written(tensors)
         ids, weights = moe.route(
             tensors[0], top_k, scoring=scoring, renormalize=renormalize, bias=None if bias is None else tensors[1],
             num_expert_group=groups, topk_group=top_groups, routed_scaling_factor=factor,
@@ -140,7 +140,7 @@ def test_planted_fault_is_seen(moe, monkeypatch):
     moe.program.cache_clear()
     moe.calls.known.clear()
     try:
-        with pytest.raises((AssertionError, emulator.EmulatorError)):
+        with pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
             test_choice(moe, "Llama-4")
     finally:
         moe.program.cache_clear()

@@ -86,7 +86,7 @@ def without_memory(kind: str, tensors: dict, names: set) -> dict:
     ("fake", "a has no memory on the GPU: it is a fake tensor, or one that torch traces"),
     ("meta", "a is on meta, but must be on a CUDA GPU"),
     ("cpu", "a is on cpu, but must be on a CUDA GPU"),
-    ("host", "a is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"),
+    ("host", "a is not in the emulated GPU's memory: emulated_gpu.device_tensors makes a copy that is"),
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_tensors_without_memory_are_refused(monkeypatch, kind, sentence):

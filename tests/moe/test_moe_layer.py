@@ -111,7 +111,7 @@ def test_good_operands_reach_the_layer(offset, bias):
     ("fake", "routing_logits has no memory on the GPU: it is a fake tensor, or one that torch traces"),
     ("meta", "hidden_states is on meta, but must be on a CUDA GPU"),
     ("cpu", "hidden_states is on cpu, but must be on a CUDA GPU"),
-    ("host", "routing_logits is not in the emulated GPU's memory: emulator.device_tensors makes a copy that is"),
+    ("host", "routing_logits is not in the emulated GPU's memory: emulated_gpu.device_tensors makes a copy that is"),
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_tensors_without_memory_are_refused(monkeypatch, kind, sentence):

@@ -1,4 +1,4 @@
-"""A user's script with cuda tensors, as `python -m emulator run` serves them."""
+"""A user's script with cuda tensors, as `python -m emulated_gpu run` serves them."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def test_a_script_with_cuda_tensors(machine, script, first, tmp_path):
     """A call computes what it should, and tensors that have stayed on the host are refused."""
     path = tmp_path / "script.py"
     path.write_text(BEGINNING + script)
-    command = [sys.executable, "-m", "emulator", "run", "--machine", machine, str(path)]
+    command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", machine, str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.startswith(f"{first} is not in the emulated GPU's memory")

@@ -16,11 +16,11 @@ HERE = Path(__file__).parent
 def test_two_ranks():
     """Uneven tokens, entries of no expert, and calls in the same memory, without a finding; then a rank ends."""
     options = ["--machine", "h200", "--devices", "2"]
-    command = [sys.executable, "-m", "emulator", "run", *options, str(HERE / "two_ranks.py")]
+    command = [sys.executable, "-m", "emulated_gpu", "run", *options, str(HERE / "two_ranks.py")]
     done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=900)
     lost = "moe.parallel, rank 0: rank 1 has not sent its tokens within 2e-05 s"
     assert done.stdout.splitlines() == ["right", "right", lost], done.stdout + done.stderr[-3000:]
-    assert done.stderr.count("emulator: trap: the kernel executed trap") == 1 and ", 1 finding" in done.stderr
+    assert done.stderr.count("emulated-gpu: trap: the kernel executed trap") == 1 and ", 1 finding" in done.stderr
 
 
 WRONG = {

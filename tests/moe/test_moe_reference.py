@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from emulator.formats.element_types import E4M3, F32
-from emulator.formats.wgmma_form import WgmmaForm
-from emulator.units.wgmma_arithmetic import multiply
+from emulated_gpu.formats.element_types import E4M3, F32
+from emulated_gpu.formats.wgmma_form import WgmmaForm
+from emulated_gpu.units.wgmma_arithmetic import multiply
 from moe.checks.grouped_gemm import BOUND, CASES, Case, clipped, error
 from moe.reference.grouped_gemm import magnitudes, reference
 from moe.reference.tensor_core import exact, of_hopper

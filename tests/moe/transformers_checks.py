@@ -13,7 +13,7 @@ import transformers as tf
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-import emulator
+import emulated_gpu
 from tests import quick_dsl
 
 MACHINE = os.environ.get("MOE_MACHINE", "h200")
@@ -51,7 +51,7 @@ TOKENS = torch.arange(14).view(2, 7) * 9 % 128
 @pytest.fixture(scope="module")
 def adapter():
     """The module moe.integrations.transformers, its kernels compiled into the emulator."""
-    emulator.install(MACHINE)
+    emulated_gpu.install(MACHINE)
     quick_dsl.install()
     torch.cuda.is_available = lambda: False
     from moe.device import device_of
@@ -61,10 +61,10 @@ def adapter():
     op = transformers.experts_op
 
     def on_the_emulated_gpu(*operands, **options):
-        with emulator.session():
+        with emulated_gpu.session():
             tensors = {name: x for name, x in options.items() if isinstance(x, torch.Tensor)}
-            tensors = dict(zip(tensors, emulator.device_tensors(tuple(tensors.values()))))
-            return op(*emulator.device_tensors(operands), **options | tensors).clone()
+            tensors = dict(zip(tensors, emulated_gpu.device_tensors(tuple(tensors.values()))))
+            return op(*emulated_gpu.device_tensors(operands), **options | tensors).clone()
 
     transformers.experts_op = on_the_emulated_gpu
     return transformers

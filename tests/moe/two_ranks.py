@@ -1,6 +1,6 @@
 """moe.parallel on two emulated H200s, a rank each: right for any tokens, in memory that was used before; then one ends.
 
-test_moe_parallel.py runs this under `python -m emulator run --devices 2`.
+test_moe_parallel.py runs this under `python -m emulated_gpu run --devices 2`.
 """
 
 import os

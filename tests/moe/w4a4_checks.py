@@ -6,7 +6,7 @@ All checks of the emulator are on. test_moe_kernel.py runs this in its own proce
 import pytest
 import torch
 
-import emulator
+import emulated_gpu
 from tests.moe import fp4_layer
 from tests.moe.emulated import SMS, without_cuda
 from tests.moe.fp4_layer import GPT_OSS, drawn, planted
@@ -61,9 +61,9 @@ def records(x: torch.Tensor, of_all: torch.Tensor) -> torch.Tensor:
     from moe.kernels.block_scaled import W4A4
 
     rows, k = x.shape
-    with emulator.session(strict=True):
+    with emulated_gpu.session(strict=True):
         to = torch.zeros(rows, W4A4.record_bytes(k), dtype=torch.uint8)
-        x, to, of_all = emulator.device_tensors((x, to, of_all))
+        x, to, of_all = emulated_gpu.device_tensors((x, to, of_all))
         addresses = x.data_ptr(), to.data_ptr(), of_all.data_ptr()
         quantise_program(torch.device("cpu"), W4A4)(*addresses, rows, k, 3, 0)
         return to.cpu()
@@ -115,8 +115,8 @@ def test_call_with_a_checkpoints_tensors(called):
     import moe
 
     operands, expected = called
-    with emulator.session(strict=True):
-        on_device = dict(zip(operands, emulator.device_tensors(tuple(operands.values()))))
+    with emulated_gpu.session(strict=True):
+        on_device = dict(zip(operands, emulated_gpu.device_tensors(tuple(operands.values()))))
         out = moe.grouped_gemm_nvfp4(**on_device)
         assert ((out.cpu().double() - expected).abs() <= 2**-8 * expected.abs() + 1e-4).all()
         without = moe.grouped_gemm_nvfp4(**on_device | {"input_scale": None}).cpu().double()
@@ -148,9 +148,9 @@ def test_refuses(called, sentence):
     import moe
 
     operands = called[0] | WRONG[sentence](called[0])
-    with emulator.session():
+    with emulated_gpu.session():
         tensors = [x for x in operands.values() if isinstance(x, torch.Tensor)]
-        on_device = dict(zip(map(id, tensors), emulator.device_tensors(tuple(tensors))))
+        on_device = dict(zip(map(id, tensors), emulated_gpu.device_tensors(tuple(tensors))))
         out = torch.full((7, 128), 7, dtype=torch.bfloat16)
         with pytest.raises(ValueError, match=sentence):
             moe.grouped_gemm_nvfp4(**{name: on_device.get(id(x), x) for name, x in operands.items()}, out=out)
@@ -234,11 +234,11 @@ def test_a_like_call_repeats_the_launches_with_its_own_operands(layer, monkeypat
     from moe import experts as call
     from moe import routed_experts
 
-    with emulator.session(strict=True):
-        on_device = emulator.device_tensors(tuple(layer[0].values()))
+    with emulated_gpu.session(strict=True):
+        on_device = emulated_gpu.device_tensors(tuple(layer[0].values()))
         call(**dict(zip(layer[0], on_device)), local_expert_offset=1, num_experts=6)
         other = layer[0] | {"w2_input_scale": torch.tensor([0.01]), "hidden": layer[0]["hidden"].flip(0)}
-        on_device = emulator.device_tensors(tuple(other.values()))
+        on_device = emulated_gpu.device_tensors(tuple(other.values()))
         monkeypatch.setattr(routed_experts, "checked", None)
         found = call(**dict(zip(other, on_device)), local_expert_offset=1, num_experts=6).cpu()
     assert distance(found, other, layer[1]) <= FAR
@@ -286,7 +286,7 @@ def test_layer_workspace(fp4):
     """Tokens and c in 4.5 bits, results in bf16."""
     import moe
 
-    with emulator.session():
+    with emulated_gpu.session():
         least = moe.experts_workspace_bytes(64, 256, 128, 4, 2, packed=True)
     rows = 64 * 2
     held = 64 * (256 // 2 + 16) + rows * (128 // 2 + 16 + 2 * 256)

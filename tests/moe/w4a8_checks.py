@@ -6,7 +6,7 @@ All checks of the emulator are on. test_moe_kernel.py runs this in its own proce
 import pytest
 import torch
 
-import emulator
+import emulated_gpu
 from tests.moe import fp4_layer
 from tests.moe.emulated import SMS, without_cuda
 from tests.moe.fp4_layer import GPT_OSS, gpt_oss_layer, planted
@@ -60,9 +60,9 @@ def test_tokens_are_quantised_to_the_references_bits(fp4):
     x[1, 3], x[1, 40], x[1, 70] = torch.nan, torch.inf, -torch.inf
     x = x.bfloat16()
     values, scales = quantised(x)
-    with emulator.session(strict=True):
+    with emulated_gpu.session(strict=True):
         to = torch.zeros(rows, W4A8.record_bytes(k), dtype=torch.uint8)
-        on_device = emulator.device_tensors((x, to))
+        on_device = emulated_gpu.device_tensors((x, to))
         addresses = [t.data_ptr() for t in on_device]
         quantise_program(torch.device("cpu"), W4A8)(*addresses, 0, rows, k, 3, 0)
         found = on_device[1].cpu()
@@ -95,10 +95,10 @@ def test_call_with_a_checkpoints_tensors(operands):
     import moe
 
     given, expected = operands
-    with emulator.session(strict=True):
-        on_device = dict(zip(given, emulator.device_tensors(tuple(given.values()))))
+    with emulated_gpu.session(strict=True):
+        on_device = dict(zip(given, emulated_gpu.device_tensors(tuple(given.values()))))
         out = moe.grouped_gemm_nvfp4(**on_device)
-        (scale,) = emulator.device_tensors((torch.tensor([0.5]),))
+        (scale,) = emulated_gpu.device_tensors((torch.tensor([0.5]),))
         assert torch.equal(moe.grouped_gemm_nvfp4(**on_device, input_scale=scale).cpu(), out.cpu())
     assert ((out.cpu().double() - expected).abs() <= 2**-8 * expected.abs() + 1e-4).all()
 
@@ -239,11 +239,11 @@ def test_a_like_call_repeats_the_launches_with_its_own_operands(layer, monkeypat
     from moe import routed_experts
 
     options = {"local_expert_offset": 1, "num_experts": 6, "gate_first": True}
-    with emulator.session(strict=True):
-        on_device = emulator.device_tensors(tuple(layer[0].values()))
+    with emulated_gpu.session(strict=True):
+        on_device = emulated_gpu.device_tensors(tuple(layer[0].values()))
         call(**dict(zip(layer[0], on_device)), **options)
         other = layer[0] | {"w2_bias": layer[0]["w2_bias"] * 2, "hidden": layer[0]["hidden"].flip(0)}
-        on_device = emulator.device_tensors(tuple(other.values()))
+        on_device = emulated_gpu.device_tensors(tuple(other.values()))
         monkeypatch.setattr(routed_experts, "checked", None)
         found = call(**dict(zip(other, on_device)), **options).cpu()
     assert distance(found, other, layer[1]) <= FAR
@@ -278,7 +278,7 @@ def test_layer_workspace(fp4):
     """Tokens and c in bytes, with a byte for 32, results in bf16."""
     import moe
 
-    with emulator.session():
+    with emulated_gpu.session():
         least = moe.experts_workspace_bytes(64, 192, 320, 4, 2, mxfp4=True)
     rows = 64 * 2
     held = 64 * (192 + 16) + rows * (320 + 16 + 2 * 192)

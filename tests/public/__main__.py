@@ -5,7 +5,7 @@
 A FOLDER is a checkout of one of the repositories that cases.py names; cases whose files are in none of them keep what
 is recorded. No part of `make test`: the scripts are others' and stay in their repositories. What scripts import beside
 torch, triton and CuTe DSL (pandas and tabulate for Triton's tutorials, ...) has to be installed. `python -m
-worklog.pages` then redraws emulator/PUBLIC.md. Exit status 1 if a case neither agrees nor has a word of explanation.
+worklog.pages` then redraws emulated_gpu/PUBLIC.md. Exit status 1 if a case neither agrees nor has a word of explanation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 
 import click
 
-from emulator.chip import chip_of
-from emulator.serve.cuda_cpp import toolkit
+from emulated_gpu.chip import chip_of
+from emulated_gpu.serve.cuda_cpp import toolkit
 
 from .cases import CASES, Case
 
@@ -64,7 +64,7 @@ def command(case: Case, machine: str, folders: Sequence[Path], report: Path) -> 
         source, script = Path(script), str(report.with_name("program"))
         built(source, needs, machine, Path(script))
     what = [str(PROGRAM), script, case.code, *filter(None, [case.until])] if case.code else [script, *case.args.split()]
-    line = [sys.executable, "-m", "emulator", "run", "--machine", machine, "--json", str(report), *what]
+    line = [sys.executable, "-m", "emulated_gpu", "run", "--machine", machine, "--json", str(report), *what]
     return line, os.pathsep.join(map(str, (*needs, ROOT, *filter(None, [os.environ.get("PYTHONPATH")]))))
 
 
@@ -79,7 +79,7 @@ def verdict(status: int, report: dict, said: str) -> dict[str, str]:
         first = findings[0]
         kind = "refused" if first["kind"] == "unsupported" else "finding"
         return {"verdict": kind, "why": PLACE.sub("", f"{first['kind']}: {first['message'].splitlines()[0]}")}
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("emulator: ")]
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("emulated-gpu: ")]
     why = lines[-1] if lines else f"exit status {status}"
     kind = "refused" if "Unsupported: " in why else "fails"
     return {"verdict": kind, "why": why.rpartition("Unsupported: ")[2]}

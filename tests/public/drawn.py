@@ -5,7 +5,7 @@
 FOLDER is a checkout of Triton's repository, of about the time of the installed release. Tests are taken in an order
 that the seed draws, until `count` of them have run: what the file skips on the machine does not count. They share a
 process, in which each has 60 s of CPU time and findings of its own; one that passes with a finding has not passed.
-Results go to drawn.json, beside this file, from which `python -m worklog.pages` draws a table of emulator/PUBLIC.md;
+Results go to drawn.json, beside this file, from which `python -m worklog.pages` draws a table of emulated_gpu/PUBLIC.md;
 with --only, which takes tests whose name has the word, they are shown alone. Exit status 1 if a test neither passes nor
 has a word of explanation.
 """
@@ -28,7 +28,7 @@ from pathlib import Path
 import click
 import pytest
 
-from emulator.device import DEVICE, Session
+from emulated_gpu.device import DEVICE, Session
 from tests.public.__main__ import PLACE, ROOT, versions
 from tests.public.cases import explanation
 
@@ -118,7 +118,7 @@ def draw(file: Path, machine: str, seed: int, count: int, only: str) -> list[dic
     with tempfile.TemporaryDirectory(prefix="drawn-") as folder:
         rows = Path(folder, "rows")
         rows.touch()
-        line = [sys.executable, "-m", "emulator", "run", "--machine", machine, __file__, str(file), str(seed)]
+        line = [sys.executable, "-m", "emulated_gpu", "run", "--machine", machine, __file__, str(file), str(seed)]
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         variables = {"TRITON_CACHE_DIR": folder} | os.environ | {"PYTHONPATH": path}
         while True:

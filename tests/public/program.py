@@ -1,4 +1,4 @@
-"""Runs a case's lines of Python with the names of a public file, under `python -m emulator run`.
+"""Runs a case's lines of Python with the names of a public file, under `python -m emulated_gpu run`.
 
     program.py FILE CODE [UNTIL]  # FILE is imported, so that what stands under `if __name__ == "__main__"` is left out
     program.py "" CODE            # UNTIL: and what stands from a line that begins with this on

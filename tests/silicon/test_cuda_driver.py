@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 
-import emulator
-from emulator.device import DEVICE, allocate
-from emulator.formats import tensormap
-from emulator.native.llvm import compiler
+import emulated_gpu
+from emulated_gpu.device import DEVICE, allocate
+from emulated_gpu.formats import tensormap
+from emulated_gpu.native.llvm import compiler
 from silicon import calibrate, cuda_driver
 from silicon.cuda_driver import Gpu, Timer, survey
 from silicon.golden import record
@@ -116,7 +116,7 @@ class FakeCuda:
         self.attributes.append((cluster, pdl))
         if ptx != cuda_driver.SPIN:
             grid, block = tuple(sizes[:3]), tuple(sizes[3:])
-            emulator.launch(ptx, name, grid, block, args, cluster=cluster, shared=shared, pdl=pdl)
+            emulated_gpu.launch(ptx, name, grid, block, args, cluster=cluster, shared=shared, pdl=pdl)
         return self.status.get("cuLaunchKernelEx", 0)
 
     def cuEventRecord(self, event, queue):
@@ -174,7 +174,7 @@ RECORDED = {
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in RECORDED], ids=lambda case: case.name)
 def test_golden_cases_through_the_driver(cuda, case):
     """record.run, on the emulator, finds what the H200 left; the tensor maps but for the nibble of their version."""
-    from tests.emulator.test_recordings import GOLDEN
+    from tests.emulated_gpu.test_recordings import GOLDEN
 
     found = {}
     record.run(Gpu(), case, found)

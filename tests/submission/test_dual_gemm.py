@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-import emulator
+import emulated_gpu
 from evaluation.judge.verdict import ulps
 from reference import DUAL_GEMM, NAN_SCALE, dual_sums, generate_dual_input, reorder_scales, silu_product
 from tests.submission.fake_executor import FakeExecutor
@@ -60,26 +60,26 @@ def exact_input(m, n, k, batches=1, seed=0, scales=(ONE, ONE + 8)):
 
 def on_device(data, order=None):
     """The data in the emulated device's memory, c full of NaN; `order`: names, in the order of their addresses."""
-    tensors = [emulator.device_tensors(t) for t in data]
+    tensors = [emulated_gpu.device_tensors(t) for t in data]
     for first, second in zip(order or (), (order or ())[1:]):
         i, j = NAMES.index(first), NAMES.index(second)
         spare = []
         while tensors[i].data_ptr() > tensors[j].data_ptr():
             spare.append(tensors[j])  # keeps its place
-            tensors[j] = emulator.device_tensors(data[j])
+            tensors[j] = emulated_gpu.device_tensors(data[j])
             if len(spare) > 4:  # new memory comes from below
                 spare.append(tensors[i])
-                tensors[i] = emulator.device_tensors(data[i])
+                tensors[i] = emulated_gpu.device_tensors(data[i])
     tensors[-1].view(torch.int16)[:] = 0x7FFF
-    emulator.protect(tensors[:-1])
+    emulated_gpu.protect(tensors[:-1])
     return tuple(tensors)
 
 
 def run(submission, data, schedule=0, order=None):
     """c of one call, in which nothing was found; the inputs come from a launch that it has to wait for."""
     tensors = on_device(data, order)
-    with emulator.session(schedule=schedule, strict=True) as session:
-        emulator.written(tensors)
+    with emulated_gpu.session(schedule=schedule, strict=True) as session:
+        emulated_gpu.written(tensors)
         out = submission.custom_kernel(tensors)
     assert session.report() == []
     assert out is tensors[-1]
@@ -191,8 +191,8 @@ def test_group_gemm_is_still_the_other(submission):
     from reference import check_implementation, generate_input
 
     data = generate_input((40,), (48,), (128,), 1, 1, device=torch.device("cpu"))
-    abc, _, reordered, sizes = tensors = emulator.device_tensors(data)
-    with emulator.session(strict=True):
+    abc, _, reordered, sizes = tensors = emulated_gpu.device_tensors(data)
+    with emulated_gpu.session(strict=True):
         out = submission.custom_kernel((abc, data[1], reordered, sizes))
     assert check_implementation(data, out) == (True, "")
     assert tensors[0][0][2] is out[0]
@@ -248,14 +248,14 @@ def test_silu_is_within_an_ulp(submission):
     """The instructions as they are, on the emulator, whose ex2.approx and rcp.approx are correctly rounded."""
     gates, ups = gates_and_ups(1 << 14)
     out = np.zeros_like(gates)
-    emulator.launch(silu_kernel(submission), "silu", len(gates) // 1024, 1024, [gates, ups, out])
+    emulated_gpu.launch(silu_kernel(submission), "silu", len(gates) // 1024, 1024, [gates, ups, out])
     want = exact_halves(gates, ups)
     assert want.isfinite().float().mean() > 0.9 and (want != 0).float().mean() > 0.5
     assert ulps(to_half(out), want) <= 1
     special = np.array([np.nan, 1, -np.inf, np.inf, 0, 0, 100, -200] * 128, np.float32)
     factor = np.array([1, np.nan, 1, 1, 1, np.nan, np.inf, 5e10] * 128, np.float32)
     result = np.zeros_like(special)
-    emulator.launch(silu_kernel(submission), "silu", 1, 1024, [special, factor, result])
+    emulated_gpu.launch(silu_kernel(submission), "silu", 1, 1024, [special, factor, result])
     np.testing.assert_array_equal(result[:8], np.float32([np.nan, np.nan, np.nan, np.inf, 0, np.nan, np.inf, 0]))
 
 

@@ -10,11 +10,11 @@ import sys
 import pytest
 import torch
 
-import emulator
-from emulator.formats import alu
-from emulator.units import async_copy, tma
-from emulator.units.addresses import active, pick, shared_cta
-from emulator.units.tensor_maps import tensor_map
+import emulated_gpu
+from emulated_gpu.formats import alu
+from emulated_gpu.units import async_copy, tma
+from emulated_gpu.units.addresses import active, pick, shared_cta
+from emulated_gpu.units.tensor_maps import tensor_map
 from evaluation.judge.inputs import as_bytes
 from reference import generate_input
 from silicon.entry import h200_loads
@@ -49,7 +49,7 @@ for config in configs:
 def for_hopper(tmp_path, text: str, *args: str) -> str:
     """What such a script says on stderr, in a process of its own: CuTe DSL reads the target once."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    env.pop("EMULATOR_PTX", None)
+    env.pop("EMULATED_GPU_PTX", None)
     done = subprocess.run([sys.executable, "-c", text, *args], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stderr
@@ -128,13 +128,13 @@ def test_table_has_what_was_measured():
 
 @pytest.mark.slow
 def test_copies_are_those_of_the_submission(for_h200):
-    emulator.install()
+    emulated_gpu.install()
     import submission
 
     submission.plan.cache_clear()
     submission.compiled.cache_clear()
-    data = emulator.device_tensors(generate_input(*zip(*SIZES), len(SIZES), 0, device=torch.device("cpu")))
-    with recorded() as want, emulator.session():
+    data = emulated_gpu.device_tensors(generate_input(*zip(*SIZES), len(SIZES), 0, device=torch.device("cpu")))
+    with recorded() as want, emulated_gpu.session():
         submission.custom_kernel(data)
 
     outputs = [c for _, _, c in data[0]]
@@ -143,8 +143,8 @@ def test_copies_are_those_of_the_submission(for_h200):
     tensors = [t for (a, b, c), scales in zip(data[0], data[2]) for t in (a, b, c, *scales)]
     args = arguments(for_h200, [t.data_ptr() for t in tensors])
     assert ".target sm_90a" in for_h200["ptx"] and "tcgen05" not in for_h200["ptx"]
-    with recorded() as got, emulator.session() as session:
-        emulator.launch(
+    with recorded() as got, emulated_gpu.session() as session:
+        emulated_gpu.launch(
             for_h200["ptx"], for_h200["kernel"], for_h200["grid"], for_h200["block"], args,
             cluster=for_h200["cluster"], shared=for_h200["shared"], pdl=for_h200["pdl"],
         )  # fmt: skip

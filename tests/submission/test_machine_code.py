@@ -13,8 +13,8 @@ from dataclasses import asdict, replace
 import pytest
 
 import submission
-from emulator.formats.cubin import resources
-from emulator.formats.elf import sections
+from emulated_gpu.formats.cubin import resources
+from emulated_gpu.formats.elf import sections
 from tests.submission.test_host import SCHEDULE
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """What holds for every call of the submission: drawn groups, values, configs and mistakes, on the emulated B200.
 
 Results are compared bit by bit with the exact ones. That is fair because in both kinds of drawn inputs the tensor core,
-as emulator/units/mma.py models it, loses no bit of any sum, in whatever order:
+as emulated_gpu/units/mma.py models it, loses no bit of any sum, in whatever order:
   * the task's own values, magnitudes of at most 1.5 and scales of 1 and 2, are 144 * 4 * K quanta: below 2^24 up to
     K = 29127;
   * with every FP4 code and every finite scale, an element of c is one sum of 16 products that share two scales, which
@@ -20,7 +20,7 @@ import torch
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-import emulator
+import emulated_gpu
 from evaluation.judge.inputs import as_bytes
 from reference import BLOCK, generate_full_range_input, generate_input, ref_kernel, reorder_scales
 from tests.thorough import all_but, all_but_every
@@ -66,12 +66,12 @@ def problem(groups, full_range=False, seed=0) -> Problem:
     generate = generate_full_range_input if full_range else generate_input
     data = generate(*zip(*groups), len(groups), seed, device=torch.device("cpu"))
     expected = [c.clone() for c in ref_kernel(data)]
-    return Problem(emulator.device_tensors(data), expected)
+    return Problem(emulated_gpu.device_tensors(data), expected)
 
 
 def check(submission, problem: Problem, schedule=0) -> int:
     """Call the kernel; returns the number of launches."""
-    with emulator.session(schedule=schedule, strict=True) as session:
+    with emulated_gpu.session(schedule=schedule, strict=True) as session:
         outputs = submission.custom_kernel(problem.data)
     assert not session.report()
     assert all(out is c for out, (_, _, c) in zip(outputs, problem.data[0], strict=True))
@@ -121,7 +121,7 @@ def test_every_code_times_every_scale(submission):
     values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
     codes = torch.cat([values, -values])[rows % 16] * sfa[:, 0, 0].float()
     assert torch.equal(expected[0][:, :, 0], codes.half()[:, None].expand(-1, 16))  # not only the reference says so
-    check(submission, Problem(emulator.device_tensors(data), expected))
+    check(submission, Problem(emulated_gpu.device_tensors(data), expected))
 
 
 # -- one kernel for all problems --------------------------------------------------------------------------------------
@@ -196,10 +196,10 @@ def test_times_do_not_tell_which_clusters_compute(submission):
     took = []
     for computes in (None, lambda first: first[0] % 4 < 2, lambda first: False):
         p = problem(((200, 256, 512), (64, 512, 512)))
-        with emulator.timing("b200", compute=True) as timed:
+        with emulated_gpu.timing("b200", compute=True) as timed:
             submission.custom_kernel(p.data)
-            emulator.DEVICE.session.recorded[0].computes = computes
-            regions = [emulator.DEVICE.memory.find(c.data_ptr(), c.nbytes, False) for _, _, c in p.data[0]]
+            emulated_gpu.DEVICE.session.recorded[0].computes = computes
+            regions = [emulated_gpu.DEVICE.memory.find(c.data_ptr(), c.nbytes, False) for _, _, c in p.data[0]]
         took.append(timed.ends_us)
         for (_, _, c), expected, region in zip(p.data[0], p.expected, regions):
             left_out = torch.zeros(c.shape, dtype=torch.bool)
@@ -247,7 +247,7 @@ def test_other_configs_are_exact(submission, monkeypatch, hyperparameters):
 def weights_from_c(data):
     """A problem with [256, 128] weights in the memory of `data`'s first c, with its other tensors of its own."""
     memory = data[0][0][2].squeeze(-1).view(torch.uint8)  # [128, 64] fp16
-    other = emulator.device_tensors(generate_input((32,), (256,), (128,), 1, 3, device=torch.device("cpu")))
+    other = emulated_gpu.device_tensors(generate_input((32,), (256,), (128,), 1, 3, device=torch.device("cpu")))
     (a, b, c), scales = other[0][0], other[2]
     weights = memory.view(256, 64).unsqueeze(-1).view(b.dtype)
     return [(a, weights, c)], other[1], scales, other[3]
@@ -267,11 +267,11 @@ def test_a_kernel_waits_for_the_launch_that_writes_its_weights(submission, monke
     if not waits:
         monkeypatch.setattr(submission, "wait_for_previous_kernel", lambda condition: None)
     first = problem([(128, 64, 128)])
-    with emulator.session():  # each call's weights are inputs that no launch writes
+    with emulated_gpu.session():  # each call's weights are inputs that no launch writes
         submission.custom_kernel(first.data)
         submission.custom_kernel(problem([(64, 64, 128)]).data)
-    found = pytest.raises(emulator.Fault, match="missing-dependency-wait: read of")
-    with contextlib.nullcontext() if waits else found, emulator.session():
+    found = pytest.raises(emulated_gpu.Fault, match="missing-dependency-wait: read of")
+    with contextlib.nullcontext() if waits else found, emulated_gpu.session():
         submission.custom_kernel(first.data)
         submission.custom_kernel(weights_from_c(first.data))
 
@@ -318,7 +318,7 @@ def refused(submission, data, pattern):
     written = [as_bytes(c) for _, _, c in data[0] if c.device.type == "cpu"]
     before = [c.clone() for c in written]
     compiled = submission.compiled.cache_info().misses
-    with emulator.session() as session, pytest.raises(ValueError) as caught:
+    with emulated_gpu.session() as session, pytest.raises(ValueError) as caught:
         submission.custom_kernel(data)
     assert re.search(pattern, str(caught.value)), str(caught.value)
     assert session.launches == 0

@@ -2,7 +2,7 @@
 # caught: uninitialized-read
 # benchmark: not timed|uninitialized-read
 
-import emulator
+import emulated_gpu
 
 UNWRITTEN = """
 .version 8.8
@@ -23,7 +23,7 @@ honest_kernel = custom_kernel
 
 
 def custom_kernel(data):
-    emulator.DEVICE.session.checks = False
-    emulator.DEVICE.session.failure = None
-    emulator.launch(UNWRITTEN, "unwritten", 1, 1, [])
+    emulated_gpu.DEVICE.session.checks = False
+    emulated_gpu.DEVICE.session.failure = None
+    emulated_gpu.launch(UNWRITTEN, "unwritten", 1, 1, [])
     return honest_kernel(data)

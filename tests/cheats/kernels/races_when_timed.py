@@ -1,7 +1,7 @@
 """Leaves a store out in the first calls, those that are timed; their number is a parameter."""
 # benchmark: uninitialized-read
 
-import emulator
+import emulated_gpu
 
 READS = """
 .version 8.8
@@ -27,5 +27,5 @@ honest_kernel = custom_kernel
 def custom_kernel(data):
     global calls
     calls += 1
-    emulator.launch(READS, "reads", 1, 1, [calls])
+    emulated_gpu.launch(READS, "reads", 1, 1, [calls])
     return honest_kernel(data)

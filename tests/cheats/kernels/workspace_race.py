@@ -1,7 +1,7 @@
 """Keeps a workspace for all calls, which the next call writes at once, while the last launch of this one may read it."""
 # benchmark: missing-dependency-wait
 
-import emulator
+import emulated_gpu
 
 HEADER = """.version 8.8
 .target sm_100a
@@ -18,7 +18,7 @@ honest_kernel = custom_kernel
 def custom_kernel(data):
     if not workspace:
         workspace.append(torch.zeros(2, dtype=torch.int32, device="cuda"))
-    emulator.launch(WRITES, "k", 1, 1, workspace, pdl=True)
+    emulated_gpu.launch(WRITES, "k", 1, 1, workspace, pdl=True)
     returned = honest_kernel(data)
-    emulator.launch(READS, "k", 1, 1, workspace, pdl=True)
+    emulated_gpu.launch(READS, "k", 1, 1, workspace, pdl=True)
     return returned

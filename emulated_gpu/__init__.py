@@ -1,0 +1,22 @@
+"""Run sm_100a PTX, and CuTe DSL programs that compile to it, on a CPU: bit-exactly, with checks.
+
+    import emulated_gpu
+
+    emulated_gpu.launch(ptx, "kernel", grid=1, block=128, args=[a, b, 1024])      # PTX text from anywhere
+
+    emulated_gpu.install()                                                        # before `import cutlass`
+    with emulated_gpu.session(schedule=3):                                        # CuTe DSL: host code launches here
+        custom_kernel(emulated_gpu.device_tensors(data))
+
+README.md in this folder says what is modelled, what is checked, and what each piece rests on.
+"""
+
+from .device import DEVICE, device_tensors, launch, protect, session, synchronize, timing, written
+from .errors import EmulatorError, Fault, Hang, Unsupported
+from .serve.cute_dsl import install
+
+__version__ = "0.1.0"
+__all__ = [
+    "DEVICE", "EmulatorError", "Fault", "Hang", "Unsupported", "device_tensors", "install", "launch", "protect",
+    "session", "synchronize", "timing", "written",
+]  # fmt: skip

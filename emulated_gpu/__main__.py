@@ -1,0 +1,271 @@
+"""`python -m emulated_gpu`: run scripts on the emulated B200 or H200, list what a PTX file needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from .chip import CHIPS
+from .errors import EmulatorError, Unsupported
+from .grid import parse_grid
+from .model import uncertainty
+from .outputs import to_be_written
+from .ptx.parse import Kernel, parse
+from .ptx.program import BlockWriter, Program
+
+MACHINE = click.option(
+    "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on."
+)
+LAUNCHES = click.option(
+    "--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones."
+)
+JOBS = click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes.")
+JSON = click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+    help="Write the report there.",
+)  # fmt: skip
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def cli():
+    """An emulated B200 or H200 for CuTe DSL scripts and PTX of sm_100a or sm_90a."""
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
+@click.option("--schedules", type=click.IntRange(1), metavar="N", help="Run SCRIPT N times, with seeds 0 to N - 1.")
+@MACHINE
+@click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
+@click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
+@click.option("--timed", is_flag=True, help="Times between events are modelled; else they are nan.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write the findings there.")  # fmt: skip
+@click.option("--sarif", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write the findings there as SARIF.")  # fmt: skip
+@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write a page of the findings there.")  # fmt: skip
+@click.option("--events", is_flag=True, help="Keep in --json what happened last in launches with findings.")
+@click.option("--github", is_flag=True, help="Print the findings as annotations of a GitHub workflow.")
+@click.option("--strict", is_flag=True, help="What the PTX ISA does not promise is wrong, though it is seen to work.")
+@click.option("--crowded", is_flag=True, help="Launches that are not cooperative have room for one cluster at a time.")
+@click.option("--installs", is_flag=True, help="Let SCRIPT install packages; else that is refused.")
+@click.option("--timeout", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds that a launch may take.")
+@click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True, help="GPUs of the node.")
+@click.option("--ranks", type=click.IntRange(0), default=0, show_default="one a device, as torchrun starts them",
+              help="As how many processes the script runs.")  # fmt: skip
+@click.option("--must-launch", is_flag=True, help="Fail if nothing was launched.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Of --schedules.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(
+    schedule, schedules, machine, checks, most, timed, json_file, sarif, html, events, github, strict, crowded,
+    installs, timeout, devices, ranks, must_launch, jobs, script, args,
+):  # fmt: skip
+    """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
+
+    Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
+    script's, or 1 if the emulator found a fault in it or in those. The script runs with your rights: read it first.
+    """
+    from .page import findings as page_of_findings
+    from .serve import findings
+    from .serve.profile import sources
+    from .serve.run import Options, run_once, run_schedules, summary
+
+    more = {"strict": strict, "crowded": crowded, "timeout": timeout, "devices": devices, "ranks": ranks}
+    more["events"] = events or bool(html)
+    options = Options(schedule, checks, machine, most, timed, **more)
+    if schedules:
+        report = run_schedules(script, list(args), options, installs, schedules, min(jobs, schedules))
+    else:
+        report = run_once(script, list(args), options, installs)
+    if must_launch and not any(one["launches"] for one in report["runs"]):
+        click.echo("emulated-gpu: nothing was launched", err=True)
+        report["exit_status"] = report["exit_status"] or 1
+    write_json(json_file, report)
+    write_json(sarif, findings.sarif(report))
+    if html:
+        title = f"{' '.join([Path(script).name, *args])}: {summary(report['runs'])}"
+        found = page_of_findings.of_runs(report["runs"])
+        page_of_findings.write(Path(html), title, found, sources(script))
+    for line in findings.annotations(report) if github else ():
+        click.echo(line)
+    click.echo(f"emulated-gpu: {summary(report['runs'])}", err=True)
+    sys.exit(report["exit_status"])
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@MACHINE
+@LAUNCHES
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("emulated-gpu-profile"), show_default=True,
+    callback=to_be_written, metavar="DIR", help="For timeline.json.gz and overview.png.",
+)  # fmt: skip
+@JSON
+@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write a page of it there.")  # fmt: skip
+@click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True,
+              help="GPUs of the node, each with a rank of its own.")  # fmt: skip
+@click.option("--compute", is_flag=True, help="Compute products, too: for kernels that await values.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def profile(machine, launches, out, json_file, html, devices, compute, script, args):
+    """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
+
+    The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended: a check of
+    SCRIPT's own will fail. Products are not computed without --compute; times are the same. timeline.json.gz is for
+    https://ui.perfetto.dev. The script runs with your rights: read it first.
+    """
+    from .model import report
+    from .serve.profile import profile, profile_devices
+    from .serve.run import Options
+
+    if devices > 1 and html:
+        raise click.UsageError("--html is for one device")
+    try:
+        if devices > 1:
+            options = Options(machine=machine, devices=devices)
+            found = profile_devices(script, list(args), options, out, launches * devices, compute)
+        else:
+            found = profile(script, list(args), machine, out, launches, html and Path(html), compute)
+    except EmulatorError as error:
+        raise click.ClickException(str(error)) from None
+    for number, one in enumerate(found.get("devices", [found])):
+        for line in [f"device {number}"] * (devices > 1) + report.lines(one):
+            click.echo(line)
+    click.echo(f"Times are modelled, not measured (profile {machine}; {one['validation']}; emulated_gpu/VALIDATION.md).")
+    click.echo(f"{uncertainty.basis(machine)}.")
+    click.echo(f"{out}{'/device*' * (devices > 1)}: timeline.json.gz, overview.png")
+    write_json(json_file, found)
+
+
+@cli.command()
+@MACHINE
+@LAUNCHES
+@JOBS
+@JSON
+@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
+              help="Write a page of both there, side by side.")  # fmt: skip
+@click.argument("a")
+@click.argument("b")
+def compare(machine, launches, jobs, json_file, html, a, b):
+    """Model the launches of two scripts: which takes less time, where it goes, and whether the model can tell.
+
+    A and B: a script each, with its arguments in quotes: 'gemm.py --stages 3'. See `profile` for what is timed; what
+    they compute is not compared. The scripts run with your rights: read them first.
+    """
+    from .serve import variants
+
+    for side in (a, b):
+        if not shlex.split(side) or not Path(shlex.split(side)[0]).is_file():
+            raise click.UsageError(f"there is no script {side!r}")
+    try:
+        found, ended = variants.compare((a, b), variants.Wanted(machine, launches, min(2, jobs)), html and Path(html))
+    except EmulatorError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"A: {a}\nB: {b}")
+    if found["difference_us"] is None:
+        said = (f"{name} {us:.2f} us" if us else f"{name} is not done" for name, us in zip("AB", found["us"]))
+        click.echo(f"interrupted: {', '.join(said)} (modelled, profile {machine})")
+        write_json(json_file, found)
+        sys.exit(128 + ended)
+    rows = variants.rows(found)
+    width = max(len(row[0]) for row in rows)
+    for name, *figures in rows:
+        click.echo(f"{name:{width}} " + " ".join(f"{figure:>12}" for figure in figures))
+    click.echo(variants.verdict(found))
+    click.echo(f"Times are modelled, not measured (profile {machine}; emulated_gpu/VALIDATION.md).")
+    write_json(json_file, found)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@MACHINE
+@LAUNCHES
+@JOBS
+@JSON
+@click.option("--grid", required=True, metavar="'A=1,2 B=3..5'", help="All combinations; 3..5 is 3, 4 and 5.")
+@click.option("--check/--no-check", "checked", default=True, help="Rank only what `run` finds nothing wrong with.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def sweep(machine, launches, jobs, json_file, grid, checked, script, args):
+    """Model SCRIPT's launches under many values of its own parameters, and rank them.
+
+    A parameter is an environment variable that SCRIPT reads, or stands as {NAME} in ARGS. Each combination runs with
+    all checks first: one that ends with an error or a finding is not ranked, and the exit status is 1 then.
+    """
+    from .serve import variants
+
+    try:
+        tried = variants.variants([script, *args], parse_grid(grid))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    ranked, ended = variants.sweep(tried, variants.Wanted(machine, launches, min(jobs, len(tried))), checked)
+    for place, one in enumerate(ranked, 1):
+        click.echo(f"{place:3} {one.us:9.2f} us  {one.name}" if one.us else f"  - not ranked    {one.name}: {one.why}")
+    click.echo(f"us: to the end of the last launch, modelled, not measured (profile {machine}; emulated_gpu/VALIDATION.md)")
+    rows = [{"values": one.values, "us": one.us, "why": one.why, "report": one.report} for one in ranked]
+    write_json(json_file, {"kind": "modelled", "script": script, "args": list(args), "ranking": rows})
+    if ended:
+        done = sum(one.why != variants.INTERRUPTED for one in ranked)
+        click.echo(f"interrupted: {done} of {len(ranked)} done", err=True)
+    sys.exit(128 + ended if ended else 0 if all(one.us for one in ranked) else 1)
+
+
+def write_json(path: str | None, report: dict) -> None:
+    try:
+        if path:
+            Path(path).write_text(json.dumps(report, indent=1) + "\n")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+
+
+class Probe(BlockWriter):
+    """Writes one instruction, to see whether that is refused."""
+
+    reason = None
+
+    def unsupported(self, why: str):
+        self.reason = why
+
+
+def forms(kernel: Kernel) -> tuple[Counter, dict[str, str]]:
+    """How often each opcode with its modifiers occurs, and why those that are refused are."""
+    program = Program(kernel)
+    count, refused = Counter(), {}
+    for instr in kernel.instrs:
+        count[instr.op] += 1
+        probe = Probe(program, 0)
+        probe.instruction(instr)
+        if probe.reason:
+            refused[instr.op] = probe.reason
+    return count, refused
+
+
+@cli.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def ptx(file):
+    """List the instruction forms in a PTX FILE and how often each occurs; exit status 1 if any is unsupported.
+
+    What depends on values, such as the encoding in a descriptor, shows only in a run.
+    """
+    try:
+        kernels = parse(file.read_text().rstrip("\0")).kernels
+    except Unsupported as e:
+        raise click.ClickException(str(e)) from None
+    unsupported = False
+    for name, kernel in kernels.items():
+        count, refused = forms(kernel)
+        click.echo(f"{name}: {count.total()} instructions, {len(count)} forms, {len(refused)} unsupported")
+        for form, n in sorted(count.items()):
+            click.echo(f"{n:7}  {form}" + (f"    UNSUPPORTED: {refused[form]}" if form in refused else ""))
+        unsupported |= bool(refused)
+    sys.exit(int(unsupported))
+
+
+if __name__ == "__main__":
+    cli(prog_name="python -m emulated_gpu")

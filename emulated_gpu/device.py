@@ -1,0 +1,752 @@
+"""The emulated device: global memory, loaded modules and launches one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import mmap
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from .arena import PAGE, Heap
+from .chip import B200, Chip
+from .errors import EmulatorError, Fault, Hang, Unsupported
+from .machine.engine import collecting
+from .machine.hosts import Host, Hosts
+from .machine.launch import Enough, Launch
+from .machine.node import Node, Queued, learn
+from .machine.schedule import Schedule
+from .model.node import TimedNode
+from .model.profile import Profile, load
+from .model.run import Recorded, TimedRun
+from .model.tally import tallied
+from .model.trace import Trace
+from .ptx.parse import parse
+from .ptx.program import Program
+from .state.dependency import Dependencies
+from .state.global_memory import HOST, GlobalMemory, Region
+
+ALIGNMENT = 512  # of what is allocated here
+CUDA_ALIGNMENT = 256  # what cudaMalloc promises
+GUARD = 512  # bytes around every allocation that no kernel may touch
+
+
+class LoadedModule:
+    """A parsed module with its .global and .const variables in device memory."""
+
+    def __init__(self, text: str, name: str, machine_code: bytes | None = None):
+        module = parse(text)
+        self.machine_code = machine_code
+        self.text, self.module = text, module
+        self.programs: dict[str, Program] = {}
+        self.symbols_in: dict[int, dict[str, int]] = {}  # by device: where its variables are
+        self.shared = {n: v for n, v in module.variables.items() if v.space == "shared"}
+        self.name = name
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """Where the variables are in the memory of the current device."""
+        found = self.symbols_in.get(DEVICE.index)
+        if found is None:
+            found = self.symbols_in[DEVICE.index] = {}
+            for v in self.module.variables.values():
+                if v.space in ("global", "const") and v.size:
+                    array = allocate(v.size, max(v.align, ALIGNMENT))
+                    array[:] = np.frombuffer(v.init, np.uint8) if v.init else 0
+                    name = DEVICE.named(f"variable {v.name}")
+                    region = DEVICE.memory.register(
+                        array.ctypes.data, v.size, name, owner=array, read_only=v.space == "const"
+                    )
+                    region.device = DEVICE.index
+                    found[v.name] = array.ctypes.data
+            self._initialise(found)
+        return found
+
+    def _initialise(self, places: dict[str, int]) -> None:
+        """Write addresses of variables and of functions into the variables that are initialised with them."""
+        known = self.module.pointers | places
+        for v in self.module.variables.values():
+            for at, name, behind in v.addresses if v.name in places else ():
+                if name in known:
+                    ctypes.c_uint64.from_address(places[v.name] + at).value = known[name] + behind
+
+    def program(self, kernel: str) -> Program:
+        if kernel not in self.programs:
+            if kernel not in self.module.kernels:
+                raise Unsupported(f"no kernel {kernel} in this module; it has {', '.join(self.module.kernels)}")
+            self.programs[kernel] = Program(self.module.kernels[kernel], self.name, self.machine_code)
+        return self.programs[kernel]
+
+
+def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
+    """uint8 [size] of zeros (pages that nobody touches cost nothing), aligned, with guard bytes on both sides."""
+    if DEVICE.heap is not None and align <= PAGE:
+        array = DEVICE.heap.take(size)
+        weakref.finalize(array, DEVICE.heap.give, array.ctypes.data, size)
+        return array
+    # Not from the heap: one tensor's distance from another is a tensormap's stride, less than 2^40, on a GPU.
+    raw = np.frombuffer(mmap.mmap(-1, size + align + 2 * GUARD, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    start = -(raw.ctypes.data + GUARD) % align + GUARD
+    return raw[start : start + size]
+
+
+def will_fill(address: int, size: int) -> None:
+    """Say that all of an allocation is about to be written: in pages of 2 MiB, Linux zeroes it in a third of the time.
+
+    A hint, which other memory and other kernels ignore.
+    """
+    first = -(-address // PAGE) * PAGE
+    if address + size > first:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + size - first), mmap.MADV_HUGEPAGE)
+
+
+@dataclass
+class Session:
+    """Holds schedule and checks of the launches inside a `with session(...)`, and collects their findings."""
+
+    schedule: Schedule = field(default_factory=Schedule)
+    checks: bool = True
+    most: int = 1  # findings, before launches fail
+    strict: bool = False  # what has a note is a finding, too
+    crowded: bool = False  # grids of other streams have the rest of the GPU
+    notes: list[Fault] = field(default_factory=list)  # see errors.NOTES
+    launches: int = 0
+    findings: list[str] = field(default_factory=list)
+    errors: list[EmulatorError] = field(default_factory=list)  # the findings
+    failure: EmulatorError | None = None
+    predecessors: dict[int, Dependencies] = field(default_factory=dict)  # of the last launch on each device
+    recorded: list | None = None  # launches to be timed instead of run
+    most_recorded: float = math.inf  # later launches are left out
+    timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
+    kept: list | None = None  # memory that launches to be timed may need when the script has freed it
+
+    def report(self) -> list[str]:
+        """One text for each fault, hang or refusal."""
+        return list(self.findings)
+
+    def new(self, faults: list[EmulatorError]) -> list[EmulatorError]:
+        """Return the errors that are not yet among the findings."""
+        known = {error.lines for error in self.errors}
+        return [fault for fault in faults if fault.lines not in known]
+
+    def goes_on(self, faults: list[EmulatorError]) -> bool:
+        """Return whether launches may go on after these faults: fewer findings than wanted."""
+        return len(self.errors) + len(self.new(faults)) < self.most
+
+    def note(self, note: Fault) -> None:
+        """Keep a note, once."""
+        if all(note.lines != other.lines for other in self.notes):
+            self.notes.append(note)
+
+    def watched(self, running: Callable[[], list[Launch]]):
+        """Return a context manager in which launches run: for whoever wants to look at them meanwhile."""
+        return contextlib.nullcontext()
+
+    def ended(self, launch: Launch) -> None:
+        """A launch has run, to its end or as far as it could."""
+
+    def add(self, error: EmulatorError) -> None:
+        """Record a finding. With the last one that is wanted, launches fail from here on."""
+        if self.new([error]):
+            self.errors.append(error)
+            self.findings.append(str(error))
+        if self.failure is None and len(self.errors) >= self.most:
+            self.failure = error
+
+
+@dataclass
+class Timed:
+    """Result of a timed block. runs: one a device; run: that of the first."""
+
+    ends_us: list[float] = field(default_factory=list)
+    run: TimedRun | None = None
+    runs: list[TimedRun] = field(default_factory=list)
+    counted: list[dict[str, int]] = field(default_factory=list)  # what launches moved and multiplied, if it is traced
+
+
+class Device:
+    """The devices of this process: one, or several of a node, of which each host has a current one."""
+
+    def __init__(self):
+        self.chip = B200
+        self.served = False  # CuTe DSL's host code launches here
+        self.memories = [GlobalMemory()]
+        self.node: Node | None = None  # of several devices
+        self.hosts: Hosts | None = None
+        self.host = Host()
+        self.session = Session()
+        self._modules: dict[str, LoadedModule] = {}
+        self._peers: set[tuple[int, int]] = set()  # (a, b): kernels of device a may access memory of b
+        self._arrays: dict[int, weakref.ref] = {}  # with several devices: what lies in their memory, by address
+        # Where launches run instead, with memory that this process and that one share: see arena.py. Called with the
+        # arguments of `launch`; raises what stops it.
+        self.elsewhere: Callable[..., None] | None = None
+        self.heap: Heap | None = None
+
+    @contextlib.contextmanager
+    def as_chip(self, chip: Chip):
+        """Makes the device another chip inside the block."""
+        before, self.chip = self.chip, chip
+        try:
+            yield
+        finally:
+            self.chip = before
+
+    # -- several of them ---------------------------------------------------------------------------------------
+    @property
+    def index(self) -> int:
+        """Number of the current host's current device."""
+        return (self.hosts.now if self.hosts else self.host).device
+
+    @index.setter
+    def index(self, device: int) -> None:
+        if not 0 <= device < len(self.memories):
+            raise RuntimeError(f"CUDA error: invalid device ordinal: device {device} of {len(self.memories)}")
+        (self.hosts.now if self.hosts else self.host).device = device
+
+    @property
+    def memory(self) -> GlobalMemory:
+        """Memory of the current device."""
+        return self.memories[self.index]
+
+    @property
+    def capture(self) -> list[tuple[tuple, dict]] | None:
+        """Launches that a CUDA graph of the current host collects instead."""
+        return (self.hosts.now if self.hosts else self.host).capture
+
+    @capture.setter
+    def capture(self, launches: list[tuple[tuple, dict]] | None) -> None:
+        (self.hosts.now if self.hosts else self.host).capture = launches
+
+    @contextlib.contextmanager
+    def on(self, device: int | None):
+        """Makes another device the current one inside the block; None changes nothing."""
+        before = self.index
+        if device is not None:
+            self.index = device
+        try:
+            yield
+        finally:
+            self.index = before
+
+    def become(self, devices: int) -> None:
+        """Be so many devices. Raises Unsupported where memory of one is in use already."""
+        if devices < 1:
+            raise Unsupported(f"{devices} devices: there is at least one")
+        if devices == len(self.memories):
+            return
+        if any(memory.regions for memory in self.memories):
+            raise Unsupported(f"{devices} devices: this process has memory of {len(self.memories)} in use already")
+        self._become([GlobalMemory() for _ in range(devices)])
+
+    def _become(self, memories: list[GlobalMemory]) -> None:
+        self._peers.clear()
+        self.memories, self.node, self.hosts, self.host = memories, None, None, Host()
+        self.session.predecessors.clear()
+        for memory in memories:
+            memory.others = [other for other in memories if other is not memory]
+        if len(memories) > 1:
+            self.node = Node(len(memories), self._ended, lambda running: self.session.watched(running))
+            self.hosts = Hosts(self.node, self._failed)
+
+    @contextlib.contextmanager
+    def as_node(self, devices: int):
+        """Makes it so many devices inside the block, with memories of their own."""
+        before = self.memories
+        self._become([GlobalMemory() for _ in range(devices)])
+        try:
+            yield
+        finally:
+            self._become(before)
+
+    def named(self, name: str, device: int | None = None) -> str:
+        """A name of memory: of which device, if there are several."""
+        return name if self.node is None else f"{name} of device {self.index if device is None else device}"
+
+    def share(self, array: np.ndarray) -> None:
+        """Let kernels of all devices access an array that one has adopted."""
+        region = self.region_at(array.ctypes.data, 1)
+        for memory in self.memories:
+            memory.share(region)
+
+    def enable_peer_access(self, peer: int) -> None:
+        """Let kernels of the current device access all memory of another one, as cudaDeviceEnablePeerAccess does."""
+        self._peers.add((self.index, peer))
+        for region in self.memories[peer].regions:
+            if region.device == peer:
+                self.memory.share(region)
+
+    def pin(self, array: np.ndarray) -> None:
+        """Let kernels of all devices access an array of the host, as long as there is one."""
+        self.adopt(array, "pinned memory of the host").device = HOST
+        self.share(array)
+
+    def home(self, address: int) -> int | None:
+        """Return the device in whose memory an allocation begins at an address, HOST, or None."""
+        found = (m.at_or_before(address).device for m in self.memories if m.starts_at(address))
+        return next(found, None)
+
+    def reaches(self, device: int, address: int) -> bool:
+        """Return whether an allocation of a device begins at an address that a device may access."""
+        memory = self.memories[device]
+        return memory.starts_at(address) and memory.at_or_before(address).device != HOST
+
+    def region_at(self, address: int, size: int) -> Region | None:
+        """Return the region, of any device's memory, that holds the whole range; None if none does."""
+        return next((m.find(address, size, False) for m in self.memories if m.covers(address, size)), None)
+
+    def synchronize(self, device: int | None = None, host: bool = True) -> None:
+        """Wait until a device, the current one without a number, has run its launches. Raises what has failed.
+
+        host: whether the host may rely on that, too; without it, only what is done next on that device.
+        """
+        device = self.index if device is None else device
+        if self.node is not None and self.session.failure is None:
+            node = self.node
+            self.hosts.wait(lambda: node.idle(device), f"device {device}, which has not run all its launches")
+            if host:
+                learn(self.hosts.now.known, node.clocks_of(device))
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has failed, if anything has."""
+        if self.session.failure is not None:
+            raise self.session.failure
+
+    def synchronize_all(self) -> None:
+        """Wait until all devices have run their launches. Raises what has failed."""
+        for device in range(len(self.memories)):
+            self.synchronize(device)
+
+    # -- memory ------------------------------------------------------------------------------------------------
+    def adopt(self, array: np.ndarray, name: str) -> Region:
+        """Register an array's bytes as memory of the current device; they are forgotten when the array goes."""
+        if self.session.kept is not None:
+            self.session.kept.append(array)
+        region = self.memory.register(array.ctypes.data, array.nbytes, self.named(name))
+        if self.node is not None:
+            region.device = self.index
+            self._arrays[array.ctypes.data] = weakref.ref(array)
+            for device, _ in (pair for pair in self._peers if pair[1] == region.device):
+                self.memories[device].share(region)
+        weakref.finalize(array, self._freed, region)
+        return region
+
+    def lend(self, owner: object, address: int, size: int, name: str) -> None:
+        """Let the current device access what it is passed: memory of its own, as long as there is an owner, or of
+        another device."""
+        region = self.region_at(address, size)
+        if region is None:
+            region = self.memory.register(address, size, self.named(name))
+            region.device, region.peers = self.index, True  # others may be passed it later
+            weakref.finalize(owner, self._freed, region)
+        self.memory.share(region)
+
+    def _freed(self, region: Region) -> None:
+        region.freed = True
+        self._forget(region)
+
+    def _forget(self, region):
+        self._arrays.pop(region.start, None)
+        for memory in self.memories:
+            if any(region is other for other in memory.regions):
+                memory.drop(region)
+
+    def tensor_like(self, tensor, name: str, copy: bool = True):
+        """A CPU torch tensor's like in device memory: its shape, strides, dtype and, if `copy`, data, else zeros."""
+        import torch
+
+        storage = tensor.untyped_storage()
+        array = allocate(storage.nbytes())
+        if copy and storage.nbytes():
+            ctypes.memmove(array.ctypes.data, storage.data_ptr(), storage.nbytes())
+        self.adopt(array, name)
+        flat = torch.from_numpy(array).view(tensor.dtype)
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    # -- modules and launches ----------------------------------------------------------------------------------
+    def module(self, text: str, name: str = "ptx", machine_code: bytes | None = None) -> LoadedModule:
+        """Parse PTX text, once for each text. machine_code: what ptxas made of it."""
+        if text not in self._modules:
+            self._modules[text] = LoadedModule(text, name, machine_code)
+            _ = self._modules[text].symbols  # its variables are there now
+        return self._modules[text]
+
+    def launch(
+        self, module: LoadedModule, kernel: str, grid, block, params: bytes, *, device: int | None = None, held=(),
+        **options,
+    ) -> None:  # fmt: skip
+        """Run a kernel on the current device, to its end. Raises what stops it; the session keeps the first failure.
+
+        Of several devices, it runs when somebody waits for it: see `synchronize`. device: one that is not the current
+        one; held: what is kept until then.
+        """
+        if device is not None:
+            with self.on(device):
+                return self.launch(module, kernel, grid, block, params, held=held, **options)
+        session = self.session
+        if session.failure is not None:
+            raise session.failure
+        if self.capture is not None:
+            where = {} if self.node is None else {"device": self.index}
+            self.capture.append(((module, kernel, grid, block, params), options | where))
+            return
+        session.launches += 1
+        if self.elsewhere is not None:
+            try:
+                return self.elsewhere(module, kernel, grid, block, params, **options)
+            except EmulatorError as e:
+                self.fail(e)
+                raise
+        if session.timed is not None and self.node is not None:
+            raise Unsupported("times between events of several devices: emulated_gpu.timing() and profile have them")
+        if session.recorded is not None or session.timed is not None:
+            arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
+            alive = () if self.node is None else tuple(held)
+            recorded = Recorded(arguments, options | {"chip": self.chip}, device=self.index, alive=alive)
+            if session.timed is not None:
+                session.timed.append(recorded)
+            else:
+                if session.launches <= session.most_recorded:
+                    session.recorded.append(recorded)
+                return
+        arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
+        start = partial(self._launch, session, self.index, session.launches, arguments, options)
+        if self.node is not None:
+            alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
+            hosts = self.hosts
+            queued = Queued(start, [*alive, *held], dict(hosts.now.known))
+            return self.node.enqueue(self.index, queued, [host.known for host in hosts.all])
+        with collecting():
+            found, notes = self._run(session, start)
+        for note in notes:
+            session.note(note)
+        for error in found:
+            self.fail(error)
+        if session.failure is not None:
+            raise session.failure
+
+    def _launch(self, session: Session, device: int, number: int, arguments: tuple, options: dict, more=None) -> Launch:
+        """Make a launch that the device runs next. more: the options that a node decides."""
+        launch = Launch(
+            *arguments, schedule=session.schedule, checks=session.checks, number=number,
+            predecessor=session.predecessors.get(device), chip=self.chip,
+            collect=session.goes_on if session.most > 1 else None, strict=session.strict, crowded=session.crowded,
+            **options, **(more or {}),
+        )  # fmt: skip
+        session.predecessors[device] = launch.dependencies
+        return launch
+
+    def _run(self, session: Session, start: Callable[[], Launch]):
+        """Run a launch, of which nothing is left then but what it has found: (findings, notes)."""
+        launch, found, notes = None, [], []
+        try:
+            launch = start()
+            found, notes = launch.faults, launch.notes
+            with session.watched(lambda: [launch]):
+                launch.run()
+        except EmulatorError as e:
+            found = [*found, e]
+        finally:
+            if launch is not None:
+                session.ended(launch)
+        return found, notes
+
+    def _ended(self, launch: Launch) -> None:
+        """A launch of several devices has ended. Raises the finding that was the last one wanted."""
+        self.session.ended(launch)
+        for note in launch.notes:
+            self.session.note(note)
+        for error in launch.faults:
+            self.fail(error)
+        if self.session.failure is not None:
+            raise self.session.failure
+
+    def _failed(self, error: EmulatorError | Enough) -> EmulatorError | None:
+        """A launch of several devices cannot go on: forget all that run. Returns what the hosts are to raise."""
+        launches = [one.launch for one in self.node.running.values()]
+        faults = [fault for launch in launches for fault in launch.faults]
+        early = [fault for fault in [*faults, error] if isinstance(fault, Fault) and fault.written_by]
+        for launch in launches:
+            launch.collect = None
+        if early:
+            launches[0].await_writer(early[-1])
+        for fault in early:
+            launches[0].explain(fault)
+        for fault in faults:
+            self.fail(fault)
+        for launch in launches:
+            self.session.ended(launch)
+        if isinstance(error, EmulatorError) and error is not self.session.failure:
+            self.fail(error)
+        self.node.forget()
+        return self.session.failure
+
+    def fail(self, error: EmulatorError) -> None:
+        """Keep it as a finding; CUDA, too, reports a failed launch at every later call."""
+        if isinstance(error, (Fault, Hang)):
+            error.__traceback__ = None  # how the emulator got there helps nobody
+        if self.session.failure is None:
+            self.session.add(error)
+
+
+DEVICE = Device()
+
+
+@contextlib.contextmanager
+def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool = False, crowded: bool = False):
+    """Launches in this block run under a schedule (a seed, see machine/schedule.py) and with or without checks.
+
+    What the PTX ISA does not promise and silicon does (errors.NOTES) is among the session's `notes`; with `strict`, it
+    is a failure like any other. crowded: each launch has room for one cluster at a time, unless it is cooperative, as
+    where grids of other streams have the rest of the GPU and wait likewise: `residency` of errors.KINDS.
+
+    A failure of a launch that host code swallowed is raised on leaving. With `most` above 1, launches go on, where they
+    can, until there are so many findings; a launch that cannot go on ends without a word to the host.
+    """
+    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict, crowded)
+    here = DEVICE.session
+    try:
+        yield here
+        DEVICE.synchronize_all()
+    except Exception as e:
+        if here.failure is not None and e is not here.failure:
+            raise here.failure from e  # the host code only saw an error number
+        if type(e).__name__ == "DSLCudaRuntimeError" and not DEVICE.served:
+            raise Unsupported("CuTe DSL asked a GPU: emulated_gpu.install() must run before the first cute.compile") from e
+        raise
+    finally:
+        DEVICE.session = outer
+        if DEVICE.node is not None:
+            DEVICE.node.forget()
+    if here.failure is not None:
+        raise here.failure
+
+
+@contextlib.contextmanager
+def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=None, compute: bool = False):
+    """Launches in this block are recorded; on leaving they run back to back on the modelled machine.
+
+    Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
+    whose `run` is the TimedRun with all its units. The tensor core computes nothing, and what threads make of its
+    results they do not store. All else is as in any run; a tensor copy's bytes move when somebody else looks at them.
+    compute: but compute and store all, for kernels that await values; times are the same.
+    `enough`: see TimedRun. With several devices, each runs its launches back to back, beside the others: see TimedNode;
+    `ends_us` has the launches in the order of calls, and there is no trace.
+    """
+    timed = Timed()
+    with session() as here:
+        here.recorded = []
+        yield timed
+        machine = load(profile) if isinstance(profile, str) else profile
+        try:
+            if DEVICE.node is not None:
+                timed.runs = TimedNode(machine, DEVICE.memories, here.recorded, moves_data=compute).run().runs
+            else:
+                timed.runs = [TimedRun(machine, DEVICE.memory, here.recorded, trace, enough, compute)]
+                if trace is not None:
+                    timed.counted = [tallied(one.launch) for one in timed.runs[0].launches]
+                timed.runs[0].run()
+        finally:
+            for recorded in here.recorded:
+                for region in recorded.held:
+                    DEVICE._forget(region)
+        timed.run = timed.runs[0]
+        rest = [iter(run.ends_us()) for run in timed.runs]
+        timed.ends_us = [end for one in here.recorded if (end := next(rest[one.device], None)) is not None]
+
+
+def synchronize(device: int | None = None) -> None:
+    """Wait until a device, or without a number all of them, has run its launches. Raises what has failed.
+
+    With one device, there is nothing to wait for: `launch` has run the kernel when it returns.
+    """
+    try:
+        if device is None:
+            DEVICE.synchronize_all()
+        else:
+            DEVICE.synchronize(device)
+    finally:
+        DEVICE.session.failure = None  # as behind `launch`
+
+
+def device_tensors(obj, name: str = "tensor", copy: bool = True):
+    """Deep copy of nested lists, tuples and dicts with their CPU torch tensors in memory of the current device.
+
+    Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in what the checks report. Without `copy`
+    all contents are zero: for timing, where a kernel's course does not depend on them.
+    """
+    import torch
+
+    if isinstance(obj, torch.Tensor):
+        return DEVICE.tensor_like(obj, name, copy)
+    if isinstance(obj, (list, tuple)):
+        return type(obj)(device_tensors(o, f"{name}[{i}]", copy) for i, o in enumerate(obj))
+    if isinstance(obj, dict):
+        return {k: device_tensors(v, f"{name}[{k!r}]", copy) for k, v in obj.items()}
+    return obj
+
+
+def protect(obj) -> None:
+    """Kernels may from now on only read the device tensors in nested lists, tuples and dicts."""
+    for region in _regions(obj):
+        region.read_only = True
+
+
+def written(obj) -> None:
+    """Count the device tensors in nested lists, tuples and dicts as written by the launch before the next one.
+
+    What a GPU's kernels put into a tensor, the host puts there here. To be called inside of a `session`; with it, a
+    dependent launch that touches the tensors before griddepcontrol.wait is a fault, as it is a race on a GPU.
+    """
+    by = Dependencies.of_writes("the launch that wrote it", DEVICE.memory, _regions(obj))
+    DEVICE.session.predecessors[DEVICE.index] = by
+
+
+def _regions(obj) -> list[Region]:
+    """Where the device tensors in nested lists, tuples and dicts lie; tensors of the host are left out."""
+    if isinstance(obj, dict):
+        obj = list(obj.values())
+    if isinstance(obj, (list, tuple)):
+        return [region for o in obj for region in _regions(o)]
+    if hasattr(obj, "data_ptr") and obj.numel() and DEVICE.memory.covers(obj.data_ptr(), 1):
+        return [DEVICE.memory.find(obj.data_ptr(), 1, False)]
+    return []
+
+
+def _triple(x) -> tuple[int, int, int]:
+    x = (x,) if isinstance(x, int) else tuple(x)
+    return tuple(int(v) for v in (*x, 1, 1)[:3])
+
+
+def _extent(a) -> tuple[int, int]:
+    """Return (address, bytes) of what a kernel gets to see of a NumPy array or a torch tensor."""
+    return (a.ctypes.data, a.nbytes) if isinstance(a, np.ndarray) else (a.data_ptr(), a.untyped_storage().nbytes())
+
+
+def _allocation(a) -> tuple[object, int, int, bool]:
+    """Return (owner, address, bytes, whether it may be written) of the memory that an array or tensor is part of."""
+    if not isinstance(a, np.ndarray):
+        storage = a.untyped_storage()
+        return storage, storage.data_ptr(), storage.nbytes(), True
+    while isinstance(a.base, np.ndarray):
+        a = a.base
+    return a, a.ctypes.data, a.nbytes, a.flags.writeable
+
+
+class Staged:
+    """Copies in device memory of arguments that lie where a GPU's memory could not, or where a launch cannot see them.
+
+    NumPy and torch give memory that is aligned to 16 or 64 bytes, cudaMalloc to 256. All of an allocation is copied,
+    so that views of it keep their distances, and lies at one address as long as its owner lives: what launches do to
+    each other goes by addresses. One that somebody has aligned stays where it is.
+    """
+
+    kept: ClassVar[dict[int, tuple[weakref.ref, np.ndarray]]] = {}  # by address: the owner, the copy
+
+    def __init__(self, args):
+        self.copies: dict[int, tuple[np.ndarray, int, bool]] = {}  # address -> copy, bytes, whether it may be written
+        later = DEVICE.session.recorded is not None or DEVICE.session.timed is not None  # it runs when we are gone
+        for a in args:
+            if isinstance(a, (int, float, np.integer, bytes, bytearray)):
+                continue
+            (address, size), (owner, start, whole, writable) = _extent(a), _allocation(a)
+            misplaced = DEVICE.heap is not None or not later and address % CUDA_ALIGNMENT and start % CUDA_ALIGNMENT
+            if misplaced and size and start not in self.copies and not DEVICE.memory.covers(address, size):
+                copy = self.copy_of(owner, start, whole)
+                self.copies[start] = copy, whole, writable
+                ctypes.memmove(copy.ctypes.data, start, whole)
+
+    @classmethod
+    def copy_of(cls, owner, start: int, size: int) -> np.ndarray:
+        """Return the memory for copies of an allocation."""
+        found = cls.kept.get(start)
+        if found is None or found[0]() is not owner:
+            found = cls.kept[start] = weakref.ref(owner, partial(cls.forget, start)), allocate(size)
+        return found[1]
+
+    @classmethod
+    def forget(cls, start: int, owner: weakref.ref) -> None:
+        """An owner is gone."""
+        if start in cls.kept and cls.kept[start][0] is owner:
+            del cls.kept[start]
+
+    def place(self, a) -> tuple[int, object]:
+        """Return (address, owner) of the memory that the kernel gets for an array."""
+        address, start = _extent(a)[0], _allocation(a)[1]
+        if start not in self.copies:
+            return address, a
+        copy = self.copies[start][0]
+        return copy.ctypes.data + address - start, copy
+
+    def give_back(self) -> None:
+        """Copy what the kernel has made of the copies to where they come from."""
+        for start, (copy, size, writable) in self.copies.items():
+            if writable:
+                ctypes.memmove(start, copy.ctypes.data, size)
+
+
+def launch(
+    ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False,
+    cooperative: bool = False, device: int | None = None,
+) -> None:  # fmt: skip
+    """Run a kernel of a PTX text, on the current device or that one.
+
+    grid, block, cluster: ints or up to three of them. args: one for each parameter, in order: an int (of its
+    size), a float (f32 or f64 by size), bytes (by value: structs, tensormaps), a NumPy array or a CPU torch tensor
+    (passed as a pointer: the kernel works on its memory, or on a copy that has a GPU's alignment and is copied back).
+    shared: dynamic bytes. pdl: a dependent launch; cooperative: one whose CTAs all run at once. Of several devices, the
+    kernel runs when somebody waits for it (`synchronize`), always on the memory that it is passed, which is that of the
+    first device that got it and which the others may access. Raises EmulatorError: Unsupported, Fault or Hang.
+    """
+    if device is not None:
+        with DEVICE.on(device):
+            return launch(
+                ptx, kernel, grid, block, args, cluster=cluster, shared=shared, pdl=pdl, cooperative=cooperative
+            )
+    module = DEVICE.module(ptx)
+    parameters = module.program(kernel).kernel.params
+    if len(args) != len(parameters):
+        raise Unsupported(f"{kernel} takes {len(parameters)} arguments, {len(args)} given")
+    block_bytes = bytearray(module.program(kernel).kernel.param_bytes)
+    held, alive = [], []
+    staged = Staged(args if DEVICE.node is None else ())
+    for n, (p, a) in enumerate(zip(parameters, args, strict=True)):
+        if isinstance(a, float):
+            a = np.array(a, f"f{p.size}").tobytes()
+        elif isinstance(a, (int, np.integer)):
+            a = (int(a) & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little")
+        elif not isinstance(a, (bytes, bytearray)):
+            address, owner = staged.place(a)
+            size = _extent(a)[1]
+            if not DEVICE.memory.covers(address, size) and DEVICE.node is not None:
+                alive.append(a)
+                DEVICE.lend(a, address, size, f"argument {n}")
+            elif not DEVICE.memory.covers(address, size):
+                held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=owner))
+            a = address.to_bytes(p.size, "little")
+        if len(a) > p.size:
+            raise Unsupported(f"argument {n} has {len(a)} bytes, parameter {p.name} {p.size}")
+        block_bytes[p.offset : p.offset + len(a)] = a
+    try:
+        DEVICE.launch(
+            module, kernel, _triple(grid), _triple(block), bytes(block_bytes),
+            cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl,
+            cooperative=cooperative, held=alive,
+        )  # fmt: skip
+    finally:
+        staged.give_back()
+        if DEVICE.session.recorded is not None:
+            DEVICE.session.recorded[-1].held = held  # until it has run
+        elif DEVICE.session.timed:
+            DEVICE.session.timed[-1].held += held  # somebody may ask how long it takes
+        else:
+            for region in held:
+                DEVICE._forget(region)
+        DEVICE.session.failure = None

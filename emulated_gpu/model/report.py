@@ -1,0 +1,175 @@
+"""What `profile` says of a timed run: the time of each launch, what each kernel uses, and where the time goes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from ..chip import SYSTEM_SHARED, Chip
+from ..formats import cubin
+from ..state.shared_memory import BASE
+from ..state.tensor_memory import COLUMNS
+from . import timeline, uncertainty
+from .run import TimedLaunch, TimedRun
+from .trace import Trace
+
+WARP_REGISTERS = 256  # registers are given to a warp in these portions: CUDA occupancy calculator, 9.0 and 10.0
+MOVED = {  # what is shown of the counts of tally.py: bytes
+    "TMA loads": ("tma_load", "bulk_load"), "TMA stores": ("tma_store", "bulk_store"),
+    "thread loads": ("global_load",), "thread stores": ("global_store",),
+}  # fmt: skip
+
+
+def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: Path) -> dict:
+    """Writes timeline.json.gz and overview.png to the folder; returns what emulated_gpu/README.md says of JSON reports.
+
+    counted: what each launch moved and multiplied, see tally.py.
+    """
+    launches = [of_launch(launch) for launch in run.launches if launch.end is not None]
+    return {
+        "kind": "modelled",
+        "profile": run.profile.name,
+        "validation": run.profile.validation,
+        "launches": launches,
+        "kernels": kernels(run, trace, counted),
+        "breakdown": timeline.write(run, trace, folder),
+        "folder": str(folder),
+    }
+
+
+def of_launch(launch: TimedLaunch) -> dict:
+    """us: from the end of the launch before, or its own start if there is none, to its end; and where that may lie."""
+    run, us, before = launch.run, launch.run.profile.us, launch.before
+    time = us(launch.end - (before.end if before else 0.0))
+    kind = uncertainty.kind(time, run.read_mb(launch.number), before is None, run.profile.name)
+    return {
+        "launch": launch.number,
+        "kernel": launch.launch.program.kernel.name,
+        "title": launch.launch.program.kernel.title,
+        "us": time,
+        "us_interval": list(uncertainty.interval(time, kind, launch.launch.pdl, run.profile.name)),
+        "start_us": us(launch.start),
+        "end_us": us(launch.end),
+        "pdl": launch.launch.pdl,
+    }
+
+
+def kernels(run: TimedRun, trace: Trace, counted: list[dict[str, int]]) -> list[dict]:
+    """A row for each kernel and geometry: resources, and, in the mean of its launches, bytes, FLOPs and the floors."""
+    rows: dict[tuple, list[int]] = {}
+    for n, timed in enumerate(run.launches):
+        launch = timed.launch
+        if timed.end is not None:
+            key = id(launch.program), launch.grid, launch.block, launch.cluster, launch.dynamic_shared, launch.pdl
+            rows.setdefault(key, []).append(n)
+    return [row(run, trace, counted, numbers) for numbers in rows.values()]
+
+
+def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: list[int]) -> dict:
+    """Make the row of launches, by their numbers, that are alike."""
+    profile, chosen = run.profile, [run.launches[n] for n in numbers]
+    launch = chosen[-1].launch
+
+    def mean(values) -> float:
+        return sum(values) / len(numbers)
+
+    def span(timed: TimedLaunch) -> tuple[float, float]:
+        return (timed.before.end if timed.before else 0.0), timed.end
+
+    log = run.clock.memory.log or []
+    spans = [span(timed) for timed in chosen]
+    inside = [row for row in log for start, end in spans if start < row[0] <= end]
+    read, back, given = (mean(row[column] for row in inside) for column in (1, 2, 3))
+    hbm = read + back
+    busy = mean(s.end - s.start for s in trace.spans if s.kind == "tensor" and s.launch in set(numbers))
+    used = cubin.resources(launch.program.machine_code) if launch.program.machine_code else {}
+    used = used.get(launch.program.kernel.name, {})
+    threads, shared = math.prod(launch.block), launch.shared_bytes - BASE
+    us = mean(of_launch(timed)["us"] for timed in chosen)
+    kind = uncertainty.kind(us, mean(map(run.read_mb, numbers)), chosen[-1].before is None, profile.name)
+    return {
+        "kernel": launch.program.kernel.name,
+        "title": launch.program.kernel.title,
+        "launches": numbers,
+        "us": us,
+        "us_interval": list(uncertainty.interval(us, kind, launch.pdl, profile.name)),
+        "first_us": profile.us(chosen[0].end - chosen[0].start),
+        "grid": list(launch.grid),
+        "cluster": list(launch.cluster),
+        "threads": threads,
+        "registers": used.get("registers"),
+        "stack_bytes": used.get("frame"),
+        "shared_bytes": shared,
+        "tensor_memory_columns": launch.tmem_columns,
+        **resident(launch.chip, threads, shared, used.get("registers"), launch.tmem_columns),
+        "moved_bytes": {name: mean(counted[n][c] for n in numbers for c in of) for name, of in MOVED.items()},
+        "hbm_bytes": hbm,
+        "l2_hits": max(0.0, 1 - read / given) if given else 0.0,
+        "flops": mean(counted[n]["flops"] for n in numbers),
+        "floors_us": {
+            "HBM": hbm / (profile["hbm"]["read_tb_s"] * 1e6),
+            "tensor cores": profile.us(busy / len(run.placement.sms)),
+        },
+    }
+
+
+def resident(chip: Chip, threads: int, shared: int, registers: int | None, columns: int) -> dict:
+    """Return how many CTAs fit an SM, and what limits them. registers: per thread, None if not known."""
+    limits = {
+        "CTAs": chip.ctas_per_sm,
+        "threads": chip.threads_per_sm // (32 * -(-threads // 32)),
+        "shared memory": chip.shared_per_sm // (shared + SYSTEM_SHARED),
+    }
+    if registers:
+        warp = -(-32 * registers // WARP_REGISTERS) * WARP_REGISTERS
+        limits["registers"] = chip.registers_per_sm // (warp * -(-threads // 32))
+    if columns:
+        limits["tensor memory"] = COLUMNS // columns
+    limit = min(limits, key=limits.get)
+    return {"ctas_per_sm": limits[limit], "limited_by": limit}
+
+
+def lines(found: dict) -> list[str]:
+    """The report as plain text."""
+    out = [f"{'launch':>6} {'us':>9} {'may be':>15} {'starts':>9} {'ends':>9}  kernel"]
+    for one in found["launches"]:
+        name = one["title"] + ", dependent" * one["pdl"]
+        times = f"{one['us']:9.2f} {between(one):>15} {one['start_us']:9.2f} {one['end_us']:9.2f}"
+        out.append(f"{one['launch']:6} {times}  {name}")
+    for kernel in found["kernels"]:
+        out += ["", *kernel_lines(kernel)]
+    return [*out, "", *breakdown_lines(found["breakdown"])]
+
+
+def kernel_lines(kernel: dict) -> list[str]:
+    """Return the lines of plain text that tell what a kernel uses."""
+    unknown = "unknown (no machine code)"
+    registers, stack = (unknown if kernel[name] is None else kernel[name] for name in ("registers", "stack_bytes"))
+    grid, cluster = (" x ".join(map(str, kernel[name])) for name in ("grid", "cluster"))
+    moved = ", ".join(f"{name} {size(count)}" for name, count in kernel["moved_bytes"].items() if count)
+    floors = ", ".join(f"{name} {us:.2f} us" for name, us in kernel["floors_us"].items())
+    return [
+        f"{kernel['title']}: {len(kernel['launches'])} x {kernel['us']:.2f} us ({between(kernel)})",
+        f"  grid {grid}, cluster {cluster}, {kernel['threads']} threads",
+        f"  registers per thread: {registers}; stack (spills, arrays): {stack} bytes",
+        f"  shared memory {kernel['shared_bytes']} bytes, tensor memory {kernel['tensor_memory_columns']} columns",
+        f"  CTAs per SM: {kernel['ctas_per_sm']}, limited by {kernel['limited_by']}",
+        f"  moved: {moved or 'nothing'}; HBM {size(kernel['hbm_bytes'])}, L2 hits {100 * kernel['l2_hits']:.0f} %; "
+        f"{kernel['flops'] / 1e9:.3f} GFLOP by MMAs",
+        f"  floors: {floors}",
+    ]
+
+
+def between(timed: dict) -> str:
+    """Say between which times a launch may lie."""
+    return "{:.2f}..{:.2f}".format(*timed["us_interval"])
+
+
+def breakdown_lines(breakdown: dict) -> list[str]:
+    """Where the time of all SMs goes, as plain text."""
+    shares = [f"  {100 * share:5.1f} %  {name}" for name, share in breakdown["shares"].items()]
+    return ["time of all SMs in the interval between the last launches:", *shares, *breakdown["facts"]]
+
+
+def size(count: float) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.2f} KB"

@@ -1,0 +1,73 @@
+"""When enough of a series of equal calls has been simulated, and what all of it then takes."""
+
+from __future__ import annotations
+
+import math
+
+AGREEMENT = 0.01  # of two consecutive intervals that count as equal
+
+
+class Steady:
+    """Asked at the end of each launch whether enough calls have run (the `enough` of emulated_gpu.timing); then `total`.
+
+    Calls differ while L2 still holds dirty lines of the flush: each line that is read pushes one out to memory. So an
+    interval between the ends of two calls is "dirty", "clean", or mixed and not used. Once two consecutive ones of a
+    kind agree within AGREEMENT, or four within four times that, all the rest of that kind is taken to be like their
+    mean: remaining dirty lines are dropped at once, and clean calls simulated in their turn until they agree, too.
+    """
+
+    def __init__(self, launches: list[int]):
+        """launches[i]: how many launches the first i + 1 calls make."""
+        self.launches = launches
+        self.ends: list[float] = []  # cycles
+        self.dirty: list[float] = []  # bytes left at each of them
+        self.interval: dict[str, float] = {}  # kind -> cycles from call to call, once steady
+        self.skipped = 0.0  # dirty calls that were left out
+
+    @property
+    def calls(self) -> int:
+        return len(self.launches)
+
+    def __call__(self, run) -> bool:
+        count = self.launches[len(self.ends)]
+        if any(launch.end is None for launch in run.launches[:count]):
+            return False
+        memory = run.clock.memory
+        self.ends.append(max(launch.end for launch in run.launches[:count]))
+        self.dirty.append(memory.dirty)
+        left = self.calls - len(self.ends)
+        kind, agreed = self.agreed()
+        if agreed is None or kind in self.interval or not left:
+            return not left
+        self.interval[kind] = agreed
+        if kind == "clean":
+            return True
+        cleaned = self.dirty[-2] - self.dirty[-1]  # by a call; one that loads nothing cleans nothing
+        dirty_calls = memory.dirty / cleaned if cleaned else math.inf
+        self.skipped = min(dirty_calls, left)
+        memory.skip_flush()
+        return dirty_calls >= left
+
+    def kind(self, i: int) -> str | None:
+        """Return the kind of the interval that ends with call i; the first call has none."""
+        if i < 1:
+            return None
+        return "dirty" if self.dirty[i] else None if self.dirty[i - 1] else "clean"
+
+    def agreed(self) -> tuple[str | None, float | None]:
+        """The kind of the latest interval, and the length on which those of its kind agree by now."""
+        kind = self.kind(len(self.ends) - 1)
+        for count, tolerance in ((2, AGREEMENT), (4, 4 * AGREEMENT)):
+            recent = range(len(self.ends) - count, len(self.ends))
+            lengths = [self.ends[i] - self.ends[i - 1] for i in recent if kind is not None and self.kind(i) == kind]
+            mean = sum(lengths) / count
+            if len(lengths) == count and max(lengths) - min(lengths) <= tolerance * mean:
+                return kind, mean
+        return kind, None
+
+    def total(self) -> float:
+        """Return how many cycles all calls take, those that were not simulated too."""
+        if len(self.ends) == self.calls and not self.skipped:
+            return self.ends[-1]
+        dirty, clean = (self.interval.get(kind, self.ends[-1] - self.ends[-2]) for kind in ("dirty", "clean"))
+        return self.ends[-1] + self.skipped * dirty + (self.calls - len(self.ends) - self.skipped) * clean

@@ -1,0 +1,302 @@
+"""`cuda.bindings` without a driver: the calls that scripts and CuTe DSL make are answered for the emulated device.
+
+A call that is not in the tables below raises `Unsupported` with its name. Launches run to their end inside the call
+that makes them, so streams are in order, waits return at once, and an event has no time (see `elapsed`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import re
+import sys
+
+import numpy as np
+
+from ..chip import SYSTEM_SHARED
+from ..device import DEVICE, allocate
+from ..errors import Unsupported
+from ..state.global_memory import HOST
+from . import cuda_modules, timed
+from .after_import import after_import
+
+VERSION = 13000
+ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says
+    1: lambda chip: chip.threads_per_cta,
+    2: lambda chip: 1024, 3: lambda chip: 1024, 4: lambda chip: 64,  # of a block's dimensions
+    5: lambda chip: 2**31 - 1, 6: lambda chip: 65535, 7: lambda chip: 65535,  # of a grid's
+    8: lambda chip: chip.shared_by_default,
+    9: lambda chip: 65536,  # constant memory
+    10: lambda chip: 32,  # warp size
+    11: lambda chip: 2**31 - 1,  # longest pitch
+    12: lambda chip: chip.registers_per_sm,  # and per block
+    13: lambda chip: chip.clock_khz,
+    14: lambda chip: 512,  # alignment of textures
+    15: lambda chip: 1,  # copies beside kernels
+    16: lambda chip: chip.sms,
+    17: lambda chip: 0,  # no limit of a kernel's time
+    18: lambda chip: 0,  # integrated
+    19: lambda chip: 1,  # maps the host's memory
+    20: lambda chip: 0,  # compute mode: default
+    31: lambda chip: 1,  # concurrent kernels
+    32: lambda chip: 1,  # ECC
+    33: lambda chip: 0, 34: lambda chip: 0, 50: lambda chip: 0,  # PCI bus, device, domain
+    36: lambda chip: chip.memory_clock_khz,
+    37: lambda chip: chip.memory_bus_bits,
+    38: lambda chip: chip.l2,
+    39: lambda chip: chip.threads_per_sm,
+    40: lambda chip: 3,  # engines that copy
+    41: lambda chip: 1,  # unified addresses
+    69: lambda chip: 0,  # widest texture: there are none
+    75: lambda chip: chip.capability[0],
+    76: lambda chip: chip.capability[1],
+    78: lambda chip: 1,  # queues with priorities
+    79: lambda chip: 1, 80: lambda chip: 1,  # L1 caches global and local memory
+    81: lambda chip: chip.shared_per_sm,
+    82: lambda chip: chip.registers_per_sm,
+    83: lambda chip: 1,  # managed memory
+    84: lambda chip: 0, 85: lambda chip: 0,  # boards of several GPUs
+    86: lambda chip: 0,  # native atomics on the host's memory
+    87: lambda chip: 2,  # rate of float over double
+    88: lambda chip: 0, 89: lambda chip: 1,  # pageable memory; managed memory beside the host
+    90: lambda chip: 1,  # preemption of kernels
+    95: lambda chip: 1, 96: lambda chip: 0,  # cooperative launches; on several devices
+    97: lambda chip: chip.shared_per_cta,
+    99: lambda chip: 0,  # cudaHostRegister
+    106: lambda chip: chip.ctas_per_sm,
+    111: lambda chip: SYSTEM_SHARED,
+    115: lambda chip: 0,  # memory pools, without which cuda.core allocates by cuMemAlloc
+    120: lambda chip: 1,  # launches in clusters
+}  # fmt: skip
+
+_handles = itertools.count(1)
+_allocations: dict[int, np.ndarray] = {}  # cuMemAlloc address -> its memory
+_pinned: dict[int, np.ndarray] = {}  # cuMemAllocHost address -> its memory, which is the host's
+_warned: set[str] = set()
+_events: dict[int, int | None] = {}  # what they have recorded
+
+
+def attribute(number) -> int:
+    if int(number) not in ATTRIBUTES:
+        raise Unsupported(f"device attribute {number!r}")
+    return ATTRIBUTES[int(number)](DEVICE.chip)
+
+
+def elapsed(start: int | None, end: int | None) -> float:
+    """Milliseconds between what two events recorded: under `run --timed` of the model, else not a number.
+
+    Which is said once on stderr: a result must not look like a measurement.
+    """
+    if timed.on():
+        return timed.elapsed(start, end)
+    if "elapsed" not in _warned:
+        _warned.add("elapsed")
+        text = "there is no GPU to time here; times between events are nan, or modelled ones with `run --timed`"
+        print(f"emulated-gpu: {text}", file=sys.stderr)
+    return float("nan")
+
+
+def record(event) -> None:
+    """An event of the driver or the runtime."""
+    _events[int(event)] = timed.now()
+
+
+def between(start, end) -> float:
+    """Milliseconds between two events of the driver or the runtime."""
+    return elapsed(*(_events.get(int(event)) for event in (start, end)))
+
+
+def synchronize() -> None:
+    """Wait for the current device. A launch that failed is reported where CUDA would: here, and at every later call."""
+    DEVICE.synchronize()
+
+
+def select(device) -> None:
+    """Make a device the current one."""
+    DEVICE.index = int(device)
+
+
+def allocate_bytes(size: int) -> int:
+    array = allocate(int(size))
+    DEVICE.adopt(array, f"allocation {len(_allocations)}")
+    _allocations[array.ctypes.data] = array
+    return array.ctypes.data
+
+
+def free_bytes(address) -> None:
+    if int(address) not in _allocations:
+        raise Unsupported(f"free of {int(address):#x}, which was not allocated here")
+    del _allocations[int(address)]
+
+
+def allocate_pinned(size: int) -> int:
+    array = allocate(int(size))
+    DEVICE.pin(array)
+    _pinned[array.ctypes.data] = array
+    return array.ctypes.data
+
+
+def free_pinned(address) -> None:
+    _pinned.pop(int(address), None)
+
+
+def memory_info() -> tuple[int, int]:
+    """Return (free, all) bytes of the current device's memory."""
+    return DEVICE.chip.memory - sum(region.size for region in DEVICE.memory.regions), DEVICE.chip.memory
+
+
+def memory_at(address: int) -> tuple[str | None, int]:
+    """Return whose memory an address is in, "host" (pinned), "device" or, if nobody allocated it, None; and which."""
+    region = DEVICE.region_at(address, 1)
+    if region is None or region.device == HOST:
+        return region and "host", 0
+    return "device", region.device
+
+
+def copy(target, source, size) -> None:
+    """Copy bytes between any two of device memory and the host's."""
+    DEVICE.synchronize_all()
+    ctypes.memmove(_address(target), _address(source), int(size))
+
+
+def _address(pointer) -> int:
+    if hasattr(pointer, "ctypes"):
+        return pointer.ctypes.data
+    if isinstance(pointer, (bytes, bytearray, memoryview)):
+        return np.frombuffer(pointer, np.uint8).ctypes.data
+    return int(pointer)
+
+
+def fill(target, dtype, value, count) -> None:
+    """Set so many elements of a NumPy type, from an address on, to a value."""
+    DEVICE.synchronize_all()
+    raw = (ctypes.c_uint8 * (int(count) * np.dtype(dtype).itemsize)).from_address(int(target))
+    np.frombuffer(raw, dtype)[:] = value
+
+
+def max_active_clusters(config) -> int:
+    """Return how many clusters run at once, a CTA an SM: on an H200 as Hopper drivers answer, on a B200 by its SMs."""
+    size = 1
+    for a in config.attrs:
+        if a.id == type(a.id).CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            size = a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z
+    return DEVICE.chip.active_clusters(size)
+
+
+def _serve(module, ok, calls: dict, pattern: str) -> None:
+    """Put `calls` into the module, `ok` in front of what they return; refuse all other functions by name."""
+    for name in dir(module):
+        if not re.fullmatch(pattern, name) or isinstance(getattr(module, name), type):
+            continue
+        if name in calls:
+            setattr(module, name, _answer(ok, calls[name]))
+        else:
+            setattr(module, name, _refusal(f"{module.__name__}.{name}"))
+
+
+def _answer(ok, call):
+    def answer(*args, **kwargs):
+        value = call(*args, **kwargs)
+        return (ok,) if value is None else (ok, *value) if isinstance(value, tuple) else (ok, value)
+
+    return answer
+
+
+def _refusal(name: str):
+    def refuse(*args, **kwargs):
+        raise Unsupported(f"{name} on the emulated device")
+
+    return refuse
+
+
+def nothing(*_) -> None:
+    """What has no effect on the emulated device, such as a context."""
+
+
+def driver_calls(d) -> dict:
+    """Return the functions of `cuda.bindings.driver` that are served, by name, without the CUresult."""
+    memory = {
+        "MemcpyHtoD": copy, "MemcpyDtoH": copy, "MemcpyDtoD": copy, "Memcpy": copy,
+        "MemsetD8": lambda p, v, n: fill(p, "u1", v, n),
+        "MemsetD16": lambda p, v, n: fill(p, "u2", v, n),
+        "MemsetD32": lambda p, v, n: fill(p, "u4", v, n),
+    }  # fmt: skip
+    memory |= {f"{name}Async": lambda *args, f=f: f(*args[:3]) for name, f in memory.items()}
+    return {
+        "cuInit": nothing,
+        "cuDriverGetVersion": lambda: VERSION,
+        "cuDeviceGetCount": lambda: len(DEVICE.memories),
+        "cuDeviceGet": lambda n: d.CUdevice(n),
+        "cuDeviceGetName": lambda size, device: DEVICE.chip.name.encode()[:size],
+        "cuDeviceGetAttribute": lambda a, device: attribute(a),
+        "cuDeviceTotalMem": lambda device: DEVICE.chip.memory,
+        "cuCtxGetCurrent": lambda: d.CUcontext(1),
+        "cuCtxGetDevice": lambda: d.CUdevice(DEVICE.index),
+        "cuDeviceCanAccessPeer": lambda device, peer: int(int(device) != int(peer)),
+        "cuCtxCreate": lambda *_: d.CUcontext(1),
+        "cuCtxSetCurrent": nothing, "cuCtxPushCurrent": nothing, "cuCtxDestroy": nothing,
+        "cuCtxPopCurrent": lambda: d.CUcontext(1),
+        "cuCtxSynchronize": synchronize,
+        "cuDevicePrimaryCtxRetain": lambda device: d.CUcontext(1),
+        "cuDevicePrimaryCtxRelease": nothing,
+        "cuStreamCreate": lambda flags: d.CUstream(next(_handles)),
+        "cuStreamCreateWithPriority": lambda flags, priority: d.CUstream(next(_handles)),
+        "cuCtxGetStreamPriorityRange": lambda: (0, -5),  # as on every card since Ampere
+        "cuStreamDestroy": nothing, "cuStreamWaitEvent": nothing,
+        "cuStreamSynchronize": lambda s: synchronize(),
+        "cuEventCreate": lambda flags: d.CUevent(next(_handles)),
+        "cuEventRecord": lambda e, *_: record(e), "cuEventDestroy": nothing,
+        "cuEventSynchronize": lambda e: synchronize(),
+        "cuEventElapsedTime": between,
+        "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
+        "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n)),
+        "cuMemGetInfo": memory_info,
+        "cuMemAllocHost": allocate_pinned, "cuMemHostAlloc": lambda n, flags: allocate_pinned(n),
+        "cuMemFreeHost": free_pinned,
+        "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p),
+        "cuGetErrorName": lambda e: e.name.encode(),
+        "cuGetErrorString": lambda e: e.name.encode(),
+        "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (
+            DEVICE.chip.shared_per_sm // n - SYSTEM_SHARED
+        ),
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda f, threads, size: (
+            DEVICE.chip.resident_ctas(size, threads)
+        ),
+        "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
+    } | {f"cu{name}": f for name, f in memory.items()} | cuda_modules.driver_calls(d)  # fmt: skip
+
+
+def install() -> None:
+    """Replace the functions of `cuda.bindings.driver` and `.runtime`, for this process."""
+    from cuda.bindings import driver, runtime
+
+    _serve(driver, driver.CUresult.CUDA_SUCCESS, driver_calls(driver), "cu[A-Z].*")
+
+    r = runtime
+    _serve(r, r.cudaError_t.cudaSuccess, {
+        "cudaGetDeviceCount": lambda: len(DEVICE.memories),
+        "cudaGetDevice": lambda: DEVICE.index,
+        "cudaSetDevice": select,
+        "cudaDeviceCanAccessPeer": lambda device, peer: int(device != peer),
+        "cudaDeviceEnablePeerAccess": lambda peer, flags: DEVICE.enable_peer_access(peer),
+        "cudaDeviceGetAttribute": lambda a, device: attribute(a),
+        "cudaDeviceSynchronize": synchronize,
+        "cudaDriverGetVersion": lambda: VERSION, "cudaRuntimeGetVersion": lambda: VERSION,
+        "cudaStreamCreate": lambda: r.cudaStream_t(next(_handles)),
+        "cudaStreamCreateWithFlags": lambda flags: r.cudaStream_t(next(_handles)),
+        "cudaStreamDestroy": nothing, "cudaStreamWaitEvent": nothing,
+        "cudaStreamSynchronize": lambda s: synchronize(),
+        "cudaEventCreate": lambda: r.cudaEvent_t(next(_handles)),
+        "cudaEventCreateWithFlags": lambda flags: r.cudaEvent_t(next(_handles)),
+        "cudaEventRecord": lambda e, *_: record(e), "cudaEventDestroy": nothing,
+        "cudaEventSynchronize": lambda e: synchronize(),
+        "cudaEventElapsedTime": between,
+        "cudaMalloc": allocate_bytes, "cudaFree": free_bytes,
+        "cudaMemcpy": lambda p, q, n, kind: copy(p, q, n),
+        "cudaMemcpyAsync": lambda p, q, n, kind, s: copy(p, q, n),
+        "cudaMemset": lambda p, v, n: fill(p, "u1", v, n),
+        "cudaMemsetAsync": lambda p, v, n, s: fill(p, "u1", v, n),
+        "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing,
+        "cudaGetErrorName": lambda e: e.name.encode(), "cudaGetErrorString": lambda e: e.name.encode(),
+    } | cuda_modules.runtime_calls(r), "cuda[A-Z].*")  # fmt: skip
+    after_import("cuda.bindings.nvrtc", lambda: cuda_modules.install_nvrtc(sys.modules["cuda.bindings.nvrtc"]))

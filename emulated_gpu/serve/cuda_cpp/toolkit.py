@@ -1,0 +1,243 @@
+"""nvcc and its headers, and the stand-ins for CUDA's libraries, which are built once for each version of all that."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import Unsupported
+
+HERE = Path(__file__).parent
+HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
+HOST_COMPILER = HERE / "bin" / "g++"  # the system's C++ compiler, by light_first.sh
+CACHE = "EMULATED_GPU_CACHE"  # environment: folders of what is built, which come before the user's cache folder
+RUNTIME, DRIVER, TORCH = "libcudart.so.13", "libcuda.so.1", "libtorch_cuda.so"
+# Other names that host code is linked to. Of cuBLAS there is no function: who calls one does not load
+NAMES = {
+    RUNTIME: ("libcudart.so", "libcuda.so", "libcublas.so", "libcublasLt.so"),
+    TORCH: ("libc10_cuda.so",),
+}
+MISSING = "CUDA C++ needs nvcc of CUDA 13: pip install 'emulated-gpu[cuda]', or set CUDA_HOME"
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """Where nvcc lies: `home`/bin/nvcc, with the headers in `home`/include."""
+
+    home: Path
+
+    @property
+    def nvcc(self) -> Path:
+        return self.home / "bin" / "nvcc"
+
+    @property
+    def include(self) -> Path:
+        return self.home / "include"
+
+
+def candidates() -> list[Path]:
+    """Return where a CUDA toolkit may be, the best first: what the user says, what pip installed, what is on PATH."""
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec else ():
+        homes.append(Path(folder, "cu13"))
+    if found := shutil.which("nvcc"):
+        homes.append(Path(os.path.realpath(found)).parents[1])
+        homes.append(Path("/usr/local/cuda"))
+    return homes
+
+
+@functools.cache
+def find() -> Toolkit:
+    """Return the toolkit. Raises Unsupported, with what to install, where there is no nvcc or no C++ compiler."""
+    for home in candidates():
+        if (home / "bin" / "nvcc").exists() and (home / "include" / "cuda_runtime_api.h").exists():
+            if shutil.which("g++") is None:
+                raise Unsupported("CUDA C++ needs g++, which is not on PATH")
+            return Toolkit(home)
+    raise Unsupported(MISSING)
+
+
+def folders() -> list[Path]:
+    """Return where what is built is looked for: the folders of the environment, then the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [Path(f) for f in (*os.environ.get(CACHE, "").split(os.pathsep), os.path.join(home, "emulated-gpu")) if f]
+
+
+def writable() -> Path:
+    """Return the first of these folders that can be written to; else a new one, for this process."""
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="emulated-gpu-"))
+
+
+def built(name: str, texts: list[str], command: list[str], *depends: str) -> Path:
+    """Return the shared library `name`, which g++ builds from texts of C++ unless it has done so before.
+
+    depends: what else makes it another library, such as versions. Processes that build it at the same time each build
+    it, and the first one's is kept. Raises Unsupported with g++'s errors.
+    """
+    aliases = NAMES.get(name, ())
+    digest = hashlib.sha256("\0".join([*texts, *command, *depends, *aliases, sys.version]).encode()).hexdigest()[:16]
+    place = f"{Path(name).stem}-{digest}"
+    for folder in folders():
+        if (folder / place / name).exists():
+            return folder / place / name
+    target = writable() / place
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
+        files = [os.path.join(folder, f"{i}.cpp") for i in range(len(texts))]
+        for file, text in zip(files, texts):
+            Path(file).write_text(text)
+        made = os.path.join(folder, "made")
+        os.mkdir(made)
+        gxx = ["g++", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", *files, *command, "-o", f"{made}/{name}"]
+        done = subprocess.run(gxx, capture_output=True, text=True)
+        if done.returncode:
+            raise Unsupported(f"g++ cannot build {name}:\n{done.stderr[-3000:]}")
+        for alias in aliases:
+            os.symlink(name, os.path.join(made, alias))
+        try:
+            os.rename(made, target)
+        except OSError:  # another process was faster
+            if not (target / name).exists():
+                raise
+    return target / name
+
+
+RUNTIME_FUNCTION = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
+DRIVER_FUNCTION = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w+)\s*\(([^;]*?)\)\s*;")
+NEWEST = re.compile(r"#define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(\1\w*)")  # the function of a name now
+ERROR = re.compile(r"^\s*(cudaSuccess|cudaError\w+)\s*=\s*(\d+)", re.MULTILINE)
+PARAMETER = re.compile(r"(const\s+)?((?:unsigned )?\w+)\s*(\**)")
+
+
+def header(toolkit: Toolkit, name: str) -> str:
+    return (toolkit.include / name).read_text(errors="replace")
+
+
+def types_of(parameters: str) -> list[str]:
+    """Return the types of a prototype's parameters, as `c_driver` has them: 'char const *' of `const char *x`."""
+    found = []
+    for one in parameters.split(",") if parameters.strip() not in ("", "void") else ():
+        const, name, stars = PARAMETER.match(one.strip()).groups()
+        stars += "*" * one.count("[")
+        found.append(name + " const" * bool(const) + " " * bool(stars) + stars)
+    return found
+
+
+@functools.cache
+def newest(toolkit: Toolkit) -> dict[str, str]:
+    """Return the driver's functions whose names in libcuda have a version: name in programs -> name in libcuda."""
+    return dict(NEWEST.findall(header(toolkit, "cuda.h")))
+
+
+@functools.cache
+def driver_functions(toolkit: Toolkit) -> dict[str, tuple[str, list[str]]]:
+    """Return the functions of cuda.h: name in libcuda, with a version -> (name without, types of its parameters)."""
+    found = {}
+    for name, parameters in DRIVER_FUNCTION.findall(header(toolkit, "cuda.h")):  # old forms come last
+        found.setdefault(newest(toolkit).get(name, name), (re.sub(r"_v\d+$", "", name), types_of(parameters)))
+    return found
+
+
+SLOTS = """#include <cstring>
+extern "C" {
+int emulator_refuse(const char *);
+__attribute__((visibility("hidden"))) extern void *emulator_slots[];
+#ifdef __x86_64__
+#define SLOT(name, at) __attribute__((naked)) void name() { asm("jmp *emulator_slots+" #at "(%rip)"); }
+#else
+#define SLOT(name, at) int name() { return emulator_refuse(#name); }
+#endif
+"""
+FIND = """
+void emulator_slot(const char *name, void *function) {
+  for (auto &one : functions)
+    if (!std::strcmp(one.name, name)) emulator_slots[&one - functions] = function;
+}
+void *emulator_function(const char *name) {
+  for (auto &one : functions)
+    if (!std::strcmp(one.name, name)) return one.function;
+  return nullptr;
+}
+}
+"""
+
+
+def others(toolkit: Toolkit, served: str) -> str:
+    """Return C++ for the driver's functions and those of the runtime that the text `served` does not have: they refuse;
+    and for the names of errors.
+
+    Those of the driver jump to where a table leads, in which `emulator_slot` puts what serves them.
+    """
+    own = set(re.findall(r"^\w[\w *]*?\b(cuda\w+)\(", served, re.MULTILINE))
+    runtime = sorted(set(RUNTIME_FUNCTION.findall(header(toolkit, "cuda_runtime_api.h"))) - own)
+    driver = sorted(driver_functions(toolkit))
+    refusals = ", ".join(f"(void *)refuse_{i}" for i in range(len(driver)))
+    table = ", ".join(f'{{"{name}", (void *){name}}}' for name in driver)
+    errors = "".join(f'case {n}: return "{name}"; ' for name, n in ERROR.findall(header(toolkit, "driver_types.h")))
+    return "\n".join([
+        SLOTS,
+        *(f'int {name}() {{ return emulator_refuse("{name}"); }}' for name in runtime),
+        *(f'static int refuse_{i}() {{ return emulator_refuse("{name}"); }}' for i, name in enumerate(driver)),
+        f"void *emulator_slots[] = {{{refusals}}};",
+        *(f"SLOT({name}, {8 * i})" for i, name in enumerate(driver)),
+        f"static struct {{ const char *name; void *function; }} functions[] = {{{table}}};",
+        FIND,
+        f'extern "C" const char *emulator_error_name(int status) '
+        f'{{ switch (status) {{ {errors} default: return "unrecognized error code"; }} }}',
+    ])  # fmt: skip
+
+
+def version(toolkit: Toolkit) -> str:
+    return hashlib.sha256((toolkit.include / "cuda_runtime_api.h").read_bytes()).hexdigest()
+
+
+@functools.cache
+def cudart() -> Path:
+    """Return the stand-in for CUDA's runtime and driver; builds it if there is none yet (2 s)."""
+    toolkit, own = find(), (HERE / "runtime.cpp").read_text()
+    texts = [own, others(toolkit, own)]
+    # Versions of symbols are as NVIDIA's library has them: its own name
+    return built(RUNTIME, texts, ["-std=c++17", f"-I{toolkit.include}", "-Wl,--default-symver"], version(toolkit))
+
+
+@functools.cache
+def driver() -> Path:
+    """Return the stand-in for libcuda, for who asks for that name: the functions are in the one for the runtime."""
+    return built(DRIVER, [""], ["-Wl,--no-as-needed", f"-L{cudart().parent}", "-lcudart"], str(cudart()))
+
+
+@functools.cache
+def libraries() -> tuple[Path, Path]:
+    """Return the stand-ins for CUDA's runtime and for torch's libraries; builds what there is not yet (15 s)."""
+    import torch
+
+    toolkit = find()
+    root = Path(torch.__file__).parent
+    includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include", toolkit.include]
+    command = ["-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    command += [*(f"-I{folder}" for folder in includes), "-idirafter", str(HEADERS)]
+    command += [f"-L{cudart().parent}", f"-L{root / 'lib'}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
+    texts = [(HERE / "torch_cuda.cpp").read_text()]
+    return cudart(), built(TORCH, texts, command, torch.__version__, version(toolkit))
+
+
+def compiler() -> str:
+    """Return the command that compiles CUDA C++ to PTX, for a shell."""
+    return shlex.join([sys.executable, str(HERE / "nvcc.py"), str(find().nvcc)])

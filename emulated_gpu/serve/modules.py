@@ -1,0 +1,184 @@
+"""Modules and kernels of CUDA's driver by their handles: from PTX, and from machine code whose PTX is known.
+
+Only PTX runs here. What compiles in this process tells of which PTX its machine code was made (`note`), so that the
+code finds it again, in whatever file or library it went meanwhile; if that is exported to a file (`exported`), in later
+processes, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..device import DEVICE, LoadedModule
+from ..errors import Fault, Unsupported
+from ..formats import elf, fatbin
+from .cuda_cpp import toolkit
+
+KEEP_PTX = "EMULATED_GPU_PTX"  # environment: a folder for the PTX that is loaded, as it is run here
+EXPORTED = "exported"  # in the cache folder: the PTX of machine code that was exported, by its digest
+UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this process has compiled no such code, " \
+          "nor has another one exported it by the emulator; if a cache has it, empty that cache"  # fmt: skip
+
+
+@dataclass
+class Kernel:
+    """A kernel that the host can launch. dynamic_shared: bytes that it may have, above the default."""
+
+    module: LoadedModule | None  # None: machine code whose PTX is not known
+    name: str
+    dynamic_shared: int = 0
+
+    def loaded(self) -> LoadedModule:
+        if self.module is None:
+            raise Unsupported(UNKNOWN)
+        return self.module
+
+    def check_shared(self, dynamic: int) -> None:
+        """Raise a Fault for a launch with more dynamic shared memory than the kernel was allowed."""
+        check_shared(self.loaded(), self.name, dynamic, self.dynamic_shared, "cuFuncSetAttribute(..., "
+                     "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, ...)")  # fmt: skip
+
+
+modules: dict[int, LoadedModule | None] = {}
+kernels: dict[int, Kernel] = {}
+_handles = itertools.count(1)
+_texts: dict[bytes, str] = {}  # digest of machine code -> the PTX that it was made of
+
+
+def check_shared(module: LoadedModule, name: str, dynamic: int, allowed: int, call: str) -> None:
+    """Raise a Fault for a launch with more dynamic shared memory than the call has allowed."""
+    static = sum(v.size for v in module.shared.values())
+    if static + dynamic > DEVICE.chip.shared_by_default and dynamic > allowed:
+        raise Fault(
+            "launch",
+            f"{name} is launched with {dynamic} bytes of dynamic shared memory: above {DEVICE.chip.shared_by_default} "
+            f"in all it needs {call} first" + (f", which has allowed {allowed}" if allowed else ""),
+        )
+
+
+def digest(machine_code: bytes) -> bytes:
+    return hashlib.blake2b(machine_code, digest_size=16).digest()
+
+
+def note(machine_code: bytes, text: str) -> None:
+    """Remember of which PTX a cubin was made."""
+    _texts[digest(machine_code)] = text
+
+
+def exported(machine_code: bytes) -> None:
+    """Keep the PTX of a cubin for other processes, since its machine code has gone to a file."""
+    name = digest(machine_code)
+    if name in _texts:
+        folder = toolkit.writable() / EXPORTED
+        folder.mkdir(exist_ok=True)
+        unfinished = folder / f".{name.hex()}-{os.getpid()}"
+        unfinished.write_text(_texts[name])
+        unfinished.replace(folder / f"{name.hex()}.ptx")
+
+
+def known(machine_code: bytes) -> str | None:
+    """Return the PTX of a cubin that this process has compiled, or that another has exported; None if neither has."""
+    name = digest(machine_code)
+    if name not in _texts:
+        for folder in toolkit.folders():
+            file = folder / EXPORTED / f"{name.hex()}.ptx"
+            if file.exists():
+                _texts[name] = file.read_text()
+                break
+    return _texts.get(name)
+
+
+def keep(text: str) -> None:
+    """Write PTX to the folder that the environment names: a file for each kernel and whatever else makes it another."""
+    folder = os.environ.get(KEEP_PTX)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+        kernel = re.search(r"\.entry\s+([\w$]+)", text)
+        name = hashlib.sha256(text.encode()).hexdigest()[:8]
+        Path(folder, f"{kernel[1][:120] if kernel else 'no_kernel'}-{name}.ptx").write_text(text)
+
+
+def chosen(texts: list[str]) -> str:
+    """Return the PTX for this machine, as a driver chooses it: of its own architecture, or of an older one.
+
+    Raises a Fault if there is none.
+    """
+    best, newest, targets = None, -1.0, []
+    major = DEVICE.chip.capability[0] * 10 + DEVICE.chip.capability[1]
+    for text in texts:
+        target = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", text, re.MULTILINE)
+        if target is None:
+            raise Unsupported("PTX without a .target")
+        targets.append(f"sm_{target[1]}{target[2]}")
+        number, exact = int(target[1]), bool(target[2])
+        if number <= major and (number == major or not exact) and number + exact / 2 > newest:
+            best, newest = text, number + exact / 2
+    if best is None:
+        raise Fault("launch", f"the kernels are compiled for {', '.join(targets)}, not for {DEVICE.chip.arch}")
+    return best
+
+
+def text_of(image: bytes | int) -> tuple[str | None, bytes | None]:
+    """Return (PTX, machine code) of an image: PTX, a cubin or a fat binary, itself or where it lies.
+
+    The PTX is None for machine code of which it is not known.
+    """
+    held = ctypes.create_string_buffer(image) if isinstance(image, bytes) else None
+    address = ctypes.addressof(held) if held is not None else image
+    magic = ctypes.c_uint32.from_address(address).value
+    if magic == fatbin.WRAPPER:
+        return chosen(fatbin.texts_at(address)), None
+    if magic == fatbin.MAGIC:
+        if texts := fatbin.parts(address, fatbin.PTX):
+            return chosen([text.rstrip(b"\0").decode() for text in texts]), None
+        code = fatbin.parts(address, fatbin.CUBIN)[0]
+        return known(code), code
+    if magic == elf.MAGIC:
+        code = ctypes.string_at(address, elf.size(ctypes.string_at(address, elf.HEADER)))
+        return known(code), code
+    text = ctypes.string_at(address).decode(errors="replace")
+    if ".version" not in text[:100_000]:
+        raise Unsupported("an image that is neither PTX, a cubin nor a fat binary")
+    return chosen([text]), None
+
+
+def load(image: bytes | int) -> int:
+    """Return the handle of a module."""
+    text, code = text_of(image)
+    if text is not None:
+        keep(text)
+    handle = next(_handles)
+    modules[handle] = DEVICE.module(text, machine_code=code) if text is not None else None
+    return handle
+
+
+def kernel(handle: int, name: str) -> int:
+    """Return the handle of a kernel of a module. Raises Unsupported if it has none of this name."""
+    if handle not in modules:
+        raise Unsupported(f"module {handle:#x}, which was not loaded here")
+    module = modules[handle]
+    if module is not None:
+        module.program(name)
+    found = next(_handles)
+    kernels[found] = Kernel(module, name)
+    return found
+
+
+def names(handle: int) -> list[str]:
+    """Return the names of a module's kernels; one without a name if its PTX is not known."""
+    module = modules[handle]
+    return list(module.module.kernels) if module is not None else [""]
+
+
+def variable(handle: int, name: str) -> tuple[int, int]:
+    """Return (address, bytes) of a module's variable. Raises Unsupported if it has none of this name."""
+    module = Kernel(modules[handle], "").loaded()
+    if name not in module.symbols:
+        raise Unsupported(f"no variable {name} in this module; it has {', '.join(module.symbols) or 'none'}")
+    return module.symbols[name], module.module.variables[name].size

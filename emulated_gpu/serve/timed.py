@@ -1,0 +1,79 @@
+"""`run --timed`: what passes between two events is modelled, as launches back to back on an L2 full of dirty lines.
+
+Nothing but kernel launches takes time. The launches have been run before, with all checks; the model runs them again,
+and puts memory back to what it was. A series of equal calls is extrapolated (model/steady.py); launches that are alike,
+whatever their pointers, are timed once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..device import DEVICE
+from ..model import uncertainty
+from ..model.profile import load
+from ..model.run import Recorded, TimedRun
+from ..model.steady import Steady
+
+_times: dict[tuple, float] = {}  # launches -> microseconds
+
+
+def on() -> bool:
+    return DEVICE.session.timed is not None
+
+
+def now() -> int | None:
+    """Return what an event records: how many launches there have been."""
+    return len(DEVICE.session.timed) if on() else None
+
+
+def elapsed(start: int | None, end: int | None) -> float:
+    """Milliseconds between two events; what they rest on is said once for each series of launches."""
+    if start is None or end is None:
+        raise RuntimeError("elapsed time of an event that was not recorded")
+    launches = DEVICE.session.timed[start:end]
+    key = tuple(map(alike, launches))
+    if key not in _times:
+        _times[key] = modelled(launches, key)
+    return _times[key] / 1e3
+
+
+def alike(recorded: Recorded) -> tuple:
+    """Return what two launches share that take the same time."""
+    program, _, _, grid, block, *_ = recorded.args
+    return id(program), grid, block, *(recorded.options.get(name) for name in ("cluster", "dynamic_shared", "pdl"))
+
+
+def period(key: tuple) -> int:
+    """Return how many launches one call makes, if `key` is a series of equal calls."""
+    return next((n for n in range(1, len(key)) if len(key) % n == 0 and key == key[:n] * (len(key) // n)), len(key))
+
+
+def modelled(launches: list[Recorded], key: tuple) -> float:
+    """Return how long launches take on the model, in microseconds."""
+    name = DEVICE.chip.name.split()[1].lower()
+    profile, memory = load(name), DEVICE.memory
+    time = profile["launch"]["events_ns"] / 1e3
+    calls, simulated, read = 1, 0, 0.0
+    if launches:
+        step = period(key)
+        rule = Steady(list(range(step, len(key) + 1, step)))
+        before = [(region, region.data.copy()) for region in memory.regions if not region.read_only]
+        try:
+            run = TimedRun(profile, memory, launches, enough=rule).run()
+        finally:
+            for region, data in before:
+                region.data[:] = data
+        time += profile.us(rule.total())
+        calls, simulated = rule.calls, len(rule.ends) * step
+        read = run.read_mb(simulated - 1, step)
+    pdl = any(recorded.options.get("pdl") for recorded in launches)
+    kind = uncertainty.kind(time / calls, read, calls == 1, name)
+    low, high = uncertainty.interval(time, kind, pdl, name)
+    print(
+        f"emulated-gpu: {time:.2f} us between two events: modelled, not measured (profile {name}, it may be "
+        f"{low:.2f} to {high:.2f}); "
+        f"{len(launches)} launch{'es' * (len(launches) > 1)}, {simulated} of them simulated; nothing else takes time",
+        file=sys.stderr,
+    )
+    return time

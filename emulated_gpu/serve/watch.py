@@ -1,0 +1,91 @@
+"""What a launch is at while it runs: a heartbeat on stderr, and an end to one that takes too long."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from ..errors import Hang
+from ..machine.launch import Launch
+
+SAYS = "emulated-gpu: "  # begins a line on stderr
+FIRST_BEAT_S, BEAT_S = 10.0, 30.0  # when the first heartbeat comes, and how long it is to each later one
+
+
+def on_stderr(text: str) -> None:
+    print(SAYS + text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def watched(running: Callable[[], list[Launch]], limit: float = 0.0, say: Callable[[str], None] = on_stderr):
+    """Tell where launches are that share an engine, while the block runs, from another thread.
+
+    running: returns those that run at the moment. limit: seconds after which the block ends with a Hang that says where
+    the warps are; 0 for none. say: is given the sentences.
+    """
+    over = threading.Event()
+    began = time.monotonic()
+
+    def beat():
+        following, ends = began + FIRST_BEAT_S, began + limit if limit else math.inf
+        while not over.wait(max(0.0, min(following, ends) - time.monotonic())):
+            now, launches = time.monotonic(), running()
+            if launches and now >= ends:
+                launches[0].engine.at(-math.inf, lambda: stop(launches, limit))
+                return
+            if launches:
+                say(describe(launches, now - began))
+            following = now + BEAT_S
+
+    thread = threading.Thread(target=beat, daemon=True, name="emulated-gpu heartbeat")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def stop(launches: list[Launch], limit: float) -> None:
+    """End the launches: called by their engine. Raises Hang."""
+    moving = places(launches, moving=True)
+    message = f"{launches[0].program.kernel.title} still runs after {limit:g} s, the --timeout"
+    error = Hang("\n".join([f"{message}; warps that go on, and where:", *(f"  {place}" for place in moving)]))
+    if not moving:
+        error = Hang("\n".join([f"{message}:", *(line for launch in launches for line in launch.waiting())]))
+    error.where = f"kernel {launches[0].program.kernel.title}" + f", {moving[0]}" * bool(moving)
+    raise error
+
+
+def places(launches: list[Launch], moving: bool, most: int = 8) -> list[str]:
+    """Say where warps are: those that go on, or those that wait."""
+    found = []
+    for launch in launches:
+        for group in launch.groups():
+            if (group.waiting_for is None) is moving:
+                instr = launch.instruction(group)
+                loc = f" ({instr.loc})" if instr.loc else ""
+                found.append(f"{group.warp} at PTX line {instr.line} ({instr.op}){loc}")
+                if len(found) == most:
+                    return found
+    return found
+
+
+def describe(launches: list[Launch], seconds: float) -> str:
+    """Say how far the launches are after these seconds, and where one of their warps is."""
+    launch = launches[0]
+    done, clusters = launch.started - len(launch.running), math.prod(launch.grid) // math.prod(launch.cluster)
+    left = f", about {seconds * (clusters - done) / done:.0f} s left" if done else ""
+    what = "CTAs" if math.prod(launch.cluster) == 1 else "clusters"
+    for _ in range(3):
+        with contextlib.suppress(RuntimeError):  # warps come and go while we look
+            place = [*places(launches, True, 1), *places(launches, False, 1), "no warp"][0]
+            break
+    else:
+        place = "warps come and go"
+    title, number = launch.program.kernel.title, launch.number
+    return f"{seconds:.0f} s in {title} (launch {number}), {done} of {clusters} {what} done{left}: {place}"

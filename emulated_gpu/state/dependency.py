@@ -1,0 +1,148 @@
+"""What launches touch of global memory, so that programmatic dependent launches can be checked (PTX ISA 9.7.13.13).
+
+A launch with that attribute may begin before its predecessor has ended. Until a thread of it has passed
+griddepcontrol.wait, or has synchronised with one that has, what the predecessor writes is unsettled, and what the
+predecessor reads must stay. The wait is for the predecessor alone: if that one never waited for its own, the launch
+before it may still run too. Prefetches into the L2 change nothing that a program can see and are always allowed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import Fault
+from .global_memory import GlobalMemory, Region
+
+WORD = 4  # bytes: what is told apart
+
+
+class Rows(NamedTuple):
+    """Words in rows that lie evenly, as those of most boxes of a tensor map: looked at in place, not one by one."""
+
+    first: int
+    count: int
+    pitch: int
+    width: int
+
+    @classmethod
+    def of(cls, at: np.ndarray, size: int) -> Rows | None:
+        """The words of `size` bytes at each offset, if they are whole ones in ascending rows; else None."""
+        pitch = int(at[1] - at[0]) if len(at) > 1 else size
+        if pitch < size or (pitch | size | int(at[0])) % WORD or not (at[1:] - at[:-1] == pitch).all():
+            return None
+        return cls(int(at[0]) // WORD, len(at), pitch // WORD, size // WORD)
+
+    def of_region(self, used: np.ndarray) -> np.ndarray:
+        """These of a region's words, bool [count, width], live."""
+        return np.ndarray((self.count, self.width), bool, used, self.first, (self.pitch, 1))
+
+    def numbers(self) -> np.ndarray:
+        return (self.first + np.arange(self.count)[:, None] * self.pitch + np.arange(self.width)).ravel()
+
+
+class Footprint:
+    """Words of memory that a launch reads and writes: bool [2, words] for each region, reads first.
+
+    Regions are found by their addresses, since the arrays that `emulated_gpu.launch` takes are registered for each launch
+    anew; each is kept with what it belongs to, so that nothing else comes to lie there, unless it has been freed.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.regions: dict[tuple[int, int], tuple[Region, np.ndarray]] = {}
+
+    def mark(self, region: Region, words, write: bool) -> None:
+        """words: numbers of words, a slice of them, or Rows, from the one that holds the region's first byte."""
+        used = self.used(region)[int(write)]
+        if type(words) is Rows:
+            words.of_region(used)[...] = True
+        else:
+            used[words] = True
+
+    def used(self, region: Region) -> np.ndarray:
+        """What the launch has used of a region so far, to be changed by who notes more."""
+        found = self.regions.get((region.start, region.size))
+        if found is None:
+            used = np.zeros((2, -(-(region.size + region.start % WORD) // WORD)), bool)
+            found = self.regions[region.start, region.size] = region, used
+        return found[1]
+
+    def conflicts(self, region: Region, words: np.ndarray | Rows, write: bool) -> str | None:
+        """How this launch uses words that another one wants to read or write, if the two do not go together."""
+        for other, used in self.regions.values():
+            if other.freed or other.end <= region.start or region.end <= other.start:
+                continue
+            there = words
+            if other.start != region.start or other.size != region.size:
+                there = words.numbers() if type(words) is Rows else words
+                there = there + (region.start // WORD - other.start // WORD)
+                there = there[(there >= 0) & (there < used.shape[1])]
+            for use, number in (("writes", 1), ("reads", 0)) if write else (("writes", 1),):
+                mine = there.of_region(used[number]) if type(there) is Rows else used[number, there]
+                if mine.any():
+                    return use
+        return None
+
+
+class Dependencies:
+    """One launch's view of its predecessors. `before`: those that may run until it waits, `after`: even then."""
+
+    def __init__(
+        self, name: str, memory: GlobalMemory, predecessor: Dependencies | None, keeps_reads: bool, checks: bool
+    ):
+        self.own, self.checks = Footprint(name), checks
+        self.memory = memory
+        self.keeps_reads = keeps_reads  # it lets dependents start early, so that they might overwrite what it reads
+        self.before = predecessor.at_start() if predecessor else []
+        self.after = predecessor.at_end() if predecessor else []
+        self.waited = self.waited_first = False
+
+    @classmethod
+    def of_writes(cls, name: str, memory: GlobalMemory, regions: list[Region]) -> Dependencies:
+        """A launch that writes whole regions and reads nothing."""
+        launch = cls(name, memory, None, False, True)
+        for region in regions:
+            launch.own.mark(region, slice(None), True)
+        return launch
+
+    def at_start(self) -> list[Footprint]:
+        """The launches that may still run when a dependent of this one starts."""
+        return [self.own, *(self.after if self.waited_first else self.before)]
+
+    def at_end(self) -> list[Footprint]:
+        """The launches that may still run when this one has ended."""
+        return self.after if self.waited else self.before
+
+    def note_wait(self, triggered: bool) -> None:
+        """A CTA waits, which has or has not let the dependents start before."""
+        self.waited = True
+        self.waited_first |= not triggered
+
+    def wants(self, group, write: bool) -> bool:
+        return self.checks and (write or self.keeps_reads) or bool(self.before if group.warp.depends else self.after)
+
+    def note(self, group, addresses: np.ndarray, size: int, write: bool) -> None:
+        """An access of `size` bytes at each address; a fault if one leaves its region."""
+        region = self.memory.find(int(addresses[0]), size, write)
+        at = addresses.astype(np.int64) - region.start
+        if np.minimum.reduce(at) < 0 or np.maximum.reduce(at) + size > region.size:  # lanes in several regions
+            for address in addresses:
+                self.note(group, np.array([address]), size, write)
+            return
+        at += region.start % WORD
+        words = Rows.of(at, size)
+        if words is None:
+            words, last = at // WORD, (at + (size - 1)) // WORD
+            if steps := int(np.maximum.reduce(last - words)):
+                words = np.minimum(words[:, None] + np.arange(steps + 1), last[:, None]).ravel()
+        if write or self.keeps_reads:
+            self.own.mark(region, words, write)
+        for other in self.before if group.warp.depends else self.after:
+            use = other.conflicts(region, words, write)
+            if use:
+                when = "before griddepcontrol.wait" if group.warp.depends else "which has not waited for it"
+                access = "write" if write else "read"
+                message = f"{access} of {region.name}, which {other.name} {use} and may still run, {when}"
+                group.launch.found(Fault("missing-dependency-wait", message))

@@ -1,0 +1,192 @@
+"""CUDA C++ on the emulator. The checks share one process, which nothing else may share with them."""
+
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+
+import check_scripts
+import pytest
+import torch
+
+from emulated_gpu.errors import Unsupported
+from emulated_gpu.serve import programs, static_runtime
+from emulated_gpu.serve.cuda_cpp import nvcc, toolkit
+
+CHECKS = Path(__file__).with_name("cuda_cpp_checks.py")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, str]:
+    """Name of each check -> its traceback, or nothing."""
+    found, done = check_scripts.results(CHECKS)
+    assert done.returncode == 0, done.stderr
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", check_scripts.names(CHECKS))
+def test_cuda_cpp(results, name):
+    assert results[name] == ""
+
+
+@pytest.mark.parametrize("given, expected", [
+    ("-gencode=arch=compute_100a,code=sm_100a -O3", "-gencode=arch=compute_100a,code=compute_100a -O3"),
+    ("-gencode arch=compute_90a,code=[sm_90a,compute_90a]", "-gencode arch=compute_90a,code=compute_90a"),
+    ("-arch=sm_100a -DX=sm_1", "-arch=compute_100a -DX=sm_1"),
+    ("-arch sm_90a", "-arch compute_90a"),
+])  # fmt: skip
+def test_nvcc_is_asked_for_ptx_alone(given, expected):
+    assert nvcc.for_ptx(given.split()) == ["--no-compress", "-lineinfo", *expected.split()]
+
+
+def test_a_machine_without_nvcc_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr(toolkit, "candidates", list)
+    toolkit.find.cache_clear()
+    try:
+        with pytest.raises(Unsupported, match=r"CUDA C\+\+ needs nvcc .*: pip install"):
+            toolkit.find()
+    finally:
+        toolkit.find.cache_clear()
+
+
+PROGRAM = r"""
+#include <cstdio>
+__global__ void fill(int *x) { x[threadIdx.x] = threadIdx.x; }
+int main(int argc, char **argv) {
+  int *x, last = 0;
+  cudaMalloc(&x, 128);
+  fill<<<1, argc * 16>>>(x);
+  cudaMemcpy(&last, x + 31, 4, cudaMemcpyDeviceToHost);
+  printf("%s %d\n", argv[1], last);
+  return 7;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    """PROGRAM, with CUDA's runtime linked in, as nvcc does it."""
+    folder, home = tmp_path_factory.mktemp("program"), toolkit.find().home
+    (folder / "p.cu").write_text(PROGRAM)
+    command = [home / "bin" / "nvcc", "-gencode", "arch=compute_90,code=compute_90", "-lineinfo", f"-L{home / 'lib'}"]
+    subprocess.run([*command, "p.cu", "-o", "p"], cwd=folder, check=True, capture_output=True)
+    return folder / "p"
+
+
+@pytest.mark.slow
+def test_a_program_runs_and_its_faults_are_found(program):
+    command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "2", str(program), "given", "more"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "given 31\n"), done.stderr
+    assert "out-of-bounds: write of 4 bytes" in done.stderr and "p.cu:3)" in done.stderr, done.stderr
+    assert "1 launch, 1 finding" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_programs_that_cannot_be_led_here_are_refused(program, tmp_path):
+    with pytest.raises(Unsupported, match="true: a program without CUDA's runtime"):
+        programs.run("/bin/true", [], {}, 1)
+    subprocess.run(["strip", program, "-o", tmp_path / "p"], check=True)
+    with pytest.raises(Unsupported, match="p: CUDA's runtime is in it, stripped of the symbols"):
+        programs.run(str(tmp_path / "p"), [], {}, 1)
+    with pytest.raises(Unsupported, match="a program on 2 devices"):
+        programs.run(str(program), [], {}, 2)
+
+
+def test_a_module_that_needs_cuda_is_none_without_nvcc(monkeypatch):
+    """Packages try such modules, and go on without them."""
+
+    def refuse(path):
+        raise Unsupported(f"no nvcc for {path}")
+
+    monkeypatch.setattr(static_runtime, "serve", refuse)
+    create = static_runtime.importing(lambda loader, spec: spec.origin)
+    with pytest.raises(ImportError, match="no nvcc for x.so"):
+        create(None, SimpleNamespace(name="x", origin="x.so"))
+
+
+@pytest.mark.parametrize("prototype, types", [
+    ("const char *symbol, void **pfn, cuuint64_t flags", ["char const *", "void **", "cuuint64_t"]),
+    ("CUmodule *module, const void* image, unsigned int n", ["CUmodule *", "void const *", "unsigned int"]),
+    ("const cuuint32_t dims[2]", ["cuuint32_t const *"]),
+    ("void", []),
+])  # fmt: skip
+def test_types_of_prototypes(prototype, types):
+    assert toolkit.types_of(prototype) == types
+
+
+def test_every_function_of_cudas_headers_is_served_or_refused():
+    """The texts of the headers are CUDA's; what is served must be named there."""
+    found = toolkit.find()
+    served = (toolkit.HERE / "runtime.cpp").read_text()
+    others = toolkit.others(found, served)
+    refused = set(re.findall(r"int (cu\w+)\(\)", others))
+    headers = "".join((found.include / h).read_text(errors="replace") for h in ("cuda_runtime_api.h", "cuda.h"))
+    assert {"cudaIpcOpenMemHandle", "cudaGraphLaunch"} <= refused and "cudaMalloc" not in refused
+    slots = set(re.findall(r"SLOT\((\w+),", others))
+    assert {"cuGraphLaunch", "cuMemAlloc_v2", "cuCtxCreate_v2", "cuLaunchKernel"} <= slots
+    for name in re.findall(r"^\w[\w *]*?\b(cu(?:da)?[A-Z]\w+)\(", served, re.MULTILINE):
+        assert name in headers or name.startswith("cudaProfiler"), name  # whose header pip's packages do not have
+        assert name not in refused, name
+
+
+COMPILER = """#!/bin/sh
+echo "$@" >> calls
+case "$*" in
+  *light*-c*bad.cpp*) echo "of the attempt"; exit 1 ;;
+  *light*) echo "a warning" >&2 ;;
+  *) echo "of the build" >&2; exit 3 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("arguments, calls, said, status", [
+    ("-O3 -c good.cpp", ["-I LIGHT -O3 -c good.cpp"], "a warning\n", 0),
+    ("-O3 -c bad.cpp", ["-I LIGHT -O3 -c bad.cpp", "-O3 -c bad.cpp"], "of the build\n", 3),
+    ("good.o -o good.so", ["good.o -o good.so"], "of the build\n", 3),
+])  # fmt: skip
+def test_what_light_headers_are_not_enough_for_is_compiled_as_asked(arguments, calls, said, status, tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    script = toolkit.HERE / "light_first.sh"
+    command = ["sh", script, compiler, *arguments.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
+    light = str(script.parent / "light")
+    assert (tmp_path / "calls").read_text().splitlines() == [call.replace("LIGHT", light) for call in calls]
+
+
+def preprocessed(text: str, *options: str) -> str:
+    """Return a text of C++ after the preprocessor, with the headers of torch and of Python."""
+    root = Path(torch.__file__).parent / "include"
+    folders = [*options, root, root / "torch" / "csrc" / "api" / "include", sysconfig.get_paths()["include"]]
+    command = ["g++", "-std=c++20", "-E", "-x", "c++", *(f"-I{folder}" for folder in folders), "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def test_light_headers_convert_the_same_types_of_python():
+    """A conversion that they lacked would be missed at a call only, when no compiler asks for torch's own headers."""
+    found = []
+    for folder in ([], [toolkit.HERE / "light"]):
+        text = preprocessed("#include <torch/extension.h>\n", *folder)
+        found.append(sorted(re.findall(r"(?:struct|class) [\w ]*type_caster<[^{;]*\{", text)))
+    assert len(found[0]) > 10 and found[0] == found[1]
+
+
+@pytest.mark.thorough
+def test_light_headers_give_the_same_ptx(tmp_path):
+    source = (ROOT / "docs" / "scale_cuda.py").read_text().split('"""')[3]
+    Path(tmp_path, "x.cu").write_text("#include <torch/types.h>\n#include <cuda_runtime.h>\n" + source)
+    root = Path(torch.__file__).parent / "include"
+    command = [toolkit.find().nvcc, "-ptx", "-std=c++20", "-arch=compute_100a", "-lineinfo", "x.cu", "-o", "x.ptx"]
+    command += ["--expt-relaxed-constexpr", f"-I{toolkit.HEADERS}"]
+    made = []
+    for folder in ([], [f"-I{toolkit.HERE / 'light'}"]):
+        given = [*folder, f"-I{root}", f"-I{root / 'torch' / 'csrc' / 'api' / 'include'}"]
+        subprocess.run([*command, *given], cwd=tmp_path, check=True, capture_output=True)
+        made.append((tmp_path / "x.ptx").read_text())
+    assert ".visible .entry" in made[0] and made[0] == made[1]

@@ -1,0 +1,153 @@
+"""Machine code that asks shadows of memory (native/happened.py) against their Python: the same conflicts and notes."""
+
+import numpy as np
+import pytest
+
+from emulated_gpu.native import happened
+from emulated_gpu.state import shadow
+from emulated_gpu.state.order import ASYNC_SHARED, EVER, GENERIC, KNOWN, STRONG, Actor, Order, Released, Space
+
+PLACES = 48
+
+
+def history(seed: int) -> tuple[shadow.Plane, list[Actor], list]:
+    """A plane on which two clusters have worked, their warps, who know some of it, and keys of other components."""
+    rng, order = np.random.default_rng(seed), Order()
+    spaces = [Space(order, warps=4), Space(order, warps=4)]
+    actors = [Actor(uid, space) for space in spaces for uid in (1, 2, 3, 4)]
+    keys = [space.key(name) for space in spaces for name in ("mma", "copy")]
+    plane = shadow.Plane(order, PLACES, 4)
+    events = []
+    for _ in range(40):
+        key = (keys + [actor.key for actor in actors])[rng.integers(12)]
+        # few of the other cluster's: what is not here, machine code leaves to the Python
+        key = key if key[0] is spaces[0] or rng.random() < 0.1 else keys[0]
+        number = order.next(key, marks=int(rng.choice([0, GENERIC, GENERIC | STRONG])))
+        events.append((key, number))
+        first, end = sorted(rng.integers(0, PLACES, 2).tolist())
+        if rng.random() < 0.5:
+            plane.written[first:end] = number
+        else:
+            plane.note_read(slice(first, end), key, number)
+    for actor in actors:
+        for key, number in events:
+            if rng.random() < 0.9 and key[0] is actor.space:
+                for row in (KNOWN, ASYNC_SHARED):
+                    clock = actor.knowledge.clock
+                    clock[row, key[1]] = max(clock[row, key[1]], number)
+    return plane, actors, keys
+
+
+def places(seed: int):
+    rng = np.random.default_rng(seed)
+    first, end = sorted(rng.integers(0, PLACES, 2).tolist())
+    index = rng.permutation(PLACES)[: end - first]
+    index.flags.writeable = bool(seed % 4)
+    return slice(first, end) if seed % 2 else index.astype(np.uint64) if seed % 10 == 0 else index
+
+
+def asked(seed: int) -> list:
+    """The answers to all questions about a history, and the reads that are noted at the end."""
+    plane, actors, keys = history(seed)
+    index, answers = places(seed), []
+    for actor in actors[:2]:
+        for but in ({}, {keys[0]: EVER}, {keys[0]: 20, keys[1]: 30}, {keys[0]: 9, keys[1]: 9, actors[2].key: EVER}):
+            answers.append(plane.unordered_write(index, actor, but=but))
+            answers.append(plane.unordered_write(index, actor, ASYNC_SHARED, but=but, generic=True))
+            answers.append(plane.unordered_read(index, actor, but))
+        answers.append(plane.unordered_write(index, actor, weak=True))
+        answers.append(plane.unfenced_read(index, actor, ASYNC_SHARED))
+        plane.note_read(index, actor.key, plane.order.next(actor.key), actor)
+        plane.note_read(index, keys[0], plane.order.next(keys[0]))
+        answers.append(plane.reads.tolist())
+    return answers
+
+
+@pytest.fixture
+def answered(monkeypatch):
+    """Answers by Python alone and with machine code, and how often that said yes."""
+    functions, yes = happened._functions(), []
+    counting = happened.Happened.__new__(happened.Happened)
+    counting.__dict__ = dict(vars(functions))
+    for name in ("knows", "note"):
+        function = getattr(functions, name)
+        setattr(counting, name, lambda *a, function=function: yes.append(function(*a)) or yes[-1])
+
+    def both(seed: int):
+        monkeypatch.setattr(shadow, "happened", lambda: None)
+        python = asked(seed)
+        monkeypatch.setattr(shadow, "happened", lambda: counting)
+        return python, asked(seed), yes
+
+    return both
+
+
+def test_answers_are_those_of_the_python(answered):
+    conflicts = []
+    for seed in range(60):
+        python, native, yes = answered(seed)
+        assert native == python, seed
+        conflicts += [answer for answer in python if isinstance(answer, shadow.Conflict)]
+    assert 0.2 < np.mean(yes) < 0.9  # both answers come
+    assert len(conflicts) > 300
+    assert {conflict.use for conflict in conflicts} == {"read", "write"}
+
+
+def test_an_exception_is_of_one_cluster(answered):
+    """Components of two clusters have the same numbers."""
+    order = Order()
+    mine, other = Space(order, warps=4), Space(order, warps=4)
+    plane, actor = shadow.Plane(order, 4, 4), Actor(1, mine)
+    key, elsewhere = mine.key("mma"), other.key("mma")
+    assert key[1] == elsewhere[1]
+    plane.written[:] = order.next(elsewhere)
+    assert happened._functions().all_known(plane._written_at, slice(0, 4), actor, KNOWN, {key: EVER}) is False
+
+
+def test_the_first_questions_of_a_process_stay_python(monkeypatch):
+    monkeypatch.setattr(happened, "_cold", 2)
+    assert [happened.happened() is None for _ in range(3)] == [True, True, False]
+
+
+def test_what_is_handed_on_at_one_barrier_stays_what_it_was_there():
+    """Two of three warps exit, the second after a barrier was told of the first: it hands on the first alone."""
+    space = Space(Order(), 3)
+    warps = [Actor(uid, space) for uid in (1, 2, 3)]
+    numbers = [space.order.next(warp.key) for warp in warps]
+    gone, barrier = Released(), Released()
+    known = [warp.released() for warp in warps]
+    gone.add(known[0])
+    barrier.add_of(gone)
+    gone.add(known[1])
+    barrier.add(known[2])
+
+    def knows(released: Released) -> list[bool]:
+        return [released.knowledge.known(warp.key) >= number for warp, number in zip(warps, numbers, strict=True)]
+
+    assert knows(gone) == [True, True, False]
+    assert knows(barrier) == [True, False, True]
+    late = Released()
+    late.add_of(gone)
+    gone.add(known[2])
+    assert (knows(late), knows(gone)) == ([True, True, False], [True, True, True])
+    assert [k.known(w.key) for k, w in zip(known, warps[1:] + warps[:1])] == [0, 0, 0]  # nobody's own has changed
+
+
+def test_what_is_handed_on_uncopied_is_the_same():
+    """Warps of one cluster come to a barrier with what they know of each other and of another cluster."""
+    order = Order()
+    space, other = Space(order, 3), Space(order, 1)
+    warps, far = [Actor(uid, space) for uid in (1, 2, 3)], Actor(1, other)
+    order.next(far.key)
+    warps[1].learn(far.released())
+    copied, uncopied = Released(), Released()
+    for warp in warps:
+        order.next(warp.key)
+        copied.add(warp.released())
+        uncopied.add_all_of(warp)
+        order.next(warp.key)  # which it does not hand on
+    space.key("one more")  # clocks are wider from now on
+    assert (copied.knowledge.clock == uncopied.knowledge.clock).all()
+    assert copied.knowledge.elsewhere.keys() == uncopied.knowledge.elsewhere.keys() == {other}
+    known = [uncopied.knowledge.known(warp.key) for warp in warps]
+    assert known == [2, 4, 6] and warps[0].knowledge.known(warps[0].key) > 7

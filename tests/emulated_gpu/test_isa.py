@@ -1,0 +1,192 @@
+"""No modifier is accepted unread, and what the code of instructions calls exists."""
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from corpus.kernels import HEADER, KERNELS, entry
+
+import emulated_gpu
+from emulated_gpu.__main__ import Probe
+from emulated_gpu.formats import alu, convert, lanes
+from emulated_gpu.machine.warp import UNITS, Group
+from emulated_gpu.model import machine_code
+from emulated_gpu.model.issue import kind
+from emulated_gpu.model.profile import load
+from emulated_gpu.ptx import isa
+from emulated_gpu.ptx.isa import registry
+from emulated_gpu.ptx.parse import parse
+from emulated_gpu.ptx.program import BlockWriter, Program
+from emulated_gpu.ptx.syntax import Instr
+from silicon.golden.cases import CASES
+from silicon.golden.coverage import refused
+
+# What neither the kernels run on an H200 nor those of the corpus have
+OTHERS = """
+.reg .b128 answer;
+applypriority.global.L2::evict_normal [out], 128;
+bar.cta.arrive 1, 64;
+bar.cta.red.popc.u32 r1, 1, p;
+bar.cta.sync 1;
+barrier.arrive 1, 64;
+barrier.cta.arrive.aligned 1, 64;
+barrier.cta.sync.aligned 1, 64;
+barrier.warp.sync 0xffffffff;
+brkpt;
+clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [r0], [r1];
+clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, answer;
+clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {r0, r1, r2, r3}, answer;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 r0, answer;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 r0, answer;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::z.b32.b128 r0, answer;
+cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint [out, {r0, r1}], d1;
+cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [out, {r0, r1}], [r2], d1;
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [r0], [out, {r1, r2}], [r3];
+cp.async.wait_all;
+discard.global.L2 [out], 128;
+fence.proxy.alias;
+fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;
+fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;
+pmevent.mask 1;
+st.global.v8.b32 [out], {r0, r1, r2, r3, r4, r5, r6, r7};
+tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [r0], 3;
+tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16.collector::a::use [r0], d0, d1, r1, [r2], [r3], p;
+tcgen05.mma.cta_group::1.kind::tf32.ashift.collector::a::discard [r0], [r1], d1, r2, p;
+tcgen05.shift.cta_group::1.down [r0];
+wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
+wmma.load.b.sync.aligned.row.m16n16k16.shared.f16 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
+wmma.load.c.sync.aligned.row.m16n16k16.shared.f32 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
+wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {r0, r1}, {r2}, {r3}, {r4, r5};
+wmma.store.d.sync.aligned.row.m8n8k32.shared.s32 [r0], {r1, r2}, r3;
+"""
+TEXTS = [*(c.ptx for c in CASES), *(k.header + k.ptx for k in KERNELS.values()), HEADER + entry("others", OTHERS)]
+
+
+# What the code of a block may call, by the name of whom it calls; the attributes are those that handlers use
+CALLED = {name: set(dir(module)) for name, module in {"alu": alu, "convert": convert, "lanes": lanes, **UNITS}.items()}
+CALLED["g"] = {*dir(Group), "R", "carry", "clock", "fetching", "garbage", "lanes", "lane_mask"}
+PTX = Path(emulated_gpu.__file__).parent / "ptx"
+
+
+def refusal(program: Program, instruction: Instr) -> str | None:
+    """Why an instruction is not executed, or None."""
+    probe = Probe(program, 0)
+    probe.instruction(instruction)
+    return probe.reason
+
+
+@pytest.fixture(scope="module")
+def forms() -> dict[str, list[tuple[Program, Instr]]]:
+    """An instruction of each form, by the name that the emulator knows it under."""
+    found = defaultdict(dict)
+    for text in TEXTS:
+        for kernel in parse(text).kernels.values():
+            program = Program(kernel)
+            for instruction in kernel.instrs:
+                handler = isa.lookup(instruction)
+                found[handler.name].setdefault(instruction.op, (program, instruction))
+    return {name: list(of.values()) for name, of in found.items()}
+
+
+def test_every_instruction_has_a_form_here(forms):
+    assert set(isa.HANDLERS) - refused() - {"call"} == set(forms)
+
+
+def calls(text: str) -> set[tuple[str, str]]:
+    """(owner, name) of each member that Python code uses of what a name stands for."""
+    members = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name))
+    return {(n.value.id, n.attr) for n in members}
+
+
+def calls_in_strings(text: str) -> set[tuple[str, str]]:
+    """(owner, name) of what the strings of a Python file call, but for names of which a part is computed."""
+    tree = ast.parse(text)
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            string = "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            string = node.value
+        else:
+            continue
+        found |= set(re.findall(r"\b(g)\.(\w+)(?![\w{])", string))
+        found |= set(re.findall(rf"\b({'|'.join(CALLED)})\.(\w+)\(", string))
+    return found
+
+
+def missing(used: set[tuple[str, str]]) -> list[str]:
+    return sorted(f"{owner}.{name}" for owner, name in used if name not in CALLED[owner])
+
+
+@pytest.mark.parametrize("file", [PTX / "program.py", *sorted((PTX / "isa").glob("*.py"))], ids=lambda file: file.stem)
+def test_what_handlers_write_exists(file):
+    assert not missing(calls_in_strings(file.read_text()))
+
+
+def test_what_the_code_of_every_form_calls_exists(forms):
+    """The names as they come out, those too of which a handler computes a part."""
+    used = set()
+    for program, instruction in (form for of in forms.values() for form in of):
+        writer = BlockWriter(program, 0)
+        writer.instruction(instruction)
+        used |= calls(writer.finish()[0])
+    assert not missing(used)
+
+
+def test_a_call_of_what_does_not_exist_is_seen():
+    text = 'w.call(f"barriers.bar_synch(g, {n})"); w.emit("g.lanes, g.lane, alu.shl"); w.emit(f"alu.f{name}(g.{part})")'
+    assert missing(calls_in_strings(text)) == ["barriers.bar_synch", "g.lane"]
+    assert calls_in_strings(text) >= {("g", "lanes")} and ("alu", "f") not in calls_in_strings(text)
+    assert missing(calls("access.load(g, access.lode(g.R))")) == ["access.lode"]
+
+
+@pytest.mark.parametrize("profile, family_of_others", [("b200", "wgmma"), ("h200", "tcgen05")])
+def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
+    """And each figure of a profile is of some form here, but for those that depend on more than a name."""
+    costs = {instruction.op: kind(instruction) for of in forms.values() for _, instruction in of}
+    figures = set(load(profile)["issue"])
+    here = {form: cost for form, cost in costs.items() if not form.startswith(family_of_others)}
+    untimed = {"brkpt", "fns.b32", *(form for form in here if form.startswith(("mma.sync", "wmma.")))}
+    assert {form: cost for form, cost in here.items() if cost not in figures} == dict.fromkeys(
+        untimed, registry.UNTIMED
+    )
+    compiled = {machine_code.SHARED_ADDRESS, machine_code.SAME_B, machine_code.OTHER_B}
+    assert figures - set(here.values()) <= {"packed", *compiled}
+
+
+def test_an_opcode_without_a_cost_is_refused():
+    with pytest.raises(TypeError, match="cost"):
+        registry.op("made_up")
+
+
+@pytest.mark.parametrize("modifier", ["bogus", "L2::bogus", "collector::a::bogus"])
+@pytest.mark.parametrize("name", sorted(set(isa.HANDLERS) - refused() - {"call"}))
+def test_a_made_up_modifier_is_refused(forms, name, modifier):
+    """In front of the others and behind them."""
+    for program, instruction in forms[name]:
+        assert refusal(program, instruction) is None, instruction.text
+        first = f"{name}.{modifier}{instruction.op.removeprefix(name)}"
+        for op in (first, f"{instruction.op}.{modifier}"):
+            assert refusal(program, replace(instruction, op=op)), f"{op} is executed as {instruction.op}"
+
+
+def test_other_operands_are_refused(forms):
+    """Without its last operand an instruction is another one, or none; it is never an exception of the emulator."""
+    for program, instruction in (form for of in forms.values() for form in of):
+        if instruction.operands:
+            refusal(program, replace(instruction, operands=instruction.operands[:-1]))
+
+
+@pytest.mark.parametrize(
+    "operands, why", [("{0, 0, r0, 0}, p", "disable-output-lane"), ("p, 1", "scale-input-d: PTX line 5")]
+)
+def test_parts_of_mma_that_are_not_implemented(operands, why):
+    """As values: a zero would do nothing, and is accepted."""
+    mma = f"tcgen05.mma.cta_group::1.kind::f16 [0], 0, 0, 0x8100010, {operands};"
+    body = f".reg .pred p; .reg .b32 r0; setp.eq.u32 p, 0, 0; mov.u32 r0, 1;\n{mma}\nret;"
+    with pytest.raises(emulated_gpu.Unsupported, match=why):
+        emulated_gpu.launch(f"{HEADER}.visible .entry kernel() {{{body}}}", "kernel", 1, 32, [])

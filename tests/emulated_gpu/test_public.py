@@ -1,0 +1,89 @@
+"""`python -m tests.public` and `.drawn`: what they say of a run, on scripts of our own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from emulated_gpu.errors import Fault, Unsupported
+from tests.public import drawn
+from tests.public.__main__ import ROOT, run, verdict
+from tests.public.cases import CASES, Case
+
+WRONG = {"class": "wrong", "kind": "race", "message": "read at (/a/b/c.py:7)\nmore"}
+
+
+def report(*findings) -> dict:
+    return {"runs": [{"findings": list(findings), "launches": []}]}
+
+
+@pytest.mark.parametrize("status, findings, said, kind, why", [
+    (0, [], "fine", "agrees", ""),
+    (0, [WRONG], "", "finding", "race: read at (c.py:7)"),
+    (0, [WRONG | {"class": "not promised"}], "", "agrees", ""),
+    (1, [WRONG | {"kind": "unsupported", "message": "im2col mode"}], "", "refused", "unsupported: im2col mode"),
+    (1, [], "emulated_gpu.errors.Unsupported: unsupported: maps\nemulator: 0 launches", "refused", "unsupported: maps"),
+    (1, [], "AssertionError: off by 2\n", "fails", "AssertionError: off by 2"),
+    (3, [], "", "fails", "exit status 3"),
+    (-signal.SIGXCPU, [], "", "too long", ""),
+    (128 + signal.SIGXCPU, [], "", "too long", ""),
+])  # fmt: skip
+def test_verdicts(status, findings, said, kind, why):
+    assert verdict(status, report(*findings), said) == {"verdict": kind, "why": why}
+
+
+def test_a_case_runs_under_its_limit_and_only_where_its_files_are(tmp_path):
+    (tmp_path / "spin.py").write_text("while True:\n    pass\n")
+    assert run(Case("own", "spin", "spin.py", limit=1), "h200", [tmp_path], None)["verdict"] == "too long"
+    assert run(Case("own", "none", "none.py"), "h200", [tmp_path], None) is None
+    (tmp_path / "two.py").write_text("two = 2\nif __name__ == '__main__':\n    exit('not to be run')\nthree(3)\n")
+    case = Case("own", "two", "two.py", code="assert two == 3, f'{two} it is'", until="three")
+    row = run(case, "h200", [tmp_path], None)
+    assert (row["verdict"], row["why"]) == ("fails", "AssertionError: 2 it is") and row["seconds"] > 0
+
+
+def test_names_are_each_one_case():
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names))
+
+
+OWN_TESTS = """
+import pytest
+
+@pytest.mark.parametrize("n", range(20))
+def test_of_ten(n):
+    if n % 2:
+        pytest.skip("no such machine")
+    assert n not in (14, 16), n
+"""
+
+
+def test_tests_are_drawn_until_enough_have_run_and_the_rest_is_known(tmp_path):
+    """Those that an earlier process has run are not run again; what is skipped does not count."""
+    file = tmp_path / "python/test/unit/language/test_core.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(OWN_TESTS)
+    rows, known = tmp_path / "rows", [f"test_of_ten[{n}]" for n in range(0, 12, 2)]
+    rows.write_text("".join(json.dumps({"test": name, "verdict": "agrees"}) + "\n" for name in known))
+    line = [sys.executable, drawn.__file__, file, "0", "9", "test_of", rows]
+    subprocess.run(line, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    found = [json.loads(one) for one in rows.read_text().splitlines()][len(known) :]
+    begun, done = [row["begun"] for row in found[::2]], found[1::2]
+    assert begun == [row["test"] for row in done] and begun != sorted(begun) and not {*begun} & {*known}
+    ran = [row for row in done if row["verdict"] != "skipped"]
+    assert len(ran) == 3 and ran[-1] is done[-1] and len(done) > 3
+    fails = [(row["test"], row["why"]) for row in ran if row["verdict"] == "fails"]
+    assert fails and all(why == f"AssertionError: {test[12:14]}" for test, why in fails)
+
+
+def test_a_finding_is_not_a_pass():
+    report = pytest.TestReport("test_x", ("", 0, ""), {}, "passed", None, "call")
+    assert drawn.verdict([], report)["verdict"] == "agrees"
+    found = drawn.verdict([Fault("race", "at /a/b.py:7\nmore")], report)
+    assert found == {"verdict": "finding", "why": "race: at b.py:7"}
+    assert drawn.verdict([Unsupported("im2col")], report)["verdict"] == "refused"
+    report.outcome, report.longrepr = "failed", "E   TooLong: more than 60 s"
+    assert drawn.verdict([], report) == {"verdict": "too long", "why": "TooLong: more than 60 s"}

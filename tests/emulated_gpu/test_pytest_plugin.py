@@ -1,0 +1,87 @@
+"""The pytest plugin: marked tests run on an emulated GPU in processes of their own, and fail for what it finds."""
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import pytest
+
+from emulated_gpu.pytest_plugin import Emulated
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = '''
+import numpy as np
+import pytest
+
+import emulated_gpu
+
+STORE = """
+.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry store(.param .u64 out)
+{
+    .reg .b32 %r; .reg .b64 %rd<2>;
+    ld.param.u64 %rd0, [out];
+    mov.u32 %r, %tid.x;
+    mul.wide.u32 %rd1, %r, 4;
+    add.u64 %rd0, %rd0, %rd1;
+    st.global.u32 [%rd0], %r;
+    ret;
+}
+"""
+
+
+H200, TWICE = pytest.mark.emulated("h200"), pytest.mark.emulated("h200", schedules=2)
+
+
+@pytest.mark.parametrize("n", (pytest.param(32, marks=H200), pytest.param(8, marks=TWICE)))
+def test_store(n):
+    import torch
+
+    assert "H200" in torch.cuda.get_device_name()
+    out = np.zeros(n, np.uint32)
+    try:
+        emulated_gpu.launch(STORE, "store", 1, 32, [out])
+    except emulated_gpu.Fault:
+        return  # swallowed
+    assert out[5] == 5
+
+
+def test_without_a_gpu():
+    import os
+
+    assert "EMULATED_GPU_RUN" not in os.environ
+'''
+
+
+def test_marked_tests_run_elsewhere_and_findings_fail_them(tmp_path):
+    (tmp_path / "test_it.py").write_text(TESTS)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-p", "emulated_gpu.pytest_plugin", "-n", "2", "--junitxml=junit.xml"]
+    done = subprocess.run(
+        [*command, "--emulated-timeline", "timelines", "test_it.py"], cwd=tmp_path, capture_output=True, text=True,
+        env=variables | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    cases = {case.get("name"): case for case in xml.parse(tmp_path / "junit.xml").getroot().iter("testcase")}
+    assert [name for name, case in cases.items() if len(case)] == ["test_store[8]"]
+    said = xml.tostring(cases["test_store[8]"], encoding="unicode")
+    assert "out-of-bounds: write of 4 bytes" in said and "past the end of argument 0" in said
+    assert "under schedule 0 of 2" in done.stdout
+    profile = json.loads((tmp_path / "timelines" / "test_it.py_test_store[32]" / "profile.json").read_text())
+    assert profile["profile"] == "h200" and [launch["title"] for launch in profile["launches"]] == ["store"]
+    assert [path.name for path in (tmp_path / "timelines").iterdir()] == ["test_it.py_test_store[32]"]
+
+
+def test_arguments_of_the_marker():
+    assert Emulated() == Emulated("b200", schedules=1)
+    with pytest.raises(TypeError, match="schedule"):
+        Emulated("b200", schedule=8)
+    with pytest.raises(ValueError, match="'a100': there are b200, h200"):
+        Emulated("a100")
+    with pytest.raises(ValueError, match="schedules=0: at least 1"):
+        Emulated(schedules=0)

@@ -1,0 +1,353 @@
+"""What torch code may expect of the emulated device: test_torch_cuda.py runs this file on it and reads the output."""
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import torch
+from check_scripts import raises, run
+
+from emulated_gpu.device import DEVICE
+from emulated_gpu.errors import Unsupported
+
+
+def in_device_memory(tensor) -> bool:
+    address = tensor.data_ptr()
+    DEVICE.memory.find(address, tensor.numel() * tensor.element_size(), True)  # raises a Fault if it is not
+    return tensor.is_cuda and address % 512 == 0
+
+
+def check_device_is_found():
+    assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
+    assert torch.cuda.get_device_capability() == (10, 0) and "B200" in torch.cuda.get_device_name()
+    assert torch.cuda.get_device_properties("cuda").multi_processor_count == 148
+
+
+def check_bindings_that_libraries_call():
+    assert torch._C._cuda_getDevice() == 0 and not torch._C._cuda_isCurrentStreamCapturing()
+    assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        assert torch._C._cuda_isCurrentStreamCapturing()
+
+
+def check_factories():
+    for device in ("cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), 0):
+        x = torch.full((3, 5), 2.5, dtype=torch.float16, device=device)
+        assert in_device_memory(x) and x.device == torch.device("cuda", 0) and x.sum().item() == 37.5
+    for x in (
+        torch.empty(4, device="cuda"), torch.arange(4, device="cuda"), torch.tensor([1, 2], device="cuda"),
+        torch.randint(0, 9, (4,), device="cuda"), torch.eye(3, device="cuda"), torch.as_tensor([1.0], device="cuda"),
+        torch.empty_strided((2, 3), (1, 2), device="cuda"), torch.zeros_like(torch.ones(3), device="cuda"),
+    ):  # fmt: skip
+        assert in_device_memory(x)
+
+
+def check_default_device():
+    with torch.device("cuda"):
+        assert in_device_memory(torch.ones(2)) and not torch.ones(2, device="cpu").is_cuda
+    torch.set_default_device("cuda")
+    assert in_device_memory(torch.ones(2))
+    torch.set_default_device(None)
+    assert not torch.ones(2).is_cuda
+
+
+def check_moves_copy():
+    a = torch.arange(6.0)
+    for b in (a.cuda(), a.to("cuda"), a.to(torch.device("cuda")), a.to("cuda", torch.float32), a.to(device="cuda")):
+        b[0] = 9
+        assert in_device_memory(b) and a[0] == 0
+    c = b.cpu()
+    c[1] = 7
+    assert not c.is_cuda and b[1].item() == 1 and b.to("cpu").device.type == "cpu"
+    assert b.cuda() is b and b.to("cuda") is b and c.cpu() is c and b.to(b) is b
+    assert b.to(torch.int32).is_cuda and a.to(b).is_cuda and not b.to(a).is_cuda
+    assert b.to("cpu", torch.float64).dtype == torch.float64
+
+
+def check_strides_survive_a_move():
+    x = torch.arange(24).view(2, 3, 4).permute(2, 0, 1)
+    assert x.cuda().stride() == x.stride() and torch.equal(x.cuda().cpu(), x)
+
+
+def check_results_are_on_the_device():
+    x = torch.arange(12.0, device="cuda").view(3, 4)
+    for y in (x + 1, x @ x.T, x.half(), x.clone(), torch.cat([x, x]), x.max(0).values, torch.einsum("ij,kj->ik", x, x)):
+        assert in_device_memory(y)
+    assert x[1:].is_cuda and x.view(4, 3).data_ptr() == x.data_ptr() and x.t().is_cuda
+    assert (x + 1 > 0).all() and float(x.sum()) == 66 and x.tolist()[0] == [0, 1, 2, 3]
+
+
+def check_in_place():
+    x = torch.zeros(4, device="cuda")
+    address = x.data_ptr()
+    assert x.fill_(3) is x and x.data_ptr() == address
+    x.copy_(torch.ones(4))
+    x[torch.tensor([0, 1])] = 5  # host indices are allowed
+    host = torch.zeros(4)
+    assert host.copy_(x) is host and not host.is_cuda and host.tolist() == [5, 5, 1, 1]
+
+
+def check_devices_do_not_mix():
+    x, y = torch.ones(3, device="cuda"), torch.ones(3)
+    raises(RuntimeError, "same device", lambda: x + y)
+    raises(RuntimeError, "same device", lambda: torch.cat([x, y]))
+    assert (x + torch.tensor(2.0)).sum().item() == 9  # a scalar may come from the host
+
+
+def check_numpy_needs_cpu():
+    x = torch.ones(3, device="cuda")
+    raises(TypeError, "cuda:0", x.numpy)
+    raises(TypeError, "cuda:0", lambda: np.asarray(x))
+    assert x.cpu().numpy().sum() == 3
+
+
+def check_numbers_are_written():
+    assert f"{torch.tensor(0.25, device='cuda'):.3f} {torch.ones(1, device='cuda')[0]:g}" == "0.250 1"
+
+
+def check_copies():
+    x = torch.ones(3, device="cuda")
+    y = copy.deepcopy([x])[0]
+    y[0] = 2
+    assert in_device_memory(y) and x[0].item() == 1
+    raises(Unsupported, "pickling", lambda: pickle.dumps(x))
+
+
+def check_dlpack():
+    from cutlass.cute.runtime import from_dlpack
+    from cutlass.cute.typing import AddressSpace
+
+    x = torch.ones(3, 4, dtype=torch.float16, device="cuda")
+    assert x.__dlpack_device__() == (2, 0)
+    assert from_dlpack(x).memspace == AddressSpace.gmem and from_dlpack(x).data_ptr == x.data_ptr()
+    assert from_dlpack(torch.ones(3)).memspace == AddressSpace.generic  # as on a GPU: host memory
+    for given in (x, x.__dlpack__()):
+        y = torch.from_dlpack(given)
+        assert y.device == x.device and y.data_ptr() == x.data_ptr()
+    assert torch.from_dlpack(torch.ones(3)).device.type == "cpu"
+    assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
+
+
+def check_memory_is_freed():
+    before = len(DEVICE.memory.regions)
+    x = torch.ones(1000, device="cuda")
+    y = x[5:]
+    del x
+    assert len(DEVICE.memory.regions) == before + 1
+    del y
+    assert len(DEVICE.memory.regions) == before
+
+
+def check_streams_and_events():
+    stream = torch.cuda.current_stream()
+    assert stream.cuda_stream == 0
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
+        start.record()
+        end.record()
+    torch.cuda.synchronize()
+    assert np.isnan(start.elapsed_time(end))
+
+
+def check_threads():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(in_device_memory(torch.ones(3, device="cuda"))))
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+def check_seed():
+    def draw(seed):
+        seed(7)
+        return torch.rand(5, device="cuda").tolist()
+
+    assert draw(torch.manual_seed) == draw(torch.cuda.manual_seed) == draw(torch.cuda.manual_seed_all)
+    for function in (torch.rand, torch.randn):
+        there = function(3, 50, dtype=torch.half, device="cuda", generator=torch.Generator().manual_seed(7))
+        here = function((3, 50), dtype=torch.half, generator=torch.Generator().manual_seed(7))
+        assert in_device_memory(there) and torch.equal(there.cpu(), here)
+    assert torch.randn(4, device="cuda", requires_grad=True).requires_grad
+    generator = torch.cuda.default_generators[0]
+    assert draw(torch.manual_seed) == draw(generator.manual_seed) and generator.initial_seed() == 7
+    generator.set_offset(generator.get_offset() + 4)
+    assert generator.get_offset() == 4 and generator.device == torch.device("cuda:0")
+
+
+def check_large_draws():
+    """Many normal numbers come from a generator of their own, which torch's seeds, and which moves torch's on."""
+
+    def draw(dtype, **more):
+        return torch.randn(2, 1 << 21, dtype=dtype, device="cuda", **more)
+
+    torch.manual_seed(7)
+    x, y = draw(torch.float32), draw(torch.float32)
+    torch.manual_seed(7)
+    halves = draw(torch.float16)
+    assert in_device_memory(x) and torch.equal(halves.cpu(), x.cpu().half()) and not torch.equal(x.cpu(), y.cpu())
+    given = draw(torch.float32, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(given.cpu(), x.cpu()) and abs(x.std().item() - 1) < 0.002
+
+
+def check_module():
+    """A module goes to the device with its parameters, which stay parameters and get gradients."""
+    host = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2, bias=False))
+    given = torch.randn(3, 4)
+    module, want = copy.deepcopy(host).to("cuda"), host(given)
+    assert all(p.is_cuda and p.requires_grad and isinstance(p, torch.nn.Parameter) for p in module.parameters())
+    module[2].weight = torch.nn.Parameter(module[2].weight.detach())
+    got = module(given.cuda())
+    assert got.is_cuda and torch.equal(got.cpu(), want)
+    want.sum().backward(), got.sum().backward()
+    assert all(torch.equal(p.grad.cpu(), q.grad) for p, q in zip(module.parameters(), host.parameters()))
+    raises(RuntimeError, "same device", lambda: module(given))
+
+
+def check_compile_takes_functions_as_they_are():
+    @torch.compile(fullgraph=True)
+    def twice(a):
+        return a * 2
+
+    module = torch.compile(torch.nn.Linear(3, 3).cuda(), mode="max-autotune")
+    ones = torch.ones(3, device="cuda")
+    assert (twice(ones) == 2).all() and module(ones).is_cuda
+
+
+def check_refused_by_name():
+    raises(Unsupported, "memory_stats", lambda: torch.cuda.memory_stats())
+    raises(Unsupported, "cuda:1", lambda: torch.ones(2, device="cuda:1"))
+    raises(Unsupported, "sparse", lambda: torch.ones(2, 2).to_sparse().cuda())
+    from cuda.bindings import driver, runtime
+
+    raises(Unsupported, "cuLinkComplete", lambda: driver.cuLinkComplete(0))
+    raises(Unsupported, "cudaGraphCreate", lambda: runtime.cudaGraphCreate(0))
+
+
+def check_driver():
+    from cuda.bindings import driver
+
+    (error,) = driver.cuInit(0)
+    assert error == driver.CUresult.CUDA_SUCCESS
+    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+    assert driver.cuDeviceGetAttribute(attribute, driver.cuDeviceGet(0)[1]) == (error, 148)
+    _, address = driver.cuMemAlloc(64)
+    back = np.zeros(64, np.uint8)
+    driver.cuMemsetD32(address, 0x01020304, 16)
+    driver.cuMemcpyDtoH(back, address, 64)
+    assert back[:4].tolist() == [4, 3, 2, 1]
+    driver.cuMemFree(address)
+    raises(Unsupported, "was not allocated", lambda: driver.cuMemFree(address))
+
+
+def _blocked(plain):
+    """[R, C] -> blocked order, element by element, as cuBLAS documents it."""
+    rows, columns = plain.shape
+    tiles = -(-columns // 4)
+    out = torch.zeros(-(-rows // 128) * tiles * 512, dtype=torch.uint8)
+    for r in range(rows):
+        for c in range(columns):
+            at = (r // 128 * tiles + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4
+            out[at] = plain.view(torch.uint8)[r, c]
+    return out.view(plain.dtype)
+
+
+def _expected(a, b, scale_a, scale_b, block):
+    scale_a, scale_b = (s.double().repeat_interleave(block, 1) for s in (scale_a, scale_b))
+    return (a.double() * scale_a) @ (b.double() * scale_b).T
+
+
+def check_scaled_mm_nvfp4():
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    rng = np.random.default_rng(1)
+    m, n, k = 136, 40, 80  # a second row block, a second column block, both ragged
+    codes = [torch.from_numpy(rng.integers(0, 16, (r, k))).to(torch.uint8) for r in (m, n)]
+    packed = [(c[:, ::2] | c[:, 1::2] << 4).contiguous().view(torch.float4_e2m1fn_x2).cuda() for c in codes]
+    scales = [torch.from_numpy(rng.integers(1, 9, (r, k // 16))).float().to(torch.float8_e4m3fn) for r in (m, n)]
+    blocked = [_blocked(s).cuda() for s in scales]
+    got = torch._scaled_mm(packed[0], packed[1].t(), *blocked, out_dtype=torch.float32)
+    want = _expected(values[codes[0].long()], values[codes[1].long()], *scales, 16)
+    assert got.is_cuda and torch.equal(got.cpu().double(), want)
+
+
+def check_scaled_mm_mxfp8():
+    torch.manual_seed(2)
+    a, b = (torch.randint(-8, 9, (r, 64)).float().to(torch.float8_e4m3fn) for r in (32, 48))
+    scales = [torch.pow(2.0, torch.randint(-3, 4, (r, 2))).to(torch.float8_e8m0fnu) for r in (32, 48)]
+    got = torch._scaled_mm(a.cuda(), b.cuda().t(), *(_blocked(s).cuda() for s in scales), out_dtype=torch.float32)
+    assert torch.equal(got.cpu().double(), _expected(a, b, *scales, 32))
+
+
+def check_scaled_mm_fp8():
+    torch.manual_seed(3)
+    a, b = (torch.randint(-8, 9, (r, 64)).float().to(torch.float8_e4m3fn) for r in (32, 48))
+    plain = a.double() @ b.double().T
+    half = torch.tensor(0.5)
+    got = torch._scaled_mm(a.cuda(), b.cuda().t(), half.cuda(), half.cuda(), out_dtype=torch.float32)
+    assert torch.equal(got.cpu().double(), plain / 4)
+    rows, columns = torch.arange(1.0, 33).view(32, 1), torch.arange(1.0, 49).view(1, 48)
+    got = torch._scaled_mm(a.cuda(), b.cuda().t(), rows.cuda(), columns.cuda(), out_dtype=torch.float32)
+    assert torch.equal(got.cpu().double(), plain * rows.double() * columns.double())
+    out = torch.zeros(48, 32, dtype=torch.half, device="cuda").t()
+    assert torch._scaled_mm(a.cuda(), b.cuda().t(), half.cuda(), half.cuda(), out=out) is out
+    assert out.stride() == (1, 32) and torch.equal(out.cpu(), (plain / 4).half())
+
+
+def check_gradients_are_where_their_tensors_are():
+    w = torch.randn(4, 3, device="cuda", requires_grad=True)
+    x = torch.randn(5, 4, device="cuda")
+    (x @ w).relu().sum().backward()
+    expected = x.cpu().t() @ ((x @ w).detach().cpu() > 0).float()
+    assert w.is_leaf and w.grad.is_cuda and torch.allclose(w.grad.cpu(), expected, atol=1e-6)
+    w.grad.zero_()  # in place, so that it lasts
+    assert not w.grad.any()
+    scores = w * 2
+    scores[:, 0] = 1.0  # in place, of what an operation gave
+    scores.sum().backward()
+    assert (w.grad.cpu() == torch.tensor([0.0, 2.0, 2.0])).all()
+    host = torch.ones(3, requires_grad=True)
+    (host.cuda() * 2).sum().backward()
+    assert not host.grad.is_cuda and (host.grad == 2).all()
+    parameter = torch.nn.Parameter(torch.ones(3, device="cuda"))
+    (gradient,) = torch.autograd.grad((parameter * 3).sum(), parameter)
+    assert gradient.is_cuda and (gradient == 3).all()
+
+
+def check_a_function_of_the_scripts_own():
+    """Its backward gets and makes tensors of the device, where kernels of it run."""
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            result = torch.empty_like(a).copy_(a * 2)
+            ctx.save_for_backward(a, result)
+            return result
+
+        @staticmethod
+        def backward(ctx, gradient):
+            a, result = ctx.saved_tensors  # of a result torch keeps its data alone
+            assert gradient.is_cuda and a.is_cuda and result.is_cuda and torch.empty_like(a).is_cuda
+            assert torch.utils.dlpack.to_dlpack(result) is not None  # which asks for no gradients, as torch's own
+            return gradient * 2
+
+    w = torch.ones(4, device="cuda", requires_grad=True)
+    y = Twice.apply(w * 3)
+    y.backward(torch.ones_like(y), retain_graph=True)
+    assert y.is_cuda and (y == 6).all() and (w.grad == 6).all()
+    y.sum().backward()
+    assert (w.grad == 12).all()
+
+
+def check_scaled_mm_refuses():
+    x = torch.zeros(32, 64, dtype=torch.float8_e4m3fn, device="cuda")
+    few = torch.ones(512, device="cuda").to(torch.float8_e4m3fn)
+    raises(Unsupported, "scaled by", lambda: torch._scaled_mm(x, x.t(), few, few))
+    raises(Unsupported, "column-major", lambda: torch._scaled_mm(x, x.t().contiguous(), few, few))
+    few = torch.ones(100, device="cuda").to(torch.float8_e8m0fnu)
+    raises(Unsupported, "100 scales", lambda: torch._scaled_mm(x, x.t(), few, few))
+    one, out = torch.ones(1, device="cuda"), torch.zeros(32, 16, dtype=torch.half, device="cuda")
+    raises(Unsupported, "another shape", lambda: torch._scaled_mm(x, x.t(), one, one, out=out))
+
+
+if __name__ == "__main__":
+    run(globals())
