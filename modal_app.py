@@ -33,14 +33,15 @@ import modal
 ROOT = Path(__file__).resolve().parent
 REMOTE = "/opt/group-gemm"
 SOURCES = (
-    "emulated_gpu", "evaluation", "moe", "silicon", "eval.py", "reference.py", "task.py", "utils.py", "submission.py",
+    "emulated_gpu", "evaluation", "ragged_moe", "silicon",
+    "eval.py", "reference.py", "task.py", "utils.py", "submission.py",
 )  # fmt: skip
 TIMEOUT_S = 1800
 CONTAINERS = 8  # B200s that a sweep rents at once
 ALONE = {"sharers": 1, "token_sharers": 1, "wide_token_box": 128}  # pairs that share nothing take any other value
 # Listed by --help; evaluation.gpu.runs and reference.py have them, too, and take seconds to import.
 Mode = Literal["test", "benchmark", "leaderboard", "profile", "sweep", "calibrate", "script"]
-# "": that of the submission's header; those of FP8 are the kernels in moe/, whatever the submission is
+# "": that of the submission's header; those of FP8 are the kernels in ragged_moe/, whatever the submission is
 TaskName = Literal["", "nvfp4_group_gemm", "nvfp4_dual_gemm", "fp8_grouped_gemm", "fp8_moe", "moe_parallel"]
 
 # The grader's: https://github.com/gpu-mode/kernelbot/blob/4bdd839a/src/runners/modal_runner.py
@@ -149,7 +150,7 @@ def requests(mode: str, submission: str, task: str, device: str, grid: str = "")
     if task in MOE_TASKS:
         if mode not in MOE_MODES:
             raise SystemExit(f"--task {task} has no mode '{mode}': there are {', '.join(MOE_MODES)}")
-        return [{"mode": mode, "task": task, "submission": "", "name": "moe", "device": device, "config": None}]
+        return [{"mode": mode, "task": task, "submission": "", "name": "ragged_moe", "device": device, "config": None}]
     try:
         text = Path(submission).read_text()
     except (OSError, UnicodeDecodeError) as error:

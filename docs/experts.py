@@ -8,7 +8,7 @@ GPU = torch.cuda.is_available()
 if not GPU:
     emulated_gpu.install("h200")  # before CuTe DSL is imported
 
-from moe import grouped_gemm_fp8  # noqa: E402
+from ragged_moe import grouped_gemm_fp8  # noqa: E402
 
 TOKENS, N, K = (5, 0, 17, 3), 256, 256  # tokens of each expert: any number, also none
 

@@ -1,4 +1,5 @@
-"""Doubles a vector by a CUDA C++ kernel: on a GPU as it is, anywhere by `python -m emulated_gpu run docs/scale_cuda.py`.
+"""Doubles a vector by a CUDA C++ kernel: on a GPU as it is, anywhere by `python -m emulated_gpu run
+docs/scale_cuda.py`.
 
 The first run builds, since torch's headers are large half a minute. On the emulator that takes `pip install '.[cuda]'`.
 """

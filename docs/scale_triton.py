@@ -1,4 +1,5 @@
-"""Doubles a vector by a Triton kernel: on a GPU as it is, anywhere by `python -m emulated_gpu run docs/scale_triton.py`."""
+"""Doubles a vector by a Triton kernel: on a GPU as it is, anywhere by `python -m emulated_gpu run
+docs/scale_triton.py`."""
 
 import torch
 import triton

@@ -138,7 +138,7 @@ def profile(machine, launches, out, json_file, html, devices, compute, script, a
     for number, one in enumerate(found.get("devices", [found])):
         for line in [f"device {number}"] * (devices > 1) + report.lines(one):
             click.echo(line)
-    click.echo(f"Times are modelled, not measured (profile {machine}; {one['validation']}; emulated_gpu/VALIDATION.md).")
+    click.echo(f"Times are modelled, not measured (profile {machine}; {one['validation']}; VALIDATION.md).")
     click.echo(f"{uncertainty.basis(machine)}.")
     click.echo(f"{out}{'/device*' * (devices > 1)}: timeline.json.gz, overview.png")
     write_json(json_file, found)
@@ -179,7 +179,7 @@ def compare(machine, launches, jobs, json_file, html, a, b):
     for name, *figures in rows:
         click.echo(f"{name:{width}} " + " ".join(f"{figure:>12}" for figure in figures))
     click.echo(variants.verdict(found))
-    click.echo(f"Times are modelled, not measured (profile {machine}; emulated_gpu/VALIDATION.md).")
+    click.echo(f"Times are modelled, not measured (profile {machine}; VALIDATION.md).")
     write_json(json_file, found)
 
 
@@ -207,7 +207,7 @@ def sweep(machine, launches, jobs, json_file, grid, checked, script, args):
     ranked, ended = variants.sweep(tried, variants.Wanted(machine, launches, min(jobs, len(tried))), checked)
     for place, one in enumerate(ranked, 1):
         click.echo(f"{place:3} {one.us:9.2f} us  {one.name}" if one.us else f"  - not ranked    {one.name}: {one.why}")
-    click.echo(f"us: to the end of the last launch, modelled, not measured (profile {machine}; emulated_gpu/VALIDATION.md)")
+    click.echo(f"us: to the end of the last launch, modelled, not measured (profile {machine}; VALIDATION.md)")
     rows = [{"values": one.values, "us": one.us, "why": one.why, "report": one.report} for one in ranked]
     write_json(json_file, {"kind": "modelled", "script": script, "args": list(args), "ranking": rows})
     if ended:

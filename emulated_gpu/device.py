@@ -519,7 +519,7 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
         if here.failure is not None and e is not here.failure:
             raise here.failure from e  # the host code only saw an error number
         if type(e).__name__ == "DSLCudaRuntimeError" and not DEVICE.served:
-            raise Unsupported("CuTe DSL asked a GPU: emulated_gpu.install() must run before the first cute.compile") from e
+            raise Unsupported("CuTe DSL asked a GPU: emulated_gpu.install() must run before cute.compile") from e
         raise
     finally:
         DEVICE.session = outer

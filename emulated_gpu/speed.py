@@ -1,4 +1,5 @@
-"""`python -m emulated_gpu.speed`: how fast the emulator executes, in seconds of one core of the machine that it runs on.
+"""`python -m emulated_gpu.speed`: how fast the emulator executes, in seconds of one core of the machine that it runs
+on.
 
 Kernels whose work is in the instructions of threads, a line each. Times are CPU time of this process (what others do on
 the machine does not count), of a second launch: blocks of a program become machine code when they are hot.

@@ -1,8 +1,8 @@
 """Nsight Compute's CSV of a kernel beside what the model says of it: where the model was wrong for this kernel.
 
     ncu --import profile.ncu-rep --page details --csv > details.csv  # or ncu-details.csv of `popcorn submit --profile`
-    python -m emulated_gpu profile --json model.json SCRIPT.py           # or: eval.py profile --case 2 --json model.json
-    python -m silicon.calibrate --ncu details.csv --model model.json
+    python -m emulated_gpu profile --json model.json SCRIPT.py           # or: eval.py profile --case 2 --json
+    model.json python -m silicon.calibrate --ncu details.csv --model model.json
 
 Nsight runs a launch alone, with the SM clock locked to its base and caches flushed, unless told otherwise. So time is
 compared in cycles of the SM clock, with that of the kernel's first launch on the model, in which nothing overlaps; HBM

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 import emulated_gpu
-import moe
+import ragged_moe
 from tests.thorough import all_but
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {"emulated_gpu", "moe"}
+PACKAGES = {"emulated_gpu", "ragged_moe"}
 SITE = Path(sysconfig.get_path("purelib"))
 SCRIPT = """
 import subprocess, sys
-import emulated_gpu, moe
+import emulated_gpu, ragged_moe
 
 print(emulated_gpu.__file__)
-print(moe.__file__)
+print(ragged_moe.__file__)
 child = "import torch; print(torch.cuda.get_device_name())"
 print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
 """
@@ -77,7 +77,10 @@ def run(python: Path, *arguments: str, folder: Path) -> subprocess.CompletedProc
     return subprocess.run([python, *arguments], cwd=folder, env=environment(), capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("command", all_but(["-m emulated_gpu run scale.py"], ["-m emulated_gpu run scale.py", "experts.py"]))
+SCALE = "-m emulated_gpu run scale.py"
+
+
+@pytest.mark.parametrize("command", all_but([SCALE], [SCALE, "experts.py"]))
 def test_examples_run_outside_the_checkout(python, tmp_path, command):
     for example in (ROOT / "docs").glob("*.py"):
         shutil.copy(example, tmp_path)
@@ -127,10 +130,10 @@ def test_it_has_its_packages_their_data_and_a_version(wheel):
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, metadata.partition("/")[0]}
     wanted = {
         "emulated_gpu/py.typed",
-        "moe/py.typed",
+        "ragged_moe/py.typed",
         "emulated_gpu/model/profiles/b200.toml",
         "emulated_gpu/model/whole_kernels.json",
     }
     assert wanted < set(names)
-    assert f"Version: {emulated_gpu.__version__}" in lines and emulated_gpu.__version__ == moe.__version__
+    assert f"Version: {emulated_gpu.__version__}" in lines and emulated_gpu.__version__ == ragged_moe.__version__
     assert {"Provides-Extra: eval", "Provides-Extra: dev"} < set(lines)

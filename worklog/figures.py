@@ -7,8 +7,8 @@ results/emulator_speed.json has what `python -m emulated_gpu.speed --json FILE` 
 results/public.json has what a leaderboard says of others.
 tests/public/record.json has what became of public scripts on the emulator, as `python -m tests.public` wrote it;
 drawn.json beside it, of tests drawn from Triton's own, as `python -m tests.public.drawn` did.
-emulated_gpu/model/whole_kernels.json has what others published of B200s, and what the timing model says of their kernels;
-intervals of modelled times are of it as it is now, whatever the runs said.
+emulated_gpu/model/whole_kernels.json has what others published of B200s, and what the timing model says of their
+kernels; intervals of modelled times are of it as it is now, whatever the runs said.
 silicon/entry/h200_loads.json has what an H200 measured.
 """
 

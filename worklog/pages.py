@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from emulated_gpu.model import ranking, uncertainty
-from moe.measure.markdown import markdown
+from ragged_moe.measure.markdown import markdown
 from tests.public.cases import CASES, explanation
 from worklog import figures, picture
 from worklog.figures import ROOT, Row

@@ -8,7 +8,8 @@ AGREEMENT = 0.01  # of two consecutive intervals that count as equal
 
 
 class Steady:
-    """Asked at the end of each launch whether enough calls have run (the `enough` of emulated_gpu.timing); then `total`.
+    """Asked at the end of each launch whether enough calls have run (the `enough` of emulated_gpu.timing); then
+    `total`.
 
     Calls differ while L2 still holds dirty lines of the flush: each line that is read pushes one out to memory. So an
     interval between the ends of two calls is "dirty", "clean", or mixed and not used. Once two consecutive ones of a

@@ -1,14 +1,14 @@
 """How wrong a modelled time may be: intervals from whole kernels whose times were published or measured.
 
 whole_kernels.json has them, each with its time on silicon and the model's. `plain`: kernels of others on a B200, none
-of which uses programmatic dependent launch (PDL); emulated_gpu/VALIDATION.md has the tables. The model's errors differ by
-what a time is of, so that an interval rests on the points of its own kind (`kind`). `dependent`: nobody has published
-a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL and without
-(silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
+of which uses programmatic dependent launch (PDL); emulated_gpu/VALIDATION.md has the tables. The model's errors differ
+by what a time is of, so that an interval rests on the points of its own kind (`kind`). `dependent`: nobody has
+published a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL
+and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
 
 whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine, of whatever kind: point ->
-measured, modelled us. `python -m silicon.whole_kernels.hopper table . --write emulated_gpu/VALIDATION.md` writes it and the
-table there.
+measured, modelled us. `python -m silicon.whole_kernels.hopper table . --write emulated_gpu/VALIDATION.md` writes it and
+the table there.
 """
 
 from __future__ import annotations

@@ -264,7 +264,8 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
     def one(seed: int) -> tuple[dict | None, int, tuple[bytes | None, bytes | None]]:
         with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as folder:
             report = Path(folder, "report.json")
-            command = [sys.executable, "-m", "emulated_gpu", "run", "--schedule", str(seed), "--machine", options.machine]
+            command = [sys.executable, "-m", "emulated_gpu", "run", "--schedule", str(seed)]
+            command += ["--machine", options.machine]
             command += ["--keep-going", str(options.most), "--json", str(report), *["--installs"] * installs]
             command += ["--timed"] * options.timed + ["--strict"] * options.strict
             command += ["--crowded"] * options.crowded

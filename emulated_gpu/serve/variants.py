@@ -1,7 +1,7 @@
 """Profiles scripts beside each other: `compare A.py B.py`, and `sweep` of a script's own parameters.
 
-Each runs in a process of its own, as `python -m emulated_gpu profile` runs it. A signal that ends the command ends these,
-too, and leaves what is done.
+Each runs in a process of its own, as `python -m emulated_gpu profile` runs it. A signal that ends the command ends
+these, too, and leaves what is done.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Variant:
         return self.report["launches"][-1]["end_us"] if self.report else None
 
     def process(self, command: list[str]) -> tuple[int, str]:
-        """Run `python -m emulated_gpu COMMAND` on it: its exit status, and the last line that is not the emulator's, which
-        are passed on."""
+        """Run `python -m emulated_gpu COMMAND` on it: its exit status, and the last line that is not the emulator's,
+        which are passed on."""
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = os.environ | self.values | {"PYTHONPATH": path}
         process = subprocess.Popen(
@@ -147,8 +147,8 @@ def each(variants: list[Variant], jobs: int, do: Callable[[Variant], None]) -> i
 
 
 def compare(sides: tuple[str, str], wanted: Wanted, html: Path | None) -> tuple[dict, int]:
-    """Profile two command lines, each a script with its arguments: what emulated_gpu/README.md says of JSON reports, and
-    what `each` returns: of a side that was not done there is no report then.
+    """Profile two command lines, each a script with its arguments: what emulated_gpu/README.md says of JSON reports,
+    and what `each` returns: of a side that was not done there is no report then.
 
     html: a file for a page of both. Raises Unsupported where one cannot be timed.
     """

@@ -45,8 +45,9 @@ class Rows(NamedTuple):
 class Footprint:
     """Words of memory that a launch reads and writes: bool [2, words] for each region, reads first.
 
-    Regions are found by their addresses, since the arrays that `emulated_gpu.launch` takes are registered for each launch
-    anew; each is kept with what it belongs to, so that nothing else comes to lie there, unless it has been freed.
+    Regions are found by their addresses, since the arrays that `emulated_gpu.launch` takes are registered for each
+    launch anew; each is kept with what it belongs to, so that nothing else comes to lie there, unless it has been
+    freed.
     """
 
     def __init__(self, name: str):

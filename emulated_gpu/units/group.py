@@ -1,7 +1,8 @@
 """What units may ask of the lanes that execute an instruction: their face towards machine/warp.py.
 
 Units are functions of a group of lanes, `g`, which generated code calls: `barriers.bar_sync(g, ...)`. The groups that
-run are machine/warp.Group; a unit uses nothing of them but what `LaneGroup` declares (tests/emulated_gpu/test_units.py).
+run are machine/warp.Group; a unit uses nothing of them but what `LaneGroup` declares
+(tests/emulated_gpu/test_units.py).
 """
 
 from __future__ import annotations

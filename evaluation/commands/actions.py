@@ -23,7 +23,7 @@ from evaluation.upload.compile_time import LIMITS
 
 
 def for_moe(task: str | None) -> None:
-    """Does this command for a task of moe/, and ends it; does nothing for any other task.
+    """Does this command for a task of ragged_moe/, and ends it; does nothing for any other task.
 
     The arguments of the function in moe_tasks are the options that the command takes for it. Raises Failure for any
     other option, and for what the function cannot do.

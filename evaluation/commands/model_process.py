@@ -1,4 +1,4 @@
-"""Models the times of launches that nobody judges, in a process of their own: for `profile`, and for moe/.
+"""Models the times of launches that nobody judges, in a process of their own: for `profile`, and for ragged_moe/.
 
 A request is a dataclass with `size` and `memory`; its module, run as a script, replies to it (`child`). Nothing that
 such a process says is checked, or held against a submission that cheats its author.

@@ -1,16 +1,17 @@
-"""Does `eval.py COMMAND --task fp8_grouped_gemm|fp8_moe`: the checks and the timings of moe/, which is no submission.
+"""Does `eval.py COMMAND --task fp8_grouped_gemm|fp8_moe`: the checks and the timings of ragged_moe/, which is no
+submission.
 
 | task | test | benchmark on a GPU |
 |---|---|---|
-| fp8_grouped_gemm | moe.check | moe.bench |
-| fp8_moe, the DeepSeek-V3 layer | moe.layer_check | moe.layer_bench |
-| nvfp4_grouped_gemm, nvfp4_moe (moe.experts), on a B200 (W4A4) | `benchmark` and `profile` model them, and no more | |
-| mxfp4_grouped_gemm, mxfp4_moe (moe.experts), on a B200 (W4A8) | likewise | |
+| fp8_grouped_gemm | ragged_moe.check | ragged_moe.bench |
+| fp8_moe, the DeepSeek-V3 layer | ragged_moe.layer_check | ragged_moe.layer_bench |
+| nvfp4_grouped_gemm, nvfp4_moe (ragged_moe.experts), on a B200 (W4A4) | only modelled, by `benchmark`, `profile` | |
+| mxfp4_grouped_gemm, mxfp4_moe (ragged_moe.experts), on a B200 (W4A8) | likewise | |
 
 Without a GPU `benchmark` models times, as `profile` and `sweep` always do: the kernels run on the emulator's timing
-model in a process of their own for each case (moe.measure.modelled), the tensor cores compute nothing unless a kernel
-awaits values, and nothing is checked but by `test`, and by `sweep` for what it ranks. Calls are back to back, on sets
-of inputs in turn that together do not fit L2.
+model in a process of their own for each case (ragged_moe.measure.modelled), the tensor cores compute nothing unless a
+kernel awaits values, and nothing is checked but by `test`, and by `sweep` for what it ranks. Calls are back to back, on
+sets of inputs in turn that together do not fit L2.
 """
 
 import dataclasses
@@ -37,16 +38,19 @@ from evaluation.judge import configs, modelled
 from task import TestCase, parse_case
 
 # Of each task: what checks it, and what times it
-TASKS = {"fp8_grouped_gemm": ("moe.check", "moe.bench"), "fp8_moe": ("moe.layer_check", "moe.layer_bench")}
+TASKS = {
+    "fp8_grouped_gemm": ("ragged_moe.check", "ragged_moe.bench"),
+    "fp8_moe": ("ragged_moe.layer_check", "ragged_moe.layer_bench"),
+}
 # Tasks of which there are modelled times alone
 MODELLED = "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
 # Likewise, on all GPUs of a machine, a process each; only rented ones, not a task of eval.py
-ON_ALL_GPUS = {"moe_parallel": ("moe.parallel_check", "moe.parallel_bench")}
+ON_ALL_GPUS = {"moe_parallel": ("ragged_moe.parallel_check", "ragged_moe.parallel_bench")}
 # Back to back; a call of the layer takes minutes to simulate
 CALLS = {task: 3 if task.endswith("_moe") else 15 for task in (*TASKS, *MODELLED)}
 # Cases of a run that names none: minutes
 SHORT = {task: (0,) if task.endswith("_moe") else (1, 9, 11) for task in CALLS}
-CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # cases of moe.check that a swept config must do
+CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # ragged_moe.check: for swept configs
 PEAK_TFLOPS = 148 * 8192 * 2 * 1.85e-3  # profile b200: FP8, dense; e2m1 twice that
 NOTE = "No value was checked; what is right is what `test` checks."
 
@@ -57,8 +61,8 @@ NOTE = "No value was checked; what is right is what `test` checks."
 def cases(task: str, case: int | None, spec: tuple[str, ...]) -> list[tuple[int, TestCase]]:
     """Lists (number, case): those of --spec, or the numbered one, or a few. Raises ValueError.
 
-    The grouped GEMMs have the rows of moe.bench; `m: [64, 0, 5]; n: 4096; k: 7168`, m of each expert, is any other.
-    The layers have the T of moe.layer_bench; `t: 2048` is any other.
+    The grouped GEMMs have the rows of ragged_moe.bench; `m: [64, 0, 5]; n: 4096; k: 7168`, m of each expert, is any
+    other. The layers have the T of ragged_moe.layer_bench; `t: 2048` is any other.
     """
     if spec:
         return [(number, valid(task, parse_case(line))) for number, line in enumerate(spec)]
@@ -70,10 +74,10 @@ def cases(task: str, case: int | None, spec: tuple[str, ...]) -> list[tuple[int,
 
 def specs(task: str) -> list[str]:
     if task.endswith("_moe"):
-        from moe.measure.layer import TOKENS
+        from ragged_moe.measure.layer import TOKENS
 
         return [f"t: {tokens}" for tokens in TOKENS]
-    from moe.measure.grouped_gemm import all_rows
+    from ragged_moe.measure.grouped_gemm import all_rows
 
     return [f"m: {[*row.ms]}; n: {row.n}; k: {row.k}" for row in all_rows()]
 
@@ -144,7 +148,7 @@ class Request:
 def serve(request: Request) -> dict:
     """Times a request: the reply. Runs in a process of its own."""
     emulated_gpu.install(request.profile)
-    from moe.measure import modelled as launches
+    from ragged_moe.measure import modelled as launches
 
     args, more, polled = request.args, {}, False
     trace = Trace() if request.timeline else None
@@ -182,7 +186,7 @@ def serve(request: Request) -> dict:
 
 def check_config(config) -> None:
     """Raises configs.Unusable unless the kernel is right under this config, with all checks of the emulator."""
-    from moe.checks import grouped_gemm as check
+    from ragged_moe.checks import grouped_gemm as check
 
     for name in CHECKED:
         error = check.run(check.CASES[name], config)
@@ -202,7 +206,8 @@ def test(task: str, device: str, schedules: int) -> int:
     if task in MODELLED:
         of = task.partition("_")[0]
         checks = {"nvfp4": "w4a4", "mxfp4": "w4a8"}[of]
-        raise ValueError(f"{task} is tested by python -m moe.check --format {of} and by tests/moe/{checks}_checks.py")
+        by = f"python -m ragged_moe.check --format {of} and by tests/ragged_moe/{checks}_checks.py"
+        raise ValueError(f"{task} is tested by {by}")
     check, _ = TASKS[task]
     where = [["--emulated", "h200"], ["--emulated", "b200"]] if is_emulated(device) else [[]]
     commands = [[sys.executable, "-m", check, "--schedules", str(schedules), *option] for option in where]
@@ -365,7 +370,7 @@ def sweep(
 def key(request: Request) -> str:
     """Digests all that a result depends on."""
     found = hashlib.sha256(json.dumps([sweeping.code_digest(), dataclasses.asdict(request)]).encode())
-    for path in sorted((ROOT / "moe").rglob("*.py")):
+    for path in sorted((ROOT / "ragged_moe").rglob("*.py")):
         found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()
 

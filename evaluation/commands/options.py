@@ -30,7 +30,7 @@ TASK = click.option(
 ANY_TASK = click.option(
     "--task",
     type=click.Choice([*TASKS, *MOE_TASKS]),
-    help="The cases' or the header's is another; fp8_.., nvfp4_.., mxfp4_..: moe/.",
+    help="The cases' or the header's is another; fp8_.., nvfp4_.., mxfp4_..: ragged_moe/.",
 )
 TASK_DIR = click.option(
     "--task-dir", metavar="FOLDER", help="A task of others: a folder of reference-kernels, docs/any_task.md."

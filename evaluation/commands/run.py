@@ -174,7 +174,7 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], options
     for text, of in noted.items():
         screen.line((f"note, case {', '.join(of)}", "yellow"), f": {text}")
     if noted:
-        screen.line("notes: not promised by the PTX ISA, seen to work (emulated_gpu/NOT_PROMISED.md); --strict fails them")
+        screen.line("notes: not promised by the PTX ISA, seen to work (NOT_PROMISED.md); --strict fails them")
     if any(verdict.ulps for verdict in verdicts):
         screen.line(
             "mismatches: not the exact result, rounded once; ulps: the worst of them; pass: within the tolerance"

@@ -191,7 +191,7 @@ def of_script(request: dict, files: dict[str, bytes]) -> dict:
 
 
 def of_moe(request: dict, files: dict[str, bytes]) -> dict:
-    """Runs moe/'s own checks or bench, which are no submission; keeps their output, and the bench's rows."""
+    """Runs ragged_moe/'s own checks or bench, which are no submission; keeps their output, and the bench's rows."""
     checks, bench = MOE_TASKS[request["task"]]
     timed = request["mode"] == "benchmark"
     with tempfile.TemporaryDirectory() as folder:
@@ -218,8 +218,8 @@ def of_moe(request: dict, files: dict[str, bytes]) -> dict:
 
 
 def moe_times(rows: list[dict]) -> list[tuple[str, float]]:
-    """Lists (case, microseconds a call) of what moe.bench, moe.layer_bench or moe.parallel_bench wrote; layers' are in
-    CUDA graphs.
+    """Lists (case, microseconds a call) of what ragged_moe.bench, ragged_moe.layer_bench or ragged_moe.parallel_bench
+    wrote; layers' are in CUDA graphs.
     """
     return [
         (f"t: {x['T']}", next(x["us"][name] for name in IN_GRAPHS if name in x["us"]))

@@ -78,8 +78,8 @@ def internal(error: Exception) -> EmulatorError:
 class Device:
     """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
     begins. strict: whether what emulated_gpu.errors.NOTES has fails; else `notes` has it, once. say: is told, in a
-    sentence now and then, how far a launch is that takes long. keep: is given the class (emulated_gpu/rows.py) of what is
-    found, that, and its launch, None if it could not be made."""
+    sentence now and then, how far a launch is that takes long. keep: is given the class (emulated_gpu/rows.py) of what
+    is found, that, and its launch, None if it could not be made."""
 
     def __init__(
         self, arena: Arena, heap: int, strict: bool = False, say: Callable[[str], None] = lambda text: None,

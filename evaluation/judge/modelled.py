@@ -101,7 +101,7 @@ def geomean_interval(replies: list[dict]) -> tuple[float, float]:
 def label(replies: list[dict]) -> str:
     """Says in words what must stand wherever modelled times do."""
     first = next(reply for reply in replies if "error" not in reply)
-    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see emulated_gpu/VALIDATION.md)"
+    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see VALIDATION.md)"
 
 
 def labelled(replies: list[dict]) -> dict:

@@ -19,8 +19,9 @@ class Verdict:
     ulps: the largest distance of one from it, in float16 numbers; None unless all were within what the task allows.
     modelled: a reply of `modelled`, or {"error": why there is no time}, if times were to be modelled.
     isolation: what kept the submission's process from the judge's, see isolation.py. notes: what its kernels do that
-    the PTX ISA does not promise and silicon is seen to do (emulated_gpu/NOT_PROMISED.md); no reason to fail. findings: rows
-    (emulated_gpu/rows.py) of what the emulator has found and of the notes, as often as it did, with `of` and `events`.
+    the PTX ISA does not promise and silicon is seen to do (emulated_gpu/NOT_PROMISED.md); no reason to fail. findings:
+    rows (emulated_gpu/rows.py) of what the emulator has found and of the notes, as often as it did, with `of` and
+    `events`.
     """
 
     spec: str

@@ -370,7 +370,8 @@ def on_the_model(point: Point, profile) -> list[float]:
         for _ in range(1 if point.cold else 2):
             arrays[2][:] = 0
             cluster = point.cluster if point.cluster > 1 else None
-            emulated_gpu.launch(point.ptx, "kernel", point.grid, point.block, arrays, cluster=cluster, shared=point.shared)
+            options = {"cluster": cluster, "shared": point.shared}
+            emulated_gpu.launch(point.ptx, "kernel", point.grid, point.block, arrays, **options)
     return _median(arrays[0].view(np.uint32)[: point.grid * ROUNDS * 2].reshape(point.grid, ROUNDS, 2), point)
 
 

@@ -6,13 +6,14 @@
         run FOLDER               where the H200 is, with NumPy: writes FOLDER/hopper.json
         compare FOLDER           executes launches on the emulator and names the tensors that differ from the card's
         model FOLDER [--only WORD] [--half fitted|held-out]   models launches; adds to modelled_hopper.json
-        table .                  prints the table; --write emulated_gpu/VALIDATION.md puts it and the intervals' data there
+        table .                  prints the table; --write emulated_gpu/VALIDATION.md puts it and the intervals' data
+        there
 
 A script (examples/python/CuTeDSL/cute/hopper/kernel) runs its own host code as on an H200, and what it would launch is
-caught: the kernel, its grid, its parameters. So are launches of moe/ and of the load side of submission.py. The card
-gets the same cubin and parameters with the addresses of its own tensors, the model the PTX that the cubin was made of.
-Inputs are noise, the same on both. A launch named `compare` is also executed by the emulator, whose output must be that
-of the card bit for bit. Nothing of CUTLASS is kept in this repository: hopper.json beside this file has times, and
+caught: the kernel, its grid, its parameters. So are launches of ragged_moe/ and of the load side of submission.py. The
+card gets the same cubin and parameters with the addresses of its own tensors, the model the PTX that the cubin was made
+of. Inputs are noise, the same on both. A launch named `compare` is also executed by the emulator, whose output must be
+that of the card bit for bit. Nothing of CUTLASS is kept in this repository: hopper.json beside this file has times, and
 digests of what was timed.
 
 Timings, in microseconds per launch: "cold" is a fill of 1 GiB, then 3 launches on 3 inputs between two events; "warm"
@@ -55,7 +56,7 @@ FP8 = "--a_dtype Float8E4M3FN --b_dtype Float8E4M3FN"
 INT8 = "--a_dtype Int8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32"
 DENSE, PERSISTENT = "dense_gemm/dense_gemm.py", "dense_gemm/dense_gemm_persistent.py"
 TWO_ACC, GROUPED = "dense_gemm/dense_gemm_fp8_2xacc.py", "grouped_gemm/grouped_gemm.py"
-MOE, LOADS = "moe", "silicon.entry.h200_loads"  # packages of this repository, launched by own_launch
+MOE, LOADS = "ragged_moe", "silicon.entry.h200_loads"  # packages of this repository, launched by own_launch
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ KERNELS = (
            ("--problem_sizes_mnkl (512,512,512,1),(256,1024,512,1),(128,512,1024,1),(640,512,512,1)",
             "--problem_sizes_mnkl (256,1024,2048,1),(256,1024,2048,1),(256,1024,2048,1),(256,1024,2048,1)")),
     # Ours, with programmatic dependent launch but for the plain load side; moe's kernels as of commit 949122b, whose
-    # moe/ `compile` wants: its configs have changed since
+    # ragged_moe/ `compile` wants: its configs have changed since
     Kernel("moe 16 e4m3", MOE, "--config {tokens:16,burst:4,prefetch:2}", True,
            _experts("1,8,4096,7168", "4,8,7168,2048")),
     Kernel("moe 64 cluster e4m3", MOE, "--config {tokens:64,cluster:2,prefetch:2}", False,
@@ -254,10 +255,10 @@ def own_launch(script: str, options: dict[str, str]) -> None:
         empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in h200_loads.tensor_bytes(case)]
         tensors = emulated_gpu.device_tensors(empty, copy=False)
         return made([tensor.data_ptr() for tensor in tensors])
-    from moe.grouped_gemm import launcher
-    from moe.kernels.config import Config
+    from ragged_moe.grouped_gemm import launcher
+    from ragged_moe.kernels.config import Config
 
-    # The points are named in words that moe.kernels.config.Config has others for
+    # The points are named in words that ragged_moe.kernels.config.Config has others for
     swap_ab = not entries.pop("tokens_on_m", 0)
     config = Config(block_m=entries.pop("tokens"), swap_ab=swap_ab, **entries)
     experts, m, n, k = map(int, options["--experts"].split(","))
@@ -487,7 +488,8 @@ def table(measured: dict, modelled: dict, of: Sequence[Kernel] = KERNELS) -> str
 
 
 def errors(measured: dict, modelled: dict) -> dict[str, list[float]]:
-    """Measured and modelled us by point, from which emulated_gpu/model/uncertainty.py makes its intervals of an H200."""
+    """Measured and modelled us by point, from which emulated_gpu/model/uncertainty.py makes its intervals of an
+    H200."""
     return {
         f"{name}, {timing}": [round(statistics.median(measured[name][timing]), 3), modelled[name][timing]]
         for name in modelled

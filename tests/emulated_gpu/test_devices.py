@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import emulated_gpu
+from emulated_gpu import Fault, Unsupported
 from emulated_gpu.chip import H200
 from emulated_gpu.device import DEVICE
 from emulated_gpu.model.profile import load
@@ -156,7 +157,7 @@ def test_a_buffer_that_is_used_again_too_early(buffers, read, monkeypatch):
         calls()
         assert all((out == NUMBERS + 100 * call).all() for call, out in enumerate(outs, 1))
     else:
-        with pytest.raises(emulated_gpu.Fault, match="write of argument 0 .* load of warp . .* device 1 .* may still read"):
+        with pytest.raises(Fault, match="write of argument 0 .* load of warp . .* device 1 .* may still read"):
             calls()
 
 
@@ -200,7 +201,7 @@ def test_what_a_host_has_waited_for_is_in_order():
         take(data, zeros(1), outs[0], call=0)
     assert (outs[0] == NUMBERS + 5).all()
     for launches_between in range(2):  # with one, what was sent is there, but nobody has waited for it
-        with pytest.raises(emulated_gpu.Fault, match="which store of .* device 0 .* may still write"), emulated_gpu.session():
+        with pytest.raises(Fault, match="which store of .* device 0 .* may still write"), emulated_gpu.session():
             send(data, zeros(1), 6)
             for _ in range(launches_between):
                 take(zeros(), zeros(1), zeros(), call=0)
@@ -273,7 +274,7 @@ def test_launches_of_both_are_timed_together():
 
 def test_what_cannot_be_timed_is_refused():
     data, flag = zeros(), zeros(1)
-    with pytest.raises(emulated_gpu.Unsupported, match="times of several devices: profile b200 has no figures of a link"):
+    with pytest.raises(Unsupported, match="times of several devices: profile b200 has no figures of a link"):
         with emulated_gpu.timing("b200"):
             send(data, flag)
     with pytest.raises(emulated_gpu.Unsupported, match="times between events of several devices"):

@@ -1,4 +1,5 @@
-"""The halves of L2 in the timing model (emulated_gpu/model/halves.py), against what silicon/probes/halves.py measured."""
+"""The halves of L2 in the timing model (emulated_gpu/model/halves.py), against what silicon/probes/halves.py
+measured."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""A sample of the points measured on an H200 (silicon/timing) against the model: the bars of emulated_gpu/VALIDATION.md.
+"""A sample of the points measured on an H200 (silicon/timing) against the model: the bars of
+emulated_gpu/VALIDATION.md.
 
 python -m silicon.timing.validate     # all of them
 """

@@ -29,6 +29,7 @@ assert out[0] == 127 * 64
 @pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None, reason="needs numba-cuda: pip install numba-cuda")
 def test_numba_cuda(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-W", "ignore", "-m", "emulated_gpu", "run", "--must-launch", str(tmp_path / "script.py")]
+    script = str(tmp_path / "script.py")
+    command = [sys.executable, "-W", "ignore", "-m", "emulated_gpu", "run", "--must-launch", script]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "1 launch, 0 findings" in done.stderr, done.stderr

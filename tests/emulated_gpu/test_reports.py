@@ -388,7 +388,7 @@ class DSLCudaRuntimeError(Exception):
 
 def test_a_forgotten_install_is_named(monkeypatch):
     monkeypatch.setattr(device.DEVICE, "served", False)
-    with pytest.raises(emulated_gpu.Unsupported, match=r"emulated_gpu.install\(\) must run before the first cute.compile"):
+    with pytest.raises(emulated_gpu.Unsupported, match=r"emulated_gpu.install\(\) must run before cute.compile"):
         with emulated_gpu.session():
             raise DSLCudaRuntimeError("cudaErrorInsufficientDriver")
     monkeypatch.setattr(device.DEVICE, "served", True)
@@ -498,7 +498,8 @@ def test_findings_for_other_tools():
     report = {"runs": [{"findings": rows}, {"findings": rows[:1]}]}
     assert places(rows[0]) == [("a.py", 9), ("a.py", 7)] and places(rows[1]) == [("kernel.ptx", 5)]
     error, notice = findings.annotations(report)
-    assert error.startswith("::error file=a.py,line=9,title=emulated-gpu%3A race::read of") and error.endswith("50%25%0Ax")
+    assert error.startswith("::error file=a.py,line=9,title=emulated-gpu%3A race::read of")
+    assert error.endswith("50%25%0Ax")
     assert notice.startswith("::notice file=kernel.ptx,line=5,")
     (run,) = findings.sarif(report)["runs"]
     assert [(one["ruleId"], one["level"]) for one in run["results"]] == [("race", "error"), ("mbarrier", "note")]

@@ -1,4 +1,5 @@
-"""Each program of the zoo is found as emulated_gpu/ZOO.md says, in schedule 0 and others, and silent once it is fixed."""
+"""Each program of the zoo is found as emulated_gpu/ZOO.md says, in schedule 0 and others, and silent once it is
+fixed."""
 
 import json
 import re

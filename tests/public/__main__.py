@@ -5,7 +5,8 @@
 A FOLDER is a checkout of one of the repositories that cases.py names; cases whose files are in none of them keep what
 is recorded. No part of `make test`: the scripts are others' and stay in their repositories. What scripts import beside
 torch, triton and CuTe DSL (pandas and tabulate for Triton's tutorials, ...) has to be installed. `python -m
-worklog.pages` then redraws emulated_gpu/PUBLIC.md. Exit status 1 if a case neither agrees nor has a word of explanation.
+worklog.pages` then redraws emulated_gpu/PUBLIC.md. Exit status 1 if a case neither agrees nor has a word of
+explanation.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 FOLDER is a checkout of Triton's repository, of about the time of the installed release. Tests are taken in an order
 that the seed draws, until `count` of them have run: what the file skips on the machine does not count. They share a
 process, in which each has 60 s of CPU time and findings of its own; one that passes with a finding has not passed.
-Results go to drawn.json, beside this file, from which `python -m worklog.pages` draws a table of emulated_gpu/PUBLIC.md;
-with --only, which takes tests whose name has the word, they are shown alone. Exit status 1 if a test neither passes nor
-has a word of explanation.
+Results go to drawn.json, beside this file, from which `python -m worklog.pages` draws a table of
+emulated_gpu/PUBLIC.md; with --only, which takes tests whose name has the word, they are shown alone. Exit status 1 if a
+test neither passes nor has a word of explanation.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class ForbidBeforeImport:
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         if name in ("pip", "ensurepip") and os.environ.get("EMULATED_GPU_INSTALLS") != "1":
-            print(f"emulated-gpu: '{name}': a script may not install packages (`run --installs` lets it)", file=sys.stderr)
+            why = "a script may not install packages (`run --installs` lets it)"
+            print(f"emulated-gpu: '{name}': {why}", file=sys.stderr)
             raise SystemExit(1)
 
 

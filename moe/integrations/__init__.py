@@ -1,4 +1,0 @@
-"""These put moe.experts where models are run.
-
-Each file is of one library, which is imported with it.
-"""

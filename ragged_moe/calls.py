@@ -1,0 +1,108 @@
+"""Calls that are like an earlier one: their operands are compared with that one's, and its launches are repeated.
+
+What a call checks, chooses and computes on the host depends on its operands' types, shapes and strides, and on its
+other arguments, but not on where operands lie. So its launches are noted (kernels.program.Tape), and the next call of
+the kind writes its addresses to them. Notes belong to an arena of scratch memory, whose addresses are in them.
+"""
+
+import operator
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from ragged_moe.device import Device
+from ragged_moe.kernels.program import Recorded, Tape
+from ragged_moe.scratch import Arena, arena_of
+
+MOST = 1024  # kinds of calls that are known at a time
+TYPE_AND_SHAPE = operator.attrgetter("dtype", "shape")
+# Methods of torch's extension, which `map` calls without a frame of Python: half of the time that such a check takes
+DEVICE, CONTIGUOUS, ADDRESS = torch.Tensor.get_device, torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+
+
+class Call:
+    """A kind of call, by an example of its operands, which have been checked.
+
+    aligned: which of them begin at multiples of so many bytes.
+    """
+
+    def __init__(self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int], multiple: int = 16):
+        self.gpu, self.aligned, self.multiple, self.torch_device = gpu, aligned, multiple, operands[0].device
+        self.kinds, self.devices = list(map(TYPE_AND_SHAPE, operands)), list(map(DEVICE, operands))
+        self.contiguous = list(map(CONTIGUOUS, operands))
+        self.strides = [(i, x.stride()) for i, x in enumerate(operands) if not x.is_contiguous()]
+
+    def addresses(self, operands: Sequence[torch.Tensor]) -> list[int] | None:
+        """Where the operands begin; None if they are not as the example's, or not in reach: to be complained of."""
+        try:
+            if (
+                list(map(TYPE_AND_SHAPE, operands)) != self.kinds
+                or list(map(DEVICE, operands)) != self.devices
+                or list(map(CONTIGUOUS, operands)) != self.contiguous
+            ):
+                return None
+            for i, stride in self.strides:
+                if operands[i].stride() != stride:
+                    return None
+            found = list(map(ADDRESS, operands))
+        except (AttributeError, RuntimeError, TypeError):  # no tensor, or one without memory
+            return None
+        for i in self.aligned:
+            if found[i] % self.multiple:
+                return None
+        return found if self.gpu.is_current() and self.gpu.reaches(operands, found) else None
+
+    def repeat(self, operands: Sequence[torch.Tensor]) -> bool:
+        """Launch with other operands what has been noted; False if that cannot be, and nothing was launched."""
+        found = self.addresses(operands)
+        if found is None:
+            return False
+        arena = arena_of(self.torch_device, self.gpu)
+        with arena.lock:
+            tape = arena.tapes.get(self)
+            if tape is None:
+                return False
+            if self.gpu.has_graphs and not arena.capture:
+                tape.at_once(found, arena.stream)
+            else:
+                tape(found)
+        return True
+
+    def note(self, arena: Arena, operands: Sequence[torch.Tensor], launch: Callable[..., None]) -> None:
+        """Launch for the first time; `launch` gets the operands. Nothing is noted if it does not launch with each."""
+        tape = Tape()
+        with tape.record():
+            launch(*(Recorded(x, slot) for slot, x in enumerate(operands)))
+        if tape.has(len(operands)):
+            arena.tapes[self] = tape
+
+
+class Calls:
+    """The kinds of calls of a function, by what tells most of them apart: two shapes, and the other arguments."""
+
+    def __init__(self):
+        self.known: dict[Hashable, Call] = {}
+
+    def like(self, operands: Sequence[torch.Tensor], options: tuple) -> Call | None:
+        """A call that may have had such operands, and had these options."""
+        try:
+            return self.known.get(key_of(operands, options))
+        except (AttributeError, TypeError):  # no tensor, or an option that cannot be hashed: to be complained of
+            return None
+
+    def add(self, operands: Sequence[torch.Tensor], options: tuple, call: Call) -> Call:
+        """Add a call, in place of an earlier one of the same key. Returns that, with its notes, if it is like this."""
+        key = key_of(operands, options)
+        found = self.known.get(key)
+        if found is not None and vars(found) == vars(call):  # both noted the same of their examples
+            return found
+        if len(self.known) >= MOST:
+            self.known.clear()
+        self.known[key] = call
+        return call
+
+
+def key_of(operands: Sequence[torch.Tensor], options: tuple) -> Hashable:
+    """Return the key by which a call is known again."""
+    first = operands[0]
+    return first.device, first.shape, operands[-1].shape, len(operands), options

@@ -1,0 +1,52 @@
+"""Checks grouped_gemm_fp8, or grouped_gemm_nvfp4, against the exact reference: python -m ragged_moe.check [--format
+nvfp4]
+
+nvfp4: on Hopper with MXFP4 weights, too; mxfp4: these alone, by tokens in 8 bits (W4A8).
+
+On a Hopper or Blackwell GPU if there is one, else on an emulated one, where every access of memory and every order of
+events is checked, too. Each case runs under every config that the GPU's table has (ragged_moe.tuning).
+"""
+
+import click
+import torch
+
+
+@click.command()
+@click.option("--emulated", type=click.Choice(["h200", "b200"]), help="This GPU instead of a real one.")
+@click.option("--format", "kind", type=click.Choice(["fp8", "nvfp4", "mxfp4"]), default="fp8", show_default=True)
+@click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
+def main(emulated: str | None, kind: str, schedules: int) -> None:
+    """Check every case under every config."""
+    device = "cuda" if torch.cuda.is_available() and not emulated else "cpu"
+    if device == "cpu":
+        import emulated_gpu
+
+        emulated_gpu.install(emulated or "h200")  # before CuTe DSL is imported, which the modules below do
+    from ragged_moe.checks import grouped_gemm, grouped_gemm_fp4
+    from ragged_moe.device import device_of
+    from ragged_moe.tuning.back_ends import tuning
+
+    of_gpu = tuning(device_of(torch.device(device)).capability)
+    if kind == "fp8":
+        checks, cases, configs = grouped_gemm, grouped_gemm.CASES, of_gpu.GEMM
+    else:
+        checks, (cases, configs) = grouped_gemm_fp4, grouped_gemm_fp4.of_machine(of_gpu, kind)
+    worst = 0.0
+    for name, case in cases.items():
+        for config in configs:
+            for schedule in range(schedules if device == "cpu" else 1):
+                found = checks.run(case, config, schedule, device)
+                worst = max(worst, found)
+                if not found <= checks.BOUND:
+                    raise click.ClickException(
+                        f"{name}, {config}, schedule {schedule}: error {found:.3g} > {checks.BOUND:.3g}"
+                    )
+        click.echo(f"ok {name}")
+    where = torch.cuda.get_device_name() if device == "cuda" else f"an emulated {(emulated or 'h200').upper()}"
+    click.echo(
+        f"{len(cases)} cases x {len(configs)} configs on {where}: largest error {worst:.3g}, allowed {checks.BOUND:.3g}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""`grouped_gemm_fp8`: the operands' checks, and one launch of the kernel that ragged_moe.tuning.back_ends chooses."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ragged_moe.device import device_of
+from ragged_moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, MAX_EXPERTS, Config
+from ragged_moe.kernels.program import Program
+from ragged_moe.kernels.schedule import search_step
+from ragged_moe.kernels.stream_k import EMPTY
+from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
+from ragged_moe.problem import BF16, E4M3, F32, I32
+from ragged_moe.scratch import Part, arena_of
+from ragged_moe.tuning.back_ends import kernel, tuning
+
+ALIGNED = 0, 1, 2, 5  # which of the operands are read or written by 16 bytes
+
+
+def grouped_gemm_fp8(
+    a: torch.Tensor,
+    a_scale: torch.Tensor,
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    m_indptr: torch.Tensor,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """out[r] = sum over blocks of 128 of K of (a[r] . b[e]) * (a_scale * b_scale), for the rows r of every expert e.
+
+    a [total_M, K] and b [E, N, K] e4m3, a_scale [K/128, total_M] and b_scale [E, N/128, K/128] f32 of any sign,
+    m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on the current GPU, a, a_scale, b and out from a
+    multiple of 16 bytes on. Rows m_indptr[e] to m_indptr[e+1] of a belong to expert e: any number, also 0. Rows of no
+    expert are not written; what m_indptr says of rows that a does not have, or that an earlier expert has, is left
+    out. N and K are multiples of 128, E at most 512.
+    Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
+    one rounding; the sum is rounded once to bf16. Blocks are added in order; of a tile whose K is shared (stream-K,
+    split-K) each part's, then the parts'.
+    One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so,
+    or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or written.
+    """
+    if torch.compiler.is_compiling():
+        if out is None:
+            return torch.ops.ragged_moe.grouped_gemm_fp8(a, a_scale, b, b_scale, m_indptr)
+        torch.ops.ragged_moe.grouped_gemm_fp8_out(out, a, a_scale, b, b_scale, m_indptr)
+        return out
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
+        raise ValueError("a must be a tensor [total_M, K] and b a tensor [E, N, K]")
+    call = plan(a.shape, b.shape, a.device)
+    if out is None:
+        (out,) = call.gpu.tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))
+    call((a, a_scale, b, b_scale, m_indptr, out))
+    return out
+
+
+def expectations(total_m: int, n: int, k: int, experts: int) -> tuple[Operand, ...]:
+    """Say what each operand must be; ValueError if the kernel does not do these sizes."""
+    for name, operand, x, multiple, least, most in (
+        ("total_M", "a", total_m, 1, 0, MAX_ROWS),
+        ("N", "b", n, 128, 128, MAX_ROWS),
+        ("K", "a", k, BLOCK_K, BLOCK_K, MAX_ROWS),
+        ("E", "b", experts, 1, 1, MAX_EXPERTS),
+    ):
+        require(operand, name, x, multiple, least, most)
+    if (-(-total_m // 16) + experts) * (n // 128) * (k // BLOCK_K) >= 2**31:
+        raise ValueError(f"a: total_M = {total_m} with N = {n} and K = {k} is more than one launch can count")
+    blocks = k // BLOCK_K
+    return (
+        contiguous("a", E4M3, total_m, k),
+        contiguous("a_scale", F32, blocks, total_m),
+        contiguous("b", E4M3, experts, n, k),
+        contiguous("b_scale", F32, experts, n // 128, blocks),
+        contiguous("m_indptr", I32, experts + 1),
+        contiguous("out", BF16, total_m, n),
+    )
+
+
+class Plan:
+    """A call with operands of these sizes on this GPU."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int, int],
+        expected: tuple[Operand, ...],
+        aligned: tuple[int, ...],
+        device: torch.device,
+        choose: Callable[..., Config],
+        multiple: int = 16,
+    ):
+        """sizes: total_M, N, K, E. expected: operands in the order of the kernel's words. aligned: which of them start
+        at multiples of so many bytes. choose: the config for the GPU's compute capability and total_M, E, N, K.
+        """
+        self.expected, self.aligned, self.choose, self.sizes = expected, aligned, choose, sizes
+        self.multiple = multiple
+        self.dtypes = tuple(x.dtype for x in self.expected)
+        self.shapes = tuple(x.shape for x in self.expected[1:])
+        self.out_shape, self.total_m = sizes[:2], sizes[0]
+        self.device, self.index, self.gpu = device, device.index, device_of(device, "a")
+        self.indexed = self.gpu.indexed
+        self.launcher = self.words = None
+
+    def __call__(self, tensors: tuple, *more: int) -> None:
+        """Launch; ValueError unless the tensors are as they must be. more: addresses behind theirs."""
+        a, a_scale, b, b_scale, m_indptr, out = tensors
+        index = self.index
+        try:  # the shape of a led here
+            right = (
+                (a.dtype, a_scale.dtype, b.dtype, b_scale.dtype, m_indptr.dtype, out.dtype) == self.dtypes
+                and (a_scale.shape, b.shape, b_scale.shape, m_indptr.shape, out.shape) == self.shapes
+                and a.get_device() == a_scale.get_device() == b.get_device() == b_scale.get_device() == index
+                and m_indptr.get_device() == out.get_device() == index
+                and a.is_contiguous() and a_scale.is_contiguous() and b.is_contiguous() and b_scale.is_contiguous()
+                and m_indptr.is_contiguous() and out.is_contiguous()
+                and self.indexed
+            )  # fmt: skip
+        except AttributeError:  # no tensor
+            right = False
+        if not right:
+            complain(tensors, self.expected, (a, "a"))
+        if self.total_m:
+            found = addresses(self.gpu, tensors, self.expected, self.aligned, self.multiple)
+            if not self.gpu.is_current():
+                raise ValueError(f"a is on {self.device}, but must be on torch's current device")
+            if self.launcher is None:
+                total_m, n, k, experts = self.sizes
+                made = launcher(self.device, self.choose(self.gpu.capability, total_m, experts, n, k))
+                self.words = made.words(made.grid, *self.sizes)
+                self.launcher = made  # last, as other threads look at it
+            self.launch((*found, *more) if more else found)
+
+    def launch(self, found: Sequence[int]) -> None:
+        """Launch with the operands at these addresses."""
+        self.launcher.launch(found, self.words)
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(of_a: torch.Size, of_b: torch.Size, device: torch.device) -> Plan:
+    """The call for these shapes of a and b; ValueError if the kernel does not do their sizes."""
+    sizes = of_a[0], of_b[1], of_a[1], of_b[0]
+    return Plan(sizes, expectations(*sizes), ALIGNED, device, lambda gpu, *shape: tuning(gpu).choose_gemm(*shape))
+
+
+class Launcher:
+    """One compiled kernel on one GPU. grid: CTAs that fit the GPU."""
+
+    def __init__(self, device: torch.device, config: Config):
+        of_config = kernel(config)
+        self.program = Program(of_config, of_config.words, repr(config))
+        self.config, self.torch_device, self.device = config, device, device_of(device)
+        self.grid = self.device.sms // config.launch_cluster * config.launch_cluster
+        self.words = functools.lru_cache(maxsize=4096)(self.words)
+
+    def words(self, most: int, total_m: int, n: int, k: int, experts: int, rows: int = 0) -> tuple[int, ...]:
+        """Return what the kernel's words say of a problem, on a GPU that `most` CTAs fit.
+
+        rows: how many of total_m there will be about, if not all; the grid is for them.
+        """
+        grid = self.config.grid(most, rows or total_m, n, min(experts, rows or experts))
+        return total_m, n, k, experts, search_step(experts), grid
+
+    def parts(self) -> tuple[Part, Part]:
+        """The partial sums and their flags, in scratch memory."""
+        return partials(self.config, self.grid), flags(self.grid)
+
+    def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
+        """Launch with tensors that are as `expectations` says."""
+        self.launch([tensor.data_ptr() for tensor in tensors], self.words(self.grid, total_m, n, k, experts))
+
+    def launch(self, addresses: Sequence[int], words: tuple[int, ...]) -> None:
+        """Launch with the operands at these addresses, and what `words` gave for their sizes."""
+        arena = arena_of(self.torch_device, self.device)
+        with arena.lock:
+            scratch = arena.take(self, self.parts).addresses
+            self.program(*addresses, *scratch, *words, self.device.stream())
+
+
+def partials(config: Config, ctas: int) -> Part:
+    """Scratch memory for stream-K's partial sums of so many CTAs."""
+    name, fill = ("polled partials", EMPTY) if config.polled_partials else ("partials", None)
+    return Part(name, I32, (ctas * config.partial_bytes // 4,), fill, kept=True)
+
+
+def flags(ctas: int) -> Part:
+    """Scratch memory for the flags of partial sums that are not polled."""
+    return Part("flags", I32, (ctas * CONSUMER_GROUPS,), 0, kept=True)
+
+
+launcher = functools.lru_cache(maxsize=64)(Launcher)

@@ -1,0 +1,143 @@
+"""vLLM's experts by ragged_moe.experts and ragged_moe.batched_experts: classes for its modular MoE kernel, and
+`enable()`.
+
+Written against vLLM's published interface, vllm/model_executor/layers/fused_moe/modular_kernel.py, and checked against
+stubs of it (tests/ragged_moe/serving_stubs.py). It has not run in vLLM itself.
+"""
+
+import torch
+import vllm.model_executor.layers.fused_moe.modular_kernel as mk
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+from vllm.model_executor.layers.fused_moe.oracle import fp8
+from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import (
+    TopKWeightAndReduceDelegate,
+    TopKWeightAndReduceNoOP,
+)
+from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8Dynamic128Sym, kFp8Static128BlockSym
+from vllm.platforms import current_platform
+
+from ragged_moe.torch_ops import batched_experts_out_op, experts_out_op
+
+
+def enable() -> None:
+    """From now on layers of FP8 experts in blocks of 128 x 128 run by these classes where vLLM would take Triton's.
+
+    That is its default on a Hopper GPU without expert parallelism, else what `--moe-backend triton` asks for. What
+    these classes do not support vLLM asks Triton's for, as before. Call it in every process that has a model, as vLLM's
+    plugins do (entry points `vllm.general_plugins`).
+    """
+    ours = {fp8.Fp8MoeBackend.TRITON: Fp8Experts, fp8.Fp8MoeBackend.BATCHED_TRITON: Fp8BatchedExperts}
+    chosen = fp8.backend_to_kernel_cls
+    if getattr(chosen, "of_moe", False):
+        return
+
+    def backend_to_kernel_cls(backend):
+        return [ours[backend], *chosen(backend)] if backend in ours else chosen(backend)
+
+    backend_to_kernel_cls.of_moe = True
+    fp8.backend_to_kernel_cls = backend_to_kernel_cls
+
+
+class Fp8ExpertsBase(mk.FusedMoEExpertsModular):
+    """Says what both forms support: SwiGLU, with the limit, alpha and beta of the quantisation's config, on GPUs that
+    moe has kernels for.
+    """
+
+    @staticmethod
+    def _supports_current_device() -> bool:
+        on = current_platform
+        return on.is_cuda() and (on.is_device_capability(90) or on.is_device_capability_family(100))
+
+    @staticmethod
+    def _supports_no_act_and_mul() -> bool:
+        return False
+
+    @staticmethod
+    def _supports_quant_scheme(weight_key, activation_key) -> bool:
+        return (weight_key, activation_key) == (kFp8Static128BlockSym, kFp8Dynamic128Sym)
+
+    @staticmethod
+    def _supports_activation(activation) -> bool:
+        return activation in (MoEActivation.SILU, MoEActivation.SWIGLUOAI_UNINTERLEAVE)
+
+    @staticmethod
+    def _supports_parallel_config(moe_parallel_config) -> bool:
+        return True
+
+    @staticmethod
+    def _supports_shape(hidden_dim: int) -> bool:
+        return hidden_dim % 128 == 0
+
+    def activation_options(self, activation) -> dict:
+        """The options of ragged_moe.experts that are this activation."""
+        config = self.quant_config
+        alpha, beta = 1.0, 0.0
+        if activation == MoEActivation.SWIGLUOAI_UNINTERLEAVE:
+            alpha = 1.0 if config.gemm1_alpha is None else config.gemm1_alpha
+            beta = 0.0 if config.gemm1_beta is None else config.gemm1_beta
+        return {"gate_first": True, "limit": config.gemm1_clamp_limit, "alpha": alpha, "shift": beta}
+
+    def weights(self, w1: torch.Tensor, w2: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """w13, w13_scale, w2, w2_scale; ValueError if vLLM has none of the scales."""
+        if self.w1_scale is None or self.w2_scale is None:
+            raise ValueError("the experts' weights have no scales, but must have one for 128 x 128")
+        return w1, self.w1_scale, w2, self.w2_scale
+
+
+class Fp8Experts(Fp8ExpertsBase):
+    """Tokens as they come, [M, K], to their weighted sums, [M, K]."""
+
+    @staticmethod
+    def activation_format():
+        return mk.FusedMoEActivationFormat.Standard
+
+    def finalize_weight_and_reduce_impl(self):
+        return TopKWeightAndReduceNoOP()
+
+    def workspace_shapes(
+        self, M, N, K, topk, global_num_experts, local_num_experts, expert_tokens_meta, activation
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        return (0,), (0,), (M, K)  # scratch memory is moe's own
+
+    def apply(
+        self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map,
+        a1q_scale, a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input,
+    ) -> None:  # fmt: skip
+        """Write into output. Weights that are already on the input are not applied again."""
+        if expert_map is not None:
+            topk_ids = torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0).long()])
+        if apply_router_weight_on_input:
+            topk_weights = torch.ones_like(topk_weights)
+        experts_out_op(
+            output, hidden_states, topk_ids, topk_weights.float(), *self.weights(w1, w2), hidden_scale=a1q_scale,
+            num_experts=None if global_num_experts == -1 else global_num_experts,
+            **self.activation_options(activation),
+        )  # fmt: skip
+
+
+class Fp8BatchedExperts(Fp8ExpertsBase):
+    """Tokens by expert, [E, M, K], as DeepEP's low-latency kernels have them, to as many rows without weights."""
+
+    @staticmethod
+    def activation_format():
+        return mk.FusedMoEActivationFormat.BatchedExperts
+
+    def finalize_weight_and_reduce_impl(self):
+        return TopKWeightAndReduceDelegate()
+
+    def workspace_shapes(
+        self, M, N, K, topk, global_num_experts, local_num_experts, expert_tokens_meta, activation
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        return (0,), (0,), (local_num_experts, self.max_num_tokens * self.num_dispatchers, K)
+
+    def apply(
+        self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map,
+        a1q_scale, a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input,
+    ) -> None:  # fmt: skip
+        """Write into output the rows that expert_tokens_meta counts."""
+        everywhere = w1.shape[0] if global_num_experts == -1 else global_num_experts
+        rows = topk_ids.numel() * self.num_dispatchers  # of all experts, if each rank has as many tokens
+        batched_experts_out_op(
+            output, hidden_states, expert_tokens_meta.expert_num_tokens, *self.weights(w1, w2), hidden_scale=a1q_scale,
+            expected_m=max(1, -(-rows // everywhere)), **self.activation_options(activation),
+        )  # fmt: skip

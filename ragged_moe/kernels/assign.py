@@ -1,0 +1,273 @@
+"""Lists the rows of the local experts from any router's choice, in one launch in which no CTA waits for another.
+
+    each CTA   has some experts; it reads all tokens' experts, counts rows before its own, and those of each warp's part
+    a warp     writes the rows of its part of the tokens for these experts, in their order ──► rows, places, weights
+
+So the rows of an expert are in the order of the tokens, whatever runs when. Every CTA reads topk_ids, 64 KiB for 2048
+tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send (dispatch.py) it awaits. In the same
+launch, by more CTAs, tokens in bf16 are quantised (quantise.py, quantise_blocks.py), or few are copied to their rows.
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+
+from ragged_moe.kernels.exchange import DISPATCH, MOST, STAGE, Layout
+from ragged_moe.kernels.permute import copy_row
+from ragged_moe.kernels.ptx import (
+    as_int,
+    await_word,
+    divide,
+    let_next_kernel_start,
+    load_global_float,
+    load_relaxed,
+    load_relaxed_below,
+    load_shared,
+    minimum,
+    select,
+    store_global_word,
+    store_global_words,
+    store_shared,
+    wait_for_previous_kernel,
+)
+from ragged_moe.kernels.quantise import Quantise
+from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
+
+WARPS = 16
+THREADS = 32 * WARPS
+OWN = 4  # experts that a CTA can have
+CTAS = 128
+MAX_LOCAL = OWN * CTAS
+MAX_TOP_K = 16
+TOGETHER = 8  # entries of topk_ids that a lane loads at once
+COPIED_TOGETHER = 2  # and words of a row that a thread does: with these threads 8192 columns of bf16
+WORDS, MORE_WORDS = 12, 16
+
+
+def grid_of(local: int) -> tuple[int, int]:
+    """Return (CTAs, experts of each)."""
+    own = -(-local // CTAS)
+    return -(-local // own), own
+
+
+class Assign:
+    """The kernel writes m_indptr, rows (the token of each row), and places and weights (the row of each of a token's
+    experts and its weight; -1 and 0 for an expert that is not local, and behind the last).
+
+    Its words: addresses of topk_ids int32 or, if wide, int64 [T, k], topk_weights f32 [T, k], m_indptr int32
+    [local + 1], rows int32 [up to k T], places int32 [T, slots], weights f32 [T, slots]; T, k, local, offset, CTAs;
+    CUDA stream.
+    slots: a multiple of 4, at least k. own: experts of a CTA.
+    ones: the weights are 1 instead, as those given are already on the input.
+    With a layout T is ranks * most, and four more words are this rank's window, the word that tells the host why it
+    trapped, most, and nanoseconds that it waits for the ranks' tokens.
+    With a quantiser four more words are that one's first three, and H. If it copies they are addresses of hidden_states
+    [T, H] and permuted [up to k T, H], a word of no meaning, and the bytes of H, a multiple of 16; each entry of
+    topk_ids has a CTA, which counts the rows before its own and then copies: permuted[r] = hidden_states[rows[r]].
+    """
+
+    def __init__(
+        self, slots: int, wide: bool, own: int, layout: Layout | None = None, ones: bool = False,
+        quantiser: Quantise | QuantiseBlocks | None = None, copies: bool = False,
+    ):  # fmt: skip
+        self.slots, self.wide, self.own, self.layout, self.ones = slots, wide, own, layout, ones
+        self.quantiser, self.copies, self.reads_hidden = quantiser, copies, bool(quantiser or copies)
+        assert sum(map(bool, (layout, quantiser, copies))) <= 1  # their words are the same
+        # Registers are to be left for so many: min_blocks_per_mp would say it, but asks the driver of a GPU
+        self.most_threads = (quantiser.of_sm * THREADS, 1, 1) if quantiser and quantiser.of_sm else (0, 0, 0)
+        self.words = MORE_WORDS if self.reads_hidden or layout else WORDS
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        words = cute.make_tensor(host, cute.make_layout(self.words))
+        ids, given, m_indptr, rows, places, weights = [words[i] for i in range(6)]
+        tokens, k, local, offset, grid = [Int32(words[i]) for i in range(6, 11)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
+        awaiting = (words[12], words[13], Int32(words[14]), words[15]) if self.layout else ()
+        of_hidden = (words[12], words[13], words[14], Int32(words[15])) if self.reads_hidden else ()
+        ctas = grid
+        if const_expr(self.quantiser is not None):
+            ctas = grid + self.quantiser.ctas(tokens)
+        if const_expr(self.copies):
+            ctas = grid + tokens * k
+        self.kernel(
+            ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, awaiting, of_hidden
+        ).launch(
+            grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (self.own + 1), stream=stream, use_pdl=True,
+            max_number_threads=self.most_threads,
+        )  # fmt: skip
+
+    def experts_from(
+        self, ids: Int64, first: Int32, step: int, count: int, end: Int32, offset: Int32
+    ) -> list[Uint32]:  # fmt: skip
+        """Return the experts of `count` entries of topk_ids, which are loaded together, less `offset`.
+
+        The entries are first, first + step, ...; one that is not before end, or has a number that no int32 has, gives
+        2^32 - 1. Who compares as unsigned has one comparison: what is below `local` is a local expert.
+        """
+        bytes_of = 8 if self.wide else 4
+        at, bounds = ids + Int64(first) * bytes_of, [end - step * n for n in range(count)]
+
+        def load(half: int) -> list[Int32]:
+            places = [at + (bytes_of * step * n + half) for n in range(count)]
+            return [load_relaxed_below(x, first, bound, offset - 1) for x, bound in zip(places, bounds)]
+
+        found = load(0)
+        if self.wide:
+            found = [select(upper == 0, lower, offset - 1) for lower, upper in zip(found, load(4))]
+        return [Uint32(x - offset) for x in found]
+
+    @cute.kernel
+    def kernel(
+        self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
+        k: Int32, local: Int32, offset: Int32, grid: Int32, awaiting: tuple, of_hidden: tuple,
+    ):  # fmt: skip
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = cute.arch.lane_idx()
+        block, _, _ = cute.arch.block_idx()
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        if const_expr(self.layout is not None):
+            self.await_tokens(*awaiting, warp, lane)
+        of_lists = ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, block, warp, lane
+        if const_expr(self.reads_hidden):
+            x, to, scales, hidden = of_hidden
+            if block < grid:
+                self.lists(*of_lists)
+            elif const_expr(self.copies):
+                self.copy(x, to, hidden, ids, tokens, k, local, offset, block - grid, warp, lane)
+            else:
+                ctas, _, _ = cute.arch.grid_dim()
+                of_cta = block - grid, ctas - grid, warp, lane
+                self.quantiser.part(x, to, scales, given, tokens, hidden, *of_cta)
+        else:
+            self.lists(*of_lists)
+
+    @cute.jit
+    def copy(
+        self, x: Int64, to: Int64, row_bytes: Int32, ids: Int64, tokens: Int32, k: Int32, local: Int32, offset: Int32,
+        entry: Int32, warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """Copy the token of an entry of topk_ids to its row, if its expert is local."""
+        of_warps, thread = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint(), warp * 32 + lane
+        (expert,) = self.experts_from(ids, entry, 1, 1, entry + 1, offset)
+        if expert < Uint32(local):  # all threads see the same
+            row, entries = Int32(0), tokens * k
+            for i in cutlass.range(thread, entries, THREADS, unroll=1):
+                (other,) = self.experts_from(ids, i, 1, 1, entries, offset)
+                row = row + select((other < expert) | ((other == expert) & (i < entry)), 1, 0)
+            total = cute.arch.warp_redux_sync(row, "add")
+            if lane == 0:
+                store_shared(of_warps + 4 * warp, total)
+            cute.arch.sync_threads()
+            row = sum((load_shared(of_warps + 4 * w) for w in range(WARPS)), Int32(0))
+            source, place = x + Int64(divide(entry, k)) * Int64(row_bytes), to + Int64(row) * Int64(row_bytes)
+            copy_row(source, place, row_bytes >> 4, thread, THREADS, COPIED_TOGETHER)
+
+    @cute.jit
+    def lists(
+        self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
+        k: Int32, local: Int32, offset: Int32, grid: Int32, block: Int32, warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """List the rows of this CTA's experts."""
+        of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [warps, 1 + own]
+        own, first, entries = self.own, block * self.own, tokens * k
+        share = divide(entries + (THREADS - 1), THREADS) * 32  # a warp's entries lie side by side
+        begin, end = minimum(warp * share, entries), minimum((warp + 1) * share, entries)
+        few = self.experts_from(ids, begin + lane, 32, TOGETHER, end, offset)  # those of few tokens are all
+        self.slots_of_tokens(ids, given, places, weights, tokens, k, local, offset, grid, block, warp, lane)
+
+        counts = [Int32(0) for _ in range(own + 1)]  # of rows before those of each own expert, and behind the last one
+        counts = self.count_before(few, counts, local, first)
+        for i in cutlass.range(begin + lane + 32 * TOGETHER, end, 32 * TOGETHER, unroll=1):
+            experts = self.experts_from(ids, i, 32, TOGETHER, end, offset)
+            counts = self.count_before(experts, counts, local, first)
+        for j in range_constexpr(own + 1):
+            total = cute.arch.warp_redux_sync(counts[j], "add")
+            if lane == 0:
+                store_shared(of_warps + (warp * (own + 1) + j) * 4, total)
+        cute.arch.sync_threads()
+
+        starts, places_of = [Int32(0)] * (own + 1), [Int32(0)] * own  # of each own expert: its rows, this warp's
+        for w in range_constexpr(WARPS):
+            of_warp = [load_shared(of_warps + (w * (own + 1) + j) * 4) for j in range(own + 1)]
+            starts = [x + y for x, y in zip(starts, of_warp)]
+            for j in range_constexpr(own):
+                places_of[j] = places_of[j] + select(warp > w, of_warp[j + 1] - of_warp[j], 0)
+        for j in range_constexpr(own):
+            places_of[j] = places_of[j] + starts[j]
+            wanted = select((warp == 0) & (lane == 0) & (first + j < local), 1, 0)
+            store_global_word(m_indptr + Int64(first + j) * 4 + 4, starts[j + 1], wanted)
+        store_global_word(m_indptr, Int32(0), select((block == 0) & (warp == 0) & (lane == 0), 1, 0))
+
+        of_own = rows, places, k, local, first, lane
+        places_of = self.list_own(few, begin, places_of, *of_own)
+        for base in cutlass.range(begin + 32 * TOGETHER, end, 32 * TOGETHER, unroll=1):
+            experts = self.experts_from(ids, base + lane, 32, TOGETHER, end, offset)
+            places_of = self.list_own(experts, base, places_of, *of_own)
+
+    def count_before(self, experts: list[Uint32], counts: list[Int32], local: Int32, first: Int32) -> list[Int32]:
+        """Count these entries in, in the place of each expert from `first` on that they come before."""
+        for expert in experts:
+            counts = [x + select(expert < Uint32(minimum(first + j, local)), 1, 0) for j, x in enumerate(counts)]
+        return counts
+
+    @cute.jit
+    def list_own(
+        self, experts: list[Uint32], base: Int32, places_of: list[Int32], rows: Int64, places: Int64, k: Int32,
+        local: Int32, first: Int32, lane: Int32,
+    ):  # fmt: skip
+        """List the rows of this CTA's experts among a warp's entries from `base` on. places_of: the next row of each.
+        Returns the ones behind.
+        """
+        own, places_of = self.own, [*places_of]
+        for n in range_constexpr(TOGETHER):
+            number = experts[n] - Uint32(first)
+            is_own = (number < Uint32(own)) & (experts[n] < Uint32(local))
+            if cute.arch.vote_any_sync(is_own):  # few are, of many experts
+                at, i = Int32(0), base + lane + 32 * n
+                for j in range_constexpr(own):
+                    winners = cute.arch.vote_ballot_sync(is_own & (number == Uint32(j)))
+                    place = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
+                    at = select(number == Uint32(j), place, at)
+                    places_of[j] = places_of[j] + cute.arch.popc(winners)
+                token, here = divide(i, k), select(is_own, 1, 0)
+                store_global_word(rows + Int64(at) * 4, token, here)
+                store_global_word(places + Int64(token * self.slots + i - token * k) * 4, at, here)
+        return places_of
+
+    @cute.jit
+    def slots_of_tokens(
+        self, ids: Int64, given: Int64, places: Int64, weights: Int64, tokens: Int32, k: Int32, local: Int32,
+        offset: Int32, grid: Int32, block: Int32, warp: Int32, lane: Int32,
+    ):  # fmt: skip
+        """Write the weights of this CTA's part of the tokens, a thread those of one, and which slots have no row.
+
+        Few tokens are the last warps', as the first ones have their entries to list.
+        """
+        for token in cutlass.range(block + (lane * WARPS + WARPS - 1 - warp) * grid, tokens, THREADS * grid, unroll=1):
+            first = token * k
+            experts = self.experts_from(ids, first, 1, self.slots, first + k, offset)
+            here = [select(expert < Uint32(local), 1, 0) for expert in experts]
+            factors = [Float32(1.0)] * self.slots
+            if const_expr(not self.ones):  # of all experts, while these are under way
+                at = given + Int64(first) * 4
+                factors = [load_global_float(at + 4 * j, select(k > j, 1, 0)) for j in range(self.slots)]
+            factors = [select(x != 0, as_int(factor), 0) for x, factor in zip(here, factors)]
+            at = Int64(token) * (4 * self.slots)
+            for j in range_constexpr(0, self.slots, 4):
+                store_global_words(weights + at + 4 * j, factors[j : j + 4], Int32(1))
+            for j in range_constexpr(self.slots):
+                store_global_word(places + at + 4 * j, Int32(-1), 1 - here[j])
+
+    @cute.jit
+    def await_tokens(self, window: Int64, reason: Int64, most: Int32, patience: Int64, warp: Int32, lane: Int32):
+        """Wait until every rank has sent its tokens, and has the same number in mind for the most of any."""
+        if warp == 0:
+            at, rank = self.layout.window, Int64(lane) * 4
+            there = select(lane < self.layout.ranks, 1, 0)
+            epoch = load_relaxed(window + at.epoch)
+            await_word(window + at.dispatched + rank, epoch, patience, reason, lane + DISPATCH * STAGE, there)
+            await_word(window + at.most + rank, most, Int64(0), reason, lane + MOST * STAGE, there)
+        cute.arch.sync_threads()

@@ -1,0 +1,141 @@
+"""The layer's kernel before GEMM1 where experts have many tokens: it copies their rows in the order of the experts.
+
+A CTA copies 8 rows at a time: each of eight warps a row, a lane 16 bytes at once, and the ninth warp the scales of all
+eight, a lane those of one row for every fourth k-block. GEMM1 then loads tokens by TMA, as the grouped GEMM does. With
+few tokens it gathers them itself. With weights in e2m1 tokens are bf16, have no scales, and are always permuted; few
+are by assign.
+
+Tokens that come in bf16 and have few rows each are quantised here, for each of their rows (PermuteQuantised): quantised
+before, they would be read once more.
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass._mlir.dialects import cuda as cuda_ir
+
+from ragged_moe.kernels import quantise
+from ragged_moe.kernels.ptx import (
+    as_int,
+    let_next_kernel_start,
+    load_global_float,
+    load_global_words,
+    load_relaxed,
+    minimum,
+    select,
+    store_global_word,
+    store_global_words,
+    wait_for_previous_kernel,
+)
+
+ROWS = 8  # rows that a CTA copies at a time
+THREADS = 32 * (ROWS + 1)
+CTAS = 2  # CTAs of an SM
+TOGETHER = 14  # 16-byte loads that a thread has under way at once: a row of 7168 bytes
+BLOCKS = 14  # scales that a thread loads at once: those of a row of 7168
+WORDS = 12
+
+
+@cute.jit
+def copy_row(
+    source: Int64, place: Int64, words: Int32, thread: Int32, threads: cutlass.Constexpr = 32,
+    together: cutlass.Constexpr = TOGETHER,
+):  # fmt: skip
+    """Copy so many times 16 bytes from one address to another, as one of these threads, with so many under way."""
+    for base in cutlass.range(thread, words, threads * together, unroll=1):
+        inside = [select(base + threads * i < words, 1, 0) for i in range(together)]
+        at = Int64(base) * 16
+        x = [load_global_words(source + at + 16 * threads * i, inside[i]) for i in range(together)]
+        for i in range_constexpr(together):
+            store_global_words(place + at + 16 * threads * i, x[i], inside[i])
+
+
+class Permute:
+    """The kernel writes permuted[r] = hidden_states[rows[r]], and its scales if `scaled`, for the rows r < m_indptr[E].
+
+    Its words: addresses of hidden_states e4m3 [T, H], their scales f32 [H/128, T], m_indptr int32 [E + 1], rows int32
+    [total_m] (the token of each row), permuted e4m3 [total_m, H], its scales f32 [H/128, total_m]; T, H, total_m, E;
+    CTAs; CUDA stream. Of tokens that are not scaled H is the bytes of a row, a multiple of 16, and the addresses of
+    scales are of no meaning.
+    """
+
+    def __init__(self, scaled: bool = True):
+        self.scaled = scaled
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        words = cute.make_tensor(host, cute.make_layout(WORDS))
+        hidden, scales, m_indptr, rows, to, to_scales = [words[i] for i in range(6)]
+        tokens, h, total_m, experts, grid = [Int32(words[i]) for i in range(6, 11)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
+        self.kernel(hidden, scales, m_indptr, rows, to, to_scales, tokens, h, total_m, experts).launch(
+            grid=(grid, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
+        )
+
+    @cute.kernel
+    def kernel(
+        self, hidden: Int64, scales: Int64, m_indptr: Int64, rows: Int64, to: Int64, to_scales: Int64, tokens: Int32,
+        h: Int32, total_m: Int32, experts: Int32,
+    ):  # fmt: skip
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = cute.arch.lane_idx()
+        block, _, _ = cute.arch.block_idx()
+        grid, _, _ = cute.arch.grid_dim()
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        used = load_relaxed(m_indptr + Int64(experts) * 4)
+        for first in cutlass.range(block * ROWS, used, grid * ROWS, unroll=1):
+            row = first + select(warp == ROWS, lane & (ROWS - 1), warp)
+            token = load_relaxed(rows + Int64(minimum(row, used - 1)) * 4)
+            if warp == ROWS:
+                if const_expr(self.scaled):
+                    for base in cutlass.range(lane // ROWS, h >> 7, 32 // ROWS * BLOCKS, unroll=1):
+                        blocks = [base + 32 // ROWS * i for i in range(BLOCKS)]
+                        wanted = [select((k < h >> 7) & (row < used), 1, 0) for k in blocks]
+                        at = [scales + (Int64(k) * Int64(tokens) + Int64(token)) * 4 for k in blocks]
+                        x = [load_global_float(at[i], wanted[i]) for i in range(BLOCKS)]
+                        at = [to_scales + (Int64(k) * Int64(total_m) + Int64(row)) * 4 for k in blocks]
+                        for i in range_constexpr(BLOCKS):
+                            store_global_word(at[i], as_int(x[i]), wanted[i])
+            elif row < used:
+                copy_row(hidden + Int64(token) * Int64(h), to + Int64(row) * Int64(h), h >> 4, lane)
+
+
+class PermuteQuantised:
+    """The kernel writes permuted[r] = hidden_states[rows[r]] in e4m3, and its scales, as ragged_moe.kernels.quantise
+    does.
+
+    Its words are Permute's, of hidden_states bf16 [T, H] and no scales of them.
+    """
+
+    @cute.jit
+    def __call__(self, host: cute.Pointer):
+        words = cute.make_tensor(host, cute.make_layout(WORDS))
+        hidden, _, m_indptr, rows, to, to_scales = [words[i] for i in range(6)]
+        _, h, total_m, experts, grid = [Int32(words[i]) for i in range(6, 11)]
+        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
+        self.kernel(hidden, m_indptr, rows, to, to_scales, h, total_m, experts).launch(
+            grid=(grid, 1, 1), block=(32 * ROWS, 1, 1), stream=stream, use_pdl=True
+        )
+
+    @cute.kernel
+    def kernel(
+        self, hidden: Int64, m_indptr: Int64, rows: Int64, to: Int64, to_scales: Int64, h: Int32, total_m: Int32,
+        experts: Int32,
+    ):  # fmt: skip
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = cute.arch.lane_idx()
+        block, _, _ = cute.arch.block_idx()
+        grid, _, _ = cute.arch.grid_dim()
+        wait_for_previous_kernel()
+        let_next_kernel_start()
+        used = load_relaxed(m_indptr + Int64(experts) * 4)
+        for row in cutlass.range(block * ROWS + warp, used, grid * ROWS, unroll=1):
+            token = Int64(load_relaxed(rows + Int64(row) * 4))
+            own = to + Int64(row) * Int64(h)
+            quantise.quantise_row(hidden + token * Int64(h) * 2, own, to_scales + Int64(row) * 4, total_m, h, lane)
+
+
+def grid_of(rows: int, sms: int) -> int:
+    """Return how many CTAs are launched for at most so many rows."""
+    return min(CTAS * sms, -(-rows // ROWS))

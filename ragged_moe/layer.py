@@ -1,0 +1,481 @@
+"""The DeepSeek-V3 MoE layer in FP8, in four launches: routing, GEMM1, GEMM2, finalise; five where experts have many
+tokens, whose rows permute then copies for GEMM1, which gathers them itself else.
+
+    logits, bias ─► routing ─► m_indptr, rows ──────────┬──────────────────┐
+                       └─────► places, weights ─────────┼──────────────────┼────────────────┐
+                                                        ▼                  ▼                ▼
+    hidden_states, W13 ──────────────────────────► GEMM1, SwiGLU ─► c ─► GEMM2 ─► o ─► finalise ─► output
+
+Each is a dependent launch that waits for the one before it before it touches memory, and lets the next one start only
+after that: so whatever earlier kernels wrote is there. GEMM2, and GEMM1 behind permute, read m_indptr before they wait,
+which is why the kernel between them and routing must have waited by then.
+"""
+
+import dataclasses
+import functools
+import math
+import numbers
+from typing import NamedTuple
+
+import torch
+
+from ragged_moe.calls import Call, Calls
+from ragged_moe.device import current_device, device_of
+from ragged_moe.grouped_gemm import flags, launcher, partials
+from ragged_moe.kernels import finalise, permute, routing
+from ragged_moe.kernels.config import Activation, Config
+from ragged_moe.kernels.program import Program, float_bits
+from ragged_moe.kernels.quantise import Quantise
+from ragged_moe.kernels.schedule import search_step
+from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
+from ragged_moe.problem import BF16, E4M3, EXPERTS, F32, I32, Inputs, Sizes
+from ragged_moe.scratch import Arena, Part, arena_of, offsets
+from ragged_moe.tuning.back_ends import kernel, tuning
+
+LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none,
+MOST_ROWS = 32  # and to have more than a tile of GEMM1's: where routing prefetches its weights
+LEAST_ROOM = 16  # tokens
+QUANTISED_ROWS = 2  # rows of a token, to which it is quantised for each: for 3 as many bytes move as if before
+ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
+calls = Calls()
+
+
+def run(
+    routing_logits: torch.Tensor,
+    routing_bias: torch.Tensor,
+    hidden_states: torch.Tensor,
+    hidden_states_scale: torch.Tensor,
+    gemm1_weights: torch.Tensor,
+    gemm1_weights_scale: torch.Tensor,
+    gemm2_weights: torch.Tensor,
+    gemm2_weights_scale: torch.Tensor,
+    local_expert_offset: int,
+    routed_scaling_factor: float,
+    output: torch.Tensor,
+    workspace: torch.Tensor | None = None,
+) -> None:
+    """output[t] = sum over token t's local experts e of weight * (silu(gate) * up) W2[e], gate and up = x[t] W13[e].
+
+    routing_logits [T, 256] f32, routing_bias [256] f32 or bf16, hidden_states [T, H] e4m3, its scales [H/128, T] f32,
+    gemm1_weights [E, 2I, H] e4m3 (up, then gate), scales [E, 2I/128, H/128] f32, gemm2_weights [E, H, I] e4m3, scales
+    [E, H/128, I/128] f32, output [T, H] bf16; all contiguous and on the current GPU. T is at most 16384, also 0; E at
+    most 32; H and I are multiples of 128. Local expert i is expert local_expert_offset + i of 256, so that
+    local_expert_offset, an int, is from 0 to 256 - E. How experts are chosen and weighted, and what of this is rounded:
+    ragged_moe.reference.layer. silu(gate) * up is rounded to e4m3 with a scale for 128 columns, which the definition
+    does not do: 2 to 3 % of the result's norm, within its tolerance.
+    Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. ValueError if
+    an operand is not so, or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or
+    written.
+
+    Scratch memory is one allocation a stream, which all sizes and layers share and which grows with the largest T; a
+    CUDA graph takes its own from its memory pool, which graphs of one pool share. workspace: for most of it, the
+    caller's memory instead, uint8 with at least ragged_moe.workspace_bytes(...) elements, of whatever contents. Calls
+    on different streams and graphs of different pools may run at once, those with the same workspace may not; threads
+    may call at once, on one stream, too.
+    """
+    tensors = (
+        routing_logits, routing_bias, hidden_states, hidden_states_scale,
+        gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale,
+    )  # fmt: skip
+    operands, options = (*tensors, output), (local_expert_offset, routed_scaling_factor)
+    call = calls.like(operands, options) if workspace is None else None
+    if call is not None and call.repeat(operands):
+        return
+    layer, x = checked(tensors, local_expert_offset, routed_scaling_factor, output, workspace)
+    tokens = hidden_states.shape[0]
+    if workspace is not None or not tokens:
+        layer(x, output, workspace)
+        return
+    layer.check_current()
+    arena = arena_of(layer.torch_device, layer.device)
+    with arena.lock:
+        call = calls.add(operands, options, Call(layer.device, operands, ALIGNED))
+        call.note(arena, operands, lambda *recorded: layer.launch(
+            x.replaced(recorded[:-1]), layer.space(tokens, arena), recorded[-1]
+        ))  # fmt: skip
+
+
+def workspace_bytes(tokens: int, hidden: int, intermediate: int, local: int) -> int:
+    """Elements of a workspace, uint8, for `run` on the current GPU with up to this many tokens.
+
+    hidden, intermediate, local: the layer's H, I and E. ValueError if they are not as `run` says.
+    """
+    expectations(torch.Size((tokens, hidden)), torch.Size((local, hidden, intermediate)))
+    return layer_of(current_device(), Sizes(hidden, intermediate, local)).workspace_bytes(tokens)
+
+
+@functools.lru_cache(maxsize=4096)
+def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size, bias: torch.dtype = BF16) -> tuple[Operand, ...]:
+    """Say what each tensor must be, in the order of `run`; ValueError if sizes are not the layer's.
+
+    bias: the type of routing_bias, which has no influence on the others.
+    """
+    (tokens, h), (e, _, i) = hidden_states, gemm2_weights
+    for name, dimension, size, multiple, least, most in (
+        ("hidden_states", "T", tokens, 1, 0, routing.MAX_TOKENS),
+        ("hidden_states", "H", h, 128, 128, MAX_ROWS),
+        ("gemm2_weights", "I", i, 128, 128, MAX_ROWS),
+        ("gemm2_weights", "E", e, 1, 1, routing.MAX_LOCAL),
+    ):
+        require(name, dimension, size, multiple, least, most)
+    return (
+        contiguous("routing_logits", F32, tokens, EXPERTS),
+        contiguous("routing_bias", bias, EXPERTS),
+        contiguous("hidden_states", E4M3, tokens, h),
+        contiguous("hidden_states_scale", F32, h // 128, tokens),
+        contiguous("gemm1_weights", E4M3, e, 2 * i, h),
+        contiguous("gemm1_weights_scale", F32, e, 2 * i // 128, h // 128),
+        contiguous("gemm2_weights", E4M3, e, h, i),
+        contiguous("gemm2_weights_scale", F32, e, h // 128, i // 128),
+        contiguous("output", BF16, tokens, h),
+    )
+
+
+def checked(
+    tensors: tuple, offset: int, factor: float, output: torch.Tensor, workspace: torch.Tensor | None = None
+) -> tuple["Layer", Inputs]:
+    """The layer for these operands, and its inputs; ValueError if there is none."""
+    hidden_states, gemm2_weights = tensors[2], tensors[6]
+    for name, tensor, dims in (("hidden_states", hidden_states, 2), ("gemm2_weights", gemm2_weights, 3)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
+            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
+    bias, device = getattr(tensors[1], "dtype", BF16), hidden_states.device
+    if bias not in (BF16, F32):
+        raise ValueError(f"routing_bias has type {bias}, but must have {F32} or {BF16}")
+    expected = expectations(hidden_states.shape, gemm2_weights.shape, bias)
+    gpu, everything = device_of(device, "hidden_states"), (*tensors, output)
+    for tensor, (_, dtype, shape, _) in zip(everything, expected):
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.dtype is not dtype
+            or tensor.shape != shape
+            or not tensor.is_contiguous()
+            or tensor.device != device
+        ):
+            complain((hidden_states, *everything), (expected[2], *expected), (hidden_states, "hidden_states"))
+    local, hidden, intermediate = gemm2_weights.shape
+    if not isinstance(offset, numbers.Integral) or isinstance(offset, bool):
+        raise ValueError(f"local_expert_offset is a {type(offset).__name__}, but must be an int")
+    if not 0 <= offset <= EXPERTS - local:
+        rule = f"from 0 to {EXPERTS - local}, as {local} of {EXPERTS} experts are local"
+        raise ValueError(f"local_expert_offset is {offset}, but must be {rule}")
+    if not isinstance(factor, numbers.Real):
+        raise ValueError(f"routed_scaling_factor is a {type(factor).__name__}, but must be a number of the host's")
+    addresses(gpu, everything, expected, ALIGNED)
+    layer = layer_of(device, Sizes(hidden, intermediate, local))
+    if workspace is not None:
+        check_workspace(workspace, layer, hidden_states)
+    return layer, Inputs(*tensors, int(offset), float(factor))
+
+
+def check_workspace(workspace: torch.Tensor, layer: "Layer", hidden_states: torch.Tensor) -> None:
+    """ValueError unless the layer can use this memory for these tokens."""
+    if not isinstance(workspace, torch.Tensor):
+        raise ValueError(f"workspace is a {type(workspace).__name__}, but must be a tensor")
+    expected = contiguous("workspace", torch.uint8, *workspace.shape)
+    complain((workspace,), (expected,), (hidden_states, "hidden_states"))
+    tokens = hidden_states.shape[0]
+    least = layer.workspace_bytes(tokens)
+    if workspace.numel() < least:
+        raise ValueError(f"workspace has {workspace.numel()} bytes, but must have {least} for {tokens} tokens")
+    addresses(layer.device, (workspace,), (expected,), (0,))
+
+
+class Space(NamedTuple):
+    """Addresses, or the tensors, of what the kernels leave each other for up to `room` tokens and `total` rows."""
+
+    room: int
+    total: int  # room * 8: rows
+    m_indptr: int  # int32 [E + 1]
+    rows: int  # int32 [total]: the token of each row
+    places: int  # int32 [room, 8]: the rows of each token, then -1
+    weights: int  # f32 [room, 8]: of these rows
+    counts: int  # int32 [CTAs, 32]
+    c: int  # e4m3 [total, I]
+    c_scale: int  # f32 [I/128, total]
+    o: int  # bf16 [total, H]
+    permuted: int  # e4m3 [total, H]: tokens in the order of `rows`; none if GEMM1 gathers them
+    permuted_scale: int  # f32 [H/128, total]
+    quantised: int  # e4m3 [room, H]: tokens that came in bf16; none if they came in e4m3; with block scales records
+    quantised_scale: int  # f32 [H/128, room]
+    barrier: int  # int32 [2], 0 at first
+    polled: int  # int32: stream-K's partial sums of GEMM1, EMPTY at first, or
+    partials: int  # those of configs that do not poll, and their
+    flags: int  # int32 [CTAs, 2], 0 at first
+
+
+def activation_of(gate_first, limit, alpha, shift) -> Activation:
+    """The activation that these arguments of a call are; ValueError if they are none."""
+    for name, x in (("limit", limit), ("alpha", alpha), ("shift", shift)):
+        if name == "limit" and x is None:
+            continue
+        if not isinstance(x, numbers.Real) or not math.isfinite(x) or name == "limit" and x <= 0:
+            must = "a number above 0, or None" if name == "limit" else "a finite number"
+            raise ValueError(f"{name} is {x!r}, but must be {must}")
+    return Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
+
+
+@functools.cache
+def routing_program(device: torch.device, f32_bias: bool) -> Program:
+    """The routing kernel for a bias in f32 or bf16, compiled for this GPU."""
+    return Program(routing.Routing(f32_bias), routing.WORDS, f"f32_bias={f32_bias}")
+
+
+@functools.cache
+def permute_program(device: torch.device, scaled: bool = True) -> Program:
+    """The permute kernel for tokens with or without scales, compiled for this GPU."""
+    return Program(permute.Permute(scaled), permute.WORDS, f"scaled={scaled}")
+
+
+@functools.cache
+def permute_quantised_program(device: torch.device) -> Program:
+    """The permute kernel that quantises, compiled for this GPU."""
+    return Program(permute.PermuteQuantised(), permute.WORDS, "")
+
+
+@functools.cache
+def finalise_program(device: torch.device, slots: int, others: bool = False) -> Program:
+    """The finalise kernel for so many places of a token, of all tokens or of others than those with one row, compiled
+    for this GPU.
+    """
+    return Program(finalise.Finalise(slots, others), finalise.WORDS, f"slots={slots} others={others}")
+
+
+@functools.cache
+def gemm1_program(device: torch.device, config: Config) -> Program:
+    """GEMM1's kernel under this config, compiled for this GPU."""
+    of_config = kernel(config)
+    return Program(of_config, of_config.words, repr(config))
+
+
+def room_of(tokens: int) -> int:
+    """Tokens that scratch memory for this many has room for."""
+    return max(LEAST_ROOM, 1 << (tokens - 1).bit_length())
+
+
+class Layer:
+    """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own.
+
+    quantises: whether scratch memory has room for tokens that come in bf16 (ragged_moe.experts). scaled: whether the
+    tokens that permute copies have scales. finalises_others: whether GEMM2 writes the output of tokens with one row.
+    """
+
+    scaled = True
+    finalises_others = False
+
+    def __init__(
+        self, device: torch.device, sizes: Sizes, activation: Activation = Activation(), quantises: bool = False
+    ):
+        self.torch_device, self.device, self.sizes = device, device_of(device), sizes
+        self.activation, self.quantises = activation, quantises
+        self.sms, self.tuning = self.device.sms, tuning(self.device.capability)
+        self.configs = functools.lru_cache(maxsize=4096)(self.configs)
+        self.offsets = functools.cache(self.workspace_offsets)
+        self.workspace_bytes = functools.lru_cache(maxsize=4096)(self.workspace_bytes)
+
+    def configs(self, tokens: int) -> tuple[Config, Config]:
+        """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give.
+
+        GEMM2 knows its rows before GEMM1 has ended, so it prefetches as much as its ring holds, not two stages.
+        """
+        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        rows = self.rows(tokens)
+        first, second = self.tuning.choose_gemm1(rows, e), self.tuning.choose_gemm(rows, e, h, i, routed=True)
+        first = dataclasses.replace(first, activation=self.activation)
+        return first, dataclasses.replace(second, prefetch=second.stages)
+
+    def rows(self, tokens: int) -> int:
+        """Rows that so many tokens give the local experts, if all experts have as many."""
+        return -(-tokens * self.sizes.top_k * self.sizes.local // self.sizes.experts)
+
+    def grid(self, config: Config) -> int:
+        """CTAs of GEMM1."""
+        return self.sms // config.launch_cluster * config.launch_cluster
+
+    def shared_parts(self, room: int) -> list[Part]:
+        """The fields of a Space from m_indptr to quantised_scale: nothing of them is left for the next call."""
+        h, i, e, slots = self.sizes.hidden, self.sizes.intermediate, self.sizes.local, self.sizes.slots
+        total, quantised = room * self.sizes.top_k, room if self.quantises else 0
+        permuted = total if any(config.permuted for config in self.gemm1_configs(room)) else 0
+        return [
+            Part("m_indptr", I32, (e + 1,)), Part("rows", I32, (total,)),
+            Part("places", I32, (room, slots)), Part("weights", F32, (room, slots)),
+            Part("counts", I32, (routing.MAX_CTAS, routing.MAX_LOCAL)),
+            Part("c", E4M3, (total, i)), Part("c_scale", F32, (i // 128, total)), Part("o", BF16, (total, h)),
+            Part("permuted", E4M3, (permuted, h)), Part("permuted_scale", F32, (h // 128, permuted)),
+            Part("quantised", E4M3, (quantised, h)), Part("quantised_scale", F32, (h // 128, quantised)),
+        ]  # fmt: skip
+
+    def kept_parts(self, room: int) -> list[Part]:
+        """The fields of a Space from barrier on."""
+        parts = {part.name: part for part in (partials(c, self.sms) for c in self.gemm1_configs(room))}
+        none = Part("none", I32, (0,), kept=True)
+        of_partials = parts.get("polled partials", none), parts.get("partials", none)
+        return [Part("barrier", I32, (2,), 0, kept=True), *of_partials, flags(self.sms)]
+
+    def gemm1_configs(self, room: int) -> list[Config]:
+        """GEMM1's configs for as many tokens as use a Space of this room."""
+        return [self.configs(tokens)[0] for tokens in (room // 2 + 1, room)]
+
+    def space(self, tokens: int, arena: Arena | None = None, workspace: torch.Tensor | None = None) -> Space:
+        """Scratch memory for this many tokens, of this arena, or of the next launch's; the most of it in `workspace`.
+
+        Who launches while other threads do holds the arena's lock.
+        """
+        arena, room = arena or arena_of(self.torch_device, self.device), room_of(tokens)
+        if workspace is None:
+            return self.space_of(room, arena.take((self, room), lambda: self.parts(room)).addresses)
+        kept = arena.take((self, room, "kept"), lambda: self.kept_parts(room)).addresses
+        base = workspace.data_ptr()
+        return self.space_of(room, (*(base + offset for offset in self.offsets(room)[:-1]), *kept))
+
+    def tensors(self, tokens: int, arena: Arena | None = None) -> Space:
+        """The tensors of `space`."""
+        arena, room = arena or arena_of(self.torch_device, self.device), room_of(tokens)
+        return self.space_of(room, arena.take((self, room), lambda: self.parts(room)).tensors)
+
+    def parts(self, room: int) -> list[Part]:
+        """The fields of a Space from m_indptr on."""
+        return self.shared_parts(room) + self.kept_parts(room)
+
+    def space_of(self, room: int, fields: tuple) -> Space:
+        """A Space with these fields from m_indptr on."""
+        return Space(room, room * self.sizes.top_k, *fields)
+
+    def workspace_offsets(self, room: int) -> list[int]:
+        """Where in a workspace each field from m_indptr to quantised_scale begins, and where the last one ends."""
+        return offsets(self.shared_parts(room))
+
+    def workspace_bytes(self, tokens: int) -> int:
+        """Bytes of a workspace for up to this many tokens."""
+        rooms = [1 << i for i in range(room_of(tokens).bit_length()) if 1 << i >= LEAST_ROOM]
+        return max(self.offsets(room)[-1] for room in rooms)
+
+    def __call__(self, x: Inputs, output: torch.Tensor, workspace: torch.Tensor | None = None) -> None:
+        """The launches; none if there are no tokens. x, output and workspace must be as `checked` says."""
+        self.check_current()
+        tokens = x.hidden_states.shape[0]
+        if tokens:
+            arena = arena_of(self.torch_device, self.device)
+            with arena.lock:
+                self.launch(x, self.space(tokens, arena, workspace), output)
+
+    def check_current(self) -> None:
+        """ValueError unless launches go to the layer's GPU."""
+        if not self.device.is_current():
+            raise ValueError(f"hidden_states is on {self.torch_device}, but must be on torch's current device")
+
+    def quantiser(self, tokens: int, on_input: bool) -> Quantise | None:
+        """What assign rounds tokens by, if it does. on_input: to scales that are multiplied by the tokens' weights."""
+        return Quantise(on_input) if self.quantises and (on_input or not self.quantises_rows(tokens)) else None
+
+    def beside_quantised(self, _x: Inputs, space: Space) -> int:
+        """The quantiser's third word: where the tokens' scales go."""
+        return space.quantised_scale
+
+    def quantises_rows(self, tokens: int) -> bool:
+        """Whether tokens that come in bf16 are quantised where they are permuted, a token for each of its rows."""
+        few = self.sizes.top_k * self.sizes.local <= QUANTISED_ROWS * self.sizes.experts
+        return self.quantises and few and self.configs(tokens)[0].permuted
+
+    def copies(self, tokens: int) -> bool:
+        """Whether assign copies so many tokens to their rows, so that permute is not launched."""
+        return self.configs(tokens)[0].copied
+
+    def compile(self, tokens: int, quantises_rows: bool = False) -> None:
+        """Compile what `multiply` launches for this many tokens."""
+        first, second = self.configs(tokens)
+        if quantises_rows:
+            permute_quantised_program(self.torch_device)
+        elif first.permuted and not first.copied:
+            self.compile_permute()
+        self.compile_gemm1(first)
+        launcher(self.torch_device, second)
+
+    def compile_permute(self) -> None:
+        """Compile the kernel that brings tokens into the order of the experts."""
+        permute_program(self.torch_device, self.scaled)
+
+    def compile_gemm1(self, config: Config) -> None:
+        """Compile GEMM1's kernel."""
+        gemm1_program(self.torch_device, config)
+
+    def stages(self, tokens: int) -> tuple[str, ...]:
+        """List what is launched, in this order."""
+        first, _ = self.configs(tokens)
+        return "routing", *(("permute",) if first.permuted else ()), "GEMM1", "GEMM2", "finalise"
+
+    def launch(self, x: Inputs, space: Space, output: torch.Tensor) -> None:
+        """One stage after the other."""
+        self.route(x, space)
+        self.compute(x, space, output)
+
+    def compute(self, x: Inputs, space: Space, output: torch.Tensor) -> None:
+        """All stages behind the one that has written m_indptr, rows, places and weights."""
+        self.multiply(x, space)
+        self.finalise(space, output)
+
+    def multiply(self, x: Inputs, space: Space) -> None:
+        """From m_indptr and rows, and permuted if assign has copied, to o: permute, GEMM1, GEMM2."""
+        first, second = self.configs(x.hidden_states.shape[0])
+        if first.permuted and not first.copied:
+            self.permute(x, space)
+        self.gemm1(x, space, first)
+        self.gemm2(x, space, second)
+
+    def route(self, x: Inputs, space: Space) -> None:
+        """To m_indptr, rows, places, weights."""
+        tokens, i, e = x.hidden_states.shape[0], self.sizes.intermediate, self.sizes.local
+        grid, chunk = routing.grid_of(tokens, self.sms)
+        tensors = (
+            x.routing_logits.data_ptr(), x.routing_bias.data_ptr(), space.m_indptr, space.rows, space.places,
+            space.weights, space.counts, space.barrier, x.gemm1_weights.data_ptr(),
+        )  # fmt: skip
+        sizes = tokens, e, x.local_expert_offset, chunk, grid, float_bits(x.routed_scaling_factor)
+        config, _ = self.configs(tokens)
+        mean = tokens * self.sizes.top_k // self.sizes.experts  # rows of an expert
+        early = self.grid(config) if LEAST_ROWS <= mean <= MOST_ROWS else 0
+        of_gemm1 = 2 * i, self.sizes.hidden, early, config.cluster, bool(config.data_parallel)
+        program = routing_program(self.torch_device, x.routing_bias.dtype is F32)
+        program(*tensors, *sizes, *of_gemm1, self.device.stream())
+
+    def permute(self, x: Inputs, space: Space) -> None:
+        """From m_indptr and rows to permuted, permuted_scale. Tokens without scales are bf16, and quantised here."""
+        if x.hidden_states_scale is None:
+            program, scale = permute_quantised_program(self.torch_device), 0
+        else:
+            program, scale = permute_program(self.torch_device, self.scaled), x.hidden_states_scale.data_ptr()
+        hidden = x.hidden_states.data_ptr(), scale
+        tensors = *hidden, space.m_indptr, space.rows, space.permuted, space.permuted_scale
+        grid = permute.grid_of(space.total, self.sms)
+        sizes = x.hidden_states.shape[0], self.sizes.hidden, space.total, self.sizes.local, grid
+        program(*tensors, *sizes, self.device.stream())
+
+    def gemm1(self, x: Inputs, space: Space, config: Config) -> None:
+        """From m_indptr and rows, or what permute left, to c, c_scale."""
+        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
+        tokens = space.permuted, space.permuted_scale
+        if not config.permuted:
+            tokens = x.hidden_states.data_ptr(), x.hidden_states_scale.data_ptr()
+        tensors = (
+            *tokens, x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr(), space.m_indptr, space.rows,
+            space.c, space.c_scale, space.polled if config.polled_partials else space.partials, space.flags,
+        )  # fmt: skip
+        sizes = space.total, 2 * i, h, e, search_step(e), self.grid(config), x.hidden_states.shape[0]
+        gemm1_program(self.torch_device, config)(*tensors, *sizes, self.device.stream())
+
+    def gemm2(self, x: Inputs, space: Space, config: Config) -> None:
+        """From m_indptr, c and c_scale to o."""
+        weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
+        operands = space.c, space.c_scale, *weights, space.m_indptr, space.o
+        made = launcher(self.torch_device, config)
+        made.launch(operands, made.words(made.grid, space.total, sizes.hidden, sizes.intermediate, sizes.local))
+
+    def finalise(self, space: Space, output: torch.Tensor) -> None:
+        """From o, places and weights to output."""
+        tensors = space.o, space.places, space.weights, output.data_ptr()
+        program = finalise_program(self.torch_device, self.sizes.slots, self.finalises_others)
+        program(*tensors, *output.shape, self.device.stream())
+
+
+layer_of = functools.lru_cache(maxsize=16)(Layer)

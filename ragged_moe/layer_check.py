@@ -1,0 +1,30 @@
+"""Checks the layer stage by stage, and as a whole, against ragged_moe.reference.layer: python -m ragged_moe.layer_check
+
+On a Hopper or Blackwell GPU if there is one, at the definition's full size, else on an emulated one with small sizes,
+where every access of memory and every order of events is checked, too.
+"""
+
+import click
+import torch
+
+
+@click.command()
+@click.option("--emulated", "machine", type=click.Choice(["h200", "b200"]), help="This GPU instead of a real one.")
+@click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
+def main(machine: str | None, schedules: int) -> None:
+    """Check the layer, stage by stage."""
+    on_gpu = torch.cuda.is_available() and not machine
+    if not on_gpu:
+        import emulated_gpu
+
+        emulated_gpu.install(machine or "h200")  # before CuTe DSL is imported, which the module below does
+    from ragged_moe.checks.layer import check_emulated, check_on_gpu
+
+    if on_gpu:
+        check_on_gpu()
+    else:
+        check_emulated(schedules)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,428 @@
+"""The tables of ragged_moe/'s pages, made from the files in results/; `python -m ragged_moe.measure.plot` puts them on
+the pages.
+
+A table's place on a page is between two lines, `<!-- table NAME -->` and `<!-- end -->`; PLACES says which page has it.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from ragged_moe.measure import (
+    grouped_gemm,
+    grouped_gemm_fp4,
+    grouped_gemm_mxfp4,
+    layer,
+    layer_fp4,
+    layer_mxfp4,
+    parallel,
+)
+from ragged_moe.measure.experts import over_sglang
+from ragged_moe.measure.experts import table as experts_table
+from ragged_moe.measure.grouped_gemm import OURS, geomeans
+from ragged_moe.measure.grouped_gemm_mxfp4 import GEMM, W4A8, W4A16
+from ragged_moe.measure.layer import FEW, GRAPH
+from ragged_moe.measure.markdown import markdown
+
+MOE = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+PLACE = re.compile(r"(<!-- table (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+NEAR = 0.75  # of Marlin's time: above that a kernel is near it
+PAYS = 128  # tokens an expert, from which on W4A8 is faster than W4A16
+CONTEST_LARGEST = 11948, 14107  # the contest's largest T
+STAGES = "routing", "permute", "GEMM1", "GEMM2", "finalise"
+OF_TRANSFORMERS = "moe_fp8", "grouped_mm", "batched_mm", "eager"  # implementations of experts, ours first
+
+
+def load(name: str) -> dict:
+    """The results of one run: results/NAME.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def whence(result: dict) -> str:
+    """On what a run was measured, when, and how."""
+    how = f"medians of {result['repeats']} timings of {result['calls']} calls back to back after a flush of L2"
+    cards = f"{result.get('ranks', 'one')} {result['gpu']}"
+    return f"**Measured** in one run on {cards}, {result['date']}, torch {result['torch']}: {how}."
+
+
+def interval(x: dict) -> str:
+    """Between which times, in us, the known errors of the timing model let a modelled one be."""
+    low, high = x["may be"]
+    return f"{low:g} to {high:g}"
+
+
+# --------------------------------------------------------------------------------------------------------- grouped GEMM
+
+
+def means(rows: list[dict]) -> str:
+    """Geometric means over some rows: time over the best peer's / time over the floor's."""
+    ratio = statistics.geometric_mean(x["ratio"] for x in rows)
+    return f"{ratio:.2f} / {statistics.geometric_mean(x['us'][OURS] / x['floor us'] for x in rows):.2f}"
+
+
+def gemm_run(result: dict) -> str:
+    """Write what was measured, and the geometric means over all rows."""
+    rows = result["rows"]
+    few, many = [[x for x in rows if (sum(x["m"]) / x["experts"] <= 128) == few] for few in (True, False)]
+    means = geomeans(rows)
+    return (
+        f"{whence(result)}\n"
+        f"Time over the fastest peer's, geometric means: **{means['all rows']:.3f}** over all {len(rows)} problems, "
+        f"{means['mean m <= 128']:.3f} over the {len(few)} of up to 128 tokens an expert, "
+        f"{means['mean m > 128']:.3f} over the {len(many)} of more."
+    )
+
+
+def gemm_summary(result: dict) -> str:
+    """Ratios by experts and their tokens, over all N, K; then those of routed tokens."""
+    even = [x for x in result["rows"] if len(set(x["m"])) == 1]
+    routed = [x for x in result["rows"] if x["name"].startswith("routed")]
+    sizes = sorted({x["m"][0] for x in even})
+    body = []
+    for experts in sorted({x["experts"] for x in even}):
+        of = {m: [x for x in even if x["experts"] == experts and x["m"][0] == m] for m in sizes}
+        body.append([f"{experts} experts" if experts > 1 else "1 expert", *(means(of[m]) for m in sizes)])
+    names = list(dict.fromkeys(x["name"] for x in routed))
+    uneven = [means([x for x in routed if x["name"] == name]) for name in names]
+    body.append(["32 of 256 experts", *(f"{x} ({name})" for name, x in zip(names, uneven))])
+    return markdown(["time over the fastest peer's / over the floor", *(f"{m} tokens each" for m in sizes)], body)
+
+
+def gemm_modelled(result: dict) -> str:
+    """Rows of a B200 beside what is published for one."""
+    head = ["experts x tokens", "N, K", "modelled, us", "may be", "modelled TFLOPS", "of the bytes' floor",
+            "of the MMAs'", "published TFLOPS"]  # fmt: skip
+    body = []
+    for x in result["rows"]:
+        of_floors = (f"{x[name]:.0%}".replace("%", " %") for name in ("of the bytes floor", "of the MMA floor"))
+        cells = f"{x['experts']} x {x['m']}", f"{x['n']}, {x['k']}", x["us"], interval(x), x["TFLOPS"]
+        body.append([*map(str, cells), *of_floors, f"{x['published TFLOPS']:.0f}"])
+    return markdown(head, body)
+
+
+def gemm_modelled_summary(result: dict) -> str:
+    """The least and the largest modelled rate by tokens an expert, over the published ones, and of the floor's."""
+    body = []
+    for m in sorted({x["m"] for x in result["rows"]}):
+        rows = [x for x in result["rows"] if x["m"] == m]
+        of_floor = [max(x["of the bytes floor"], x["of the MMA floor"]) for x in rows]
+        rates = [[x["TFLOPS"] * x["us"] / us for us in (x["us"], *x["may be"])] for x in rows]
+        ratios = [[rate / x["published TFLOPS"] for rate in of] for x, of in zip(rows, rates)]
+        cells = []
+        for values, digits in ((rates, 0), (ratios, 2)):
+            (low, *_), (high, *_) = min(values), max(values)
+            least, most = min(x[2] for x in values), max(x[1] for x in values)
+            cells.append(f"{low:.{digits}f} to {high:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})")
+        body.append([f"{m}: {len(rows)} problems", *cells, f"{min(of_floor):.2f} to {max(of_floor):.2f}"])
+    return markdown(["tokens an expert", "modelled TFLOPS", "over the published", "floor's time over modelled"], body)
+
+
+# -------------------------------------------------------------------------------------------------------- NVFP4 weights
+
+
+def fp4_run(result: dict) -> str:
+    """Write what was measured, the geometric means over all rows, and which are near Marlin's and why."""
+    means = result["geomeans"]
+    best, fp8 = means[grouped_gemm_fp4.BEST], means[grouped_gemm_fp4.FP8]
+    near = [x for x in result["rows"] if x["us"][OURS] > NEAR * x["us"][grouped_gemm_fp4.BEST]]
+    bound = sum(x["loads us"] > NEAR * x["us"][grouped_gemm_fp4.BEST] for x in near)
+    most = max(max(x["m"]) for x in near)
+    return (
+        f"{whence(result)}\nTime over Marlin's with the best of its block sizes, geometric mean over all "
+        f"{len(result['rows'])} problems: **{best:.3f}**; over FP8's {fp8:.3f}.\n"
+        f"It is above {NEAR} in {len(near)}, all of at most {most} tokens an expert; in {bound} of these the loads "
+        "alone are."
+    )
+
+
+def fp4_summary(result: dict) -> str:
+    """Ratios by experts and their tokens, over all N, K; then those of routed tokens."""
+
+    def cell(rows: list[dict]) -> str:
+        others = [[x["us"][grouped_gemm_fp4.BEST], x["loads us"], x["us"][grouped_gemm_fp4.FP8]] for x in rows]
+        ratios = [[x["us"][OURS] / us for us in of] for x, of in zip(rows, others)]
+        return " / ".join(f"{statistics.geometric_mean(column):.2f}" for column in zip(*ratios))
+
+    even = [x for x in result["rows"] if not x["name"]]
+    sizes, body = sorted({x["m"][0] for x in even}), []
+    for experts in sorted({x["experts"] for x in even}):
+        of = [cell([x for x in even if (x["experts"], x["m"][0]) == (experts, m)]) for m in sizes]
+        body.append([f"{experts} experts" if experts > 1 else "1 expert", *of])
+    names = list(dict.fromkeys(x["name"] for x in result["rows"] if x["name"]))
+    uneven = [f"{cell([x for x in result['rows'] if x['name'] == name])} ({name})" for name in names]
+    body.append(["32 of 256 experts", *uneven, *[""] * (len(sizes) - len(names))])
+    head = "time over Marlin's / the loads' / FP8's"
+    return markdown([head, *(f"{m} tokens each" if m > 1 else "1 token" for m in sizes)], body)
+
+
+def fp4_layer(result: dict) -> str:
+    """Whole layers with NVFP4 weights, with FP8 ones, and by Marlin; and their loads, if those were timed."""
+    body, head = [], ["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"]
+    for x in result["rows"]:
+        us = x["us"]
+        ours, fp8, peer = us[OURS + GRAPH], us[layer_fp4.FP8 + GRAPH], us[layer_fp4.BEST]
+        times, loads = (f"{ours:.1f}", f"{fp8:.1f}", f"{peer:.1f}"), us.get(layer_fp4.LOADS + GRAPH)
+        of_loads = [f"{loads:.1f}", f"{loads / peer:.2f}"] if loads else []
+        body.append([str(x["T"]), *times, f"{ours / fp8:.2f}", f"{ours / peer:.2f}", *of_loads])
+    return markdown(head + ["loads, us", "loads / Marlin"] * (len(body[0]) > len(head)), body)
+
+
+# -------------------------------------------------------------------------------------------------------- MXFP4 weights
+
+
+def mxfp4_run(result: dict) -> str:
+    """Write what was measured, and between which ratios W4A8 is where it pays and where it does not."""
+    few, many = [[x["us"][W4A8] / x["us"][W4A16] for x in result["rows"] if (x["m"][0] < PAYS) == few]
+                 for few in (True, False)]  # fmt: skip
+    return (
+        f"{whence(result)}\nFrom {PAYS} tokens an expert on a call of W4A8, its quantiser included, takes "
+        f"{min(many):.2f} to {max(many):.2f} of W4A16's time, geometric mean\n"
+        f"**{statistics.geometric_mean(many):.3f}** of {len(many)} problems; with fewer {min(few):.2f} to "
+        f"{max(few):.2f}, geometric mean {statistics.geometric_mean(few):.3f} of {len(few)}."
+    )
+
+
+def mxfp4_summary(result: dict) -> str:
+    """Ratios to W4A16 by sizes and tokens of an expert."""
+    rows, body = result["rows"], []
+    counts = sorted({x["m"][0] for x in rows})
+    for size in dict.fromkeys((x["experts"], x["n"], x["k"]) for x in rows):
+        of = {x["m"][0]: x["us"] for x in rows if (x["experts"], x["n"], x["k"]) == size}
+        names = W4A8, GEMM, grouped_gemm_mxfp4.FP8
+        cells = [" / ".join(f"{of[m][name] / of[m][W4A16]:.2f}" for name in names) for m in counts]
+        body.append([f"{size[0]} experts, N = {size[1]}, K = {size[2]}", *cells])
+    head = "time over W4A16's: W4A8 / its GEMM alone / FP8"
+    return markdown([head, *(f"{m} tokens each" for m in counts)], body)
+
+
+def mxfp4_layer(result: dict) -> str:
+    """Whole layers with MXFP4 weights, W4A16 and W4A8, in CUDA graphs."""
+    us = {x["T"]: [x["us"][name + GRAPH] for name in (W4A16, W4A8)] for x in result["rows"]}
+    body = [[name, *(f"{x[i]:.0f}" for x in us.values())] for i, name in enumerate(("W4A16, us", "W4A8, us"))]
+    body.append(["W4A8 / W4A16", *(f"{w4a8 / w4a16:.2f}" for w4a16, w4a8 in us.values())])
+    return markdown(["T", *map(str, us)], body)
+
+
+FP4 = "NVFP4", "MXFP4"
+
+
+def fp4_modelled(result: dict) -> str:
+    """Layers and grouped GEMMs on a B200 with NVFP4 and with MXFP4 weights, beside what is recorded of FP8's."""
+    fp8 = modelled_times([*load("layer_b200")["rows"], *load("grouped_gemm_b200")["rows"]])
+    of = {name: modelled_times([*x["layers"], *x["rows"]]) for name, x in zip(FP4, (result, load("mxfp4_b200")))}
+    body = []
+    for problem in of["NVFP4"]:
+        cells, beside = [], fp8[problem][0]
+        for times in of.values():
+            us, row = times[problem]
+            cells += [f"{us:.1f}", "" if "GEMMs" in problem else interval(row), f"{us / beside:.2f}"]
+        body.append([problem, *cells, f"{beside:.1f}"])
+    heads = [head for name in FP4 for head in (f"{name}, us", "may be", "over FP8")]
+    return markdown(["problem", *heads, "FP8, us"], body)
+
+
+def modelled_times(rows: list[dict]) -> dict[str, tuple[float, dict]]:
+    """By problem: microseconds, and the record that has them. A layer is two: whole, and its two GEMMs."""
+    found = {}
+    for row in rows:
+        us = row["us"]
+        if "T" in row:
+            found[f"a layer, T = {row['T']}"] = us["whole"], row
+            found[f"its two GEMMs, T = {row['T']}"] = us["GEMM1"] + us["GEMM2"], row
+        else:
+            found[f"{row['experts']} x {row['m']}, N = {row['n']}, K = {row['k']}"] = us, row
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------------- layer
+
+
+def layer_run(result: dict) -> str:
+    """Write what was measured, and the geometric means over all T."""
+    few, many = [[x for x in result["rows"] if (x["T"] <= FEW) == few] for few in (True, False)]
+    of = {(mode, i): statistics.geometric_mean(x["ratio" + mode] for x in rows)
+          for mode in (GRAPH, "") for i, rows in enumerate((few, many))}  # fmt: skip
+    return (
+        f"{whence(result)}\n"
+        f"Time over the fastest peer's, geometric means: up to T = {FEW} **{of[GRAPH, 0]:.3f}** in a CUDA graph, "
+        f"{of['', 0]:.3f} as called; above {of[GRAPH, 1]:.3f} and {of['', 1]:.3f}."
+    )
+
+
+def layer_summary(result: dict) -> str:
+    """Times of the stages, each alone, and of whole layers."""
+    head = ["T", "rows", *STAGES, "in a graph", "/ fastest peer's", "called", "/ peer's", "host"]
+    body = []
+    for x in result["rows"]:
+        us = {name: f"{t:.1f}" for name, t in x["us"].items()}
+        for name in ("GEMM1", "GEMM2"):
+            us[name] += f" ({x['us'][name] / x['us'][f'floor of {name}']:.2f})"
+        ratios = f"{x['ratio' + GRAPH]:.2f}", f"{x['ratio']:.2f}"
+        stages = [us.get(name, "") for name in STAGES]
+        body.append([str(x["T"]), f"{x['rows']:.0f}", *stages, us["whole" + GRAPH], ratios[0], us["whole"], ratios[1],
+                     f"{x['us']['host']:.0f}"])  # fmt: skip
+    return markdown(head, body)
+
+
+def layer_configs(result: dict) -> str:
+    """The configs of both GEMMs; consecutive T that have the same ones are one line."""
+    lines = []
+    for x in result["rows"]:
+        configs = x["GEMM1"], x["GEMM2"]
+        if lines and lines[-1][1] == configs:
+            lines[-1][0].append(x["T"])
+        else:
+            lines.append(([x["T"]], configs))
+    return markdown(["T", "GEMM1", "GEMM2"], [[", ".join(map(str, ts)), *configs] for ts, configs in lines])
+
+
+def layer_modelled_summary(result: dict) -> str:
+    """Whole layers on a B200, and the mean over the contest's 19 T."""
+    of = [f"T = {x['T']} {x['us']['whole']:.0f} us ({interval(x)})" for x in result["rows"]]
+    contest = [x["us"] for x in result["one cold call each"]]
+    contest += [x["us"]["whole"] for x in result["rows"] if x["T"] in CONTEST_LARGEST]
+    low, high = result["mean of the contest's 19 may be"]
+    mean = f"{statistics.mean(contest):.0f} us ({low} to {high})"
+    return f"{', '.join(of)}; the mean over the contest's {len(contest)} T, one draw of logits each, {mean}."
+
+
+def layer_modelled(result: dict) -> str:
+    """Whole layers and their stages on a B200."""
+    stages = [name for name in STAGES if name != "permute"]
+    body = [[str(x["T"]), f"{x['us']['whole']:.1f}", interval(x), *(f"{x['us'][name]:.1f}" for name in stages),
+             str(x["calls"]), x["date"]] for x in result["rows"]]  # fmt: skip
+    return markdown(["T", "whole, modelled", "may be", *stages, "calls", "kernels of"], body)
+
+
+def layer_contest(result: dict) -> str:
+    """The contest's T but for the two largest, and their mean."""
+    rows, (low, high) = result["one cold call each"], result["their mean may be"]
+    body = [[str(x["T"]), f"{x['rows']}, {x['experts']}", f"{x['us']:.0f}", x["date"]] for x in rows]
+    body.append(["mean", "", f"{statistics.mean(x['us'] for x in rows):.0f} ({low} to {high})", ""])
+    return markdown(["T", "rows, experts", "us, modelled", "kernels of"], body)
+
+
+# --------------------------------------------------------------------------------------------------------------- pages
+
+# --------------------------------------------------------------------------------------------------- expert parallelism
+
+
+def parallel_summary(result: dict) -> str:
+    """Times in a graph by tokens a rank, and over the peer's."""
+    body, names = [], ("one-sided", "collectives", parallel.MEGA, parallel.SINGLE, parallel.SLOWEST)
+    for x in result["rows"]:
+        us = {name: x["us"][name + GRAPH] for name in names}
+        ratio = us["one-sided"] / us[parallel.MEGA]
+        body.append([str(x["T"]), *(f"{t:.1f}" for t in us.values()), f"{ratio:.2f}"])
+    return markdown(["tokens a rank", *names, "one-sided / mega MoE"], body)
+
+
+# -------------------------------------------------------------------------------------------------------------- experts
+
+
+def experts_run(result: dict) -> str:
+    """Write what was measured, and the geometric means over SGLang's experts and over DeepGEMM's GEMMs."""
+    rows, mean = result["rows"], statistics.geometric_mean
+    of_sglang, of_gemms = [over_sglang(x) for x in rows], mean(x["ratio"] for x in rows)
+    us = {x["T"]: x["us"] for x in rows if "layer" + GRAPH in x["us"]}
+    of_layer = ", ".join(f"{x['experts' + GRAPH] / x['layer' + GRAPH]:.2f} at T = {t}" for t, x in us.items())
+    return (
+        f"{whence(result)}\n*Experts* over SGLang's, geometric mean: **{mean(of_sglang):.2f}**, "
+        f"from {min(of_sglang):.2f} to {max(of_sglang):.2f}. *Two GEMMs* over the faster of DeepGEMM's: "
+        f"**{of_gemms:.2f}**.\n*Experts* over `ragged_moe.run`, the layer, which gets tokens in e4m3, for the "
+        f"same rows of DeepSeek-V3: {of_layer}."
+    )
+
+
+def transformers_run(result: dict) -> str:
+    """Write on what transformers' experts were timed."""
+    return (
+        f"**Measured** in one run on one {result['gpu']}, {result['date']}, transformers {result['transformers']}, its "
+        f"kernels {result['kernels']}, torch {result['torch']}: medians of {result['calls']} calls, each on its own."
+    )
+
+
+def transformers_layers(result: dict) -> str:
+    """Times of a layer's experts as called, in microseconds."""
+    rows, names = result["rows"], OF_TRANSFORMERS
+    body = [[str(x["T"]), *(f"{x['us'][name]:.0f}" if name in x["us"] else "" for name in names)] for x in rows]
+    return markdown(["T", "ragged_moe.experts", *names[1:]], body)
+
+
+def transformers_generation(result: dict) -> str:
+    """Tokens a second of each prompt."""
+    body = [[str(x["prompts"]), *(f"{x['rate'][name]:.0f}" for name in OF_TRANSFORMERS)] for x in result["generation"]]
+    return markdown(["prompts", "ragged_moe.experts", *OF_TRANSFORMERS[1:]], body)
+
+
+Table = tuple[Callable[[dict], str], str]  # what makes a table, from which run
+PLACES: dict[Path, dict[str, Table]] = {
+    MOE / "README.md": {
+        "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
+        "grouped_gemm summary": (gemm_summary, "grouped_gemm_h200"),
+        "grouped_gemm modelled": (gemm_modelled_summary, "grouped_gemm_b200"),
+        "nvfp4 layer": (fp4_layer, "layer_nvfp4_h200"),
+    },
+    MOE / "NVFP4.md": {
+        "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h200"),
+        "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h200"),
+        "nvfp4 run h100": (fp4_run, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 summary h100": (fp4_summary, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 layer h100": (fp4_layer, "layer_nvfp4_h100"),
+        "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
+        "mxfp4 summary": (mxfp4_summary, "grouped_gemm_mxfp4_h100"),
+        "mxfp4 layer": (mxfp4_layer, "layer_mxfp4_h100"),
+        "nvfp4 modelled": (fp4_modelled, "nvfp4_b200"),
+    },
+    MOE / "LAYER.md": {
+        "layer run": (layer_run, "layer_h200"),
+        "layer summary": (layer_summary, "layer_h200"),
+        "layer modelled": (layer_modelled_summary, "layer_b200"),
+    },
+    MOE / "EXPERTS.md": {
+        "experts run": (experts_run, "experts_h200"),
+        "experts summary": (lambda x: experts_table(x["rows"]), "experts_h200"),
+        "transformers run": (transformers_run, "transformers_h200"),
+        "transformers layers": (transformers_layers, "transformers_h200"),
+        "transformers generation": (transformers_generation, "transformers_h200"),
+    },
+    MOE / "PARALLEL.md": {
+        "parallel run": (whence, "parallel_h200"),
+        "parallel summary": (parallel_summary, "parallel_h200"),
+        "parallel whole": (parallel_summary, "parallel_256_h200"),
+    },
+    RESULTS / "README.md": {
+        "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
+        "grouped_gemm rows": (lambda x: grouped_gemm.table(x["rows"]), "grouped_gemm_h200"),
+        "nvfp4 rows": (lambda x: grouped_gemm_fp4.table(x["rows"]), "grouped_gemm_nvfp4_h200"),
+        "nvfp4 layer": (lambda x: layer_fp4.table(x["rows"]), "layer_nvfp4_h200"),
+        "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
+        "mxfp4 rows": (lambda x: grouped_gemm_mxfp4.table(x["rows"]), "grouped_gemm_mxfp4_h100"),
+        "mxfp4 layer": (lambda x: layer_mxfp4.table(x["rows"]), "layer_mxfp4_h100"),
+        "layer run": (layer_run, "layer_h200"),
+        "layer stages": (lambda x: layer.table(x["rows"]), "layer_h200"),
+        "layer in a graph": (lambda x: layer.peer_table(x["rows"], GRAPH), "layer_h200"),
+        "layer called": (lambda x: layer.peer_table(x["rows"], ""), "layer_h200"),
+        "layer configs": (layer_configs, "layer_h200"),
+        "grouped_gemm modelled": (gemm_modelled, "grouped_gemm_b200"),
+        "layer modelled": (layer_modelled, "layer_b200"),
+        "layer contest": (layer_contest, "layer_b200"),
+    },
+}
+
+
+def redrawn(page: Path) -> str:
+    """The page's text with its tables made anew from the results. ValueError unless its places are those of PLACES."""
+    tables, text = PLACES[page], page.read_text()
+    found = [match[2] for match in PLACE.finditer(text)]
+    if sorted(found) != sorted(tables):
+        raise ValueError(f"{page.name} has places for the tables {found}, but must have {list(tables)}, each once")
+
+    def drawn(match: re.Match) -> str:
+        make, run = tables[match[2]]
+        return f"{match[1]}{make(load(run))}\n{match[4]}"
+
+    return PLACE.sub(drawn, text)

@@ -1,0 +1,226 @@
+"""`torchrun --nproc-per-node 2 -m ragged_moe.parallel_bench --json FILE` times ExpertParallel on the GPUs of this host.
+
+Contestants: ours by one-sided stores and by collectives; DeepGEMM's mega MoE (sgl-deep-gemm 0.1.4.post1), where it is
+installed; and ragged_moe.experts on each GPU alone, for the tokens that all ranks send it: the same rows, no
+communication. A timing is CALLS calls back to back, after a fill that flushes L2 and a barrier that lets all GPUs begin
+together; that of the slowest rank; the median of --repeats timings, contestants in random order each time. Calls go
+round several sets of tokens, whose experts are drawn at random from all, with the same weights: DeepSeek-V3's sizes, 32
+experts a rank, or
+--experts of the whole layer, a token's in 4 of 8 groups. Ranks of a parallel layer wait for the slower one in each
+call, a GPU alone does not: "slowest of each call" is the mean over the sets of what the slowest rank alone takes.
+"""
+
+import functools
+import json
+import os
+import random
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import torch
+import torch.distributed as dist
+
+from ragged_moe.checks.parallel import draw
+from ragged_moe.measure.markdown import markdown
+from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, record, timings
+from ragged_moe.parallel import ExpertParallel
+from ragged_moe.problem import BF16, Sizes
+from ragged_moe.reference import layer as d
+from ragged_moe.routed_experts import experts as experts_of_one_gpu
+
+TOKENS = (1, 8, 16, 64, 128, 512, 2048)
+TOP_K = 8
+GRAPH = ", in a graph"
+STAGE = re.compile(r"moekernels(dispatch|assign|permute|frame|combine)")  # in a kernel's name
+SINGLE, MEGA = "single GPU, same rows", "DeepGEMM mega MoE"
+SLOWEST = "slowest of each call"
+
+
+def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
+    """Microseconds that these calls take back to back on the slowest rank, all having begun together."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    fill.fill_(value)
+    dist.all_reduce(torch.ones(1, device="cuda"))
+    start.record()
+    for call in calls:
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    slowest = torch.tensor([start.elapsed_time(end) * 1000], device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.item()
+
+
+class MegaMoe:
+    """DeepGEMM's mega MoE for these weights, W13 gate first, and up to so many tokens. ImportError if not installed."""
+
+    def __init__(self, group: dist.ProcessGroup, num_experts: int, tokens: int, sizes: Sizes, weights: tuple):
+        import deep_gemm
+
+        self.deep_gemm = deep_gemm
+        of = group, num_experts, tokens, TOP_K, sizes.hidden, sizes.intermediate
+        self.buffer = deep_gemm.get_symm_buffer_for_mega_moe(*of, use_fp8_dispatch=True)
+        self.weights = deep_gemm.transform_weights_for_mega_moe_sm90(weights[:2], weights[2:])
+
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor, given: torch.Tensor, out: torch.Tensor) -> None:
+        b = self.buffer
+        self.deep_gemm.mega_moe_pre_dispatch_sm90(
+            x, ids, given, b.x, b.x_sf, b.topk_idx, b.topk_weights, x.shape[0]
+        )  # fmt: skip
+        self.deep_gemm.fp8_mega_moe(out, *self.weights, b)
+
+
+def everybodys(x: torch.Tensor) -> torch.Tensor:
+    """The tensors of all ranks, one behind the other."""
+    found = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, x)
+    return torch.cat(found)
+
+
+def timeline(calls: Callable, keep: slice) -> list[dict]:
+    """When each kernel of our layer's `calls` ran on each rank, in us: of those calls that are to be kept.
+
+    Of each rank by a clock of its own; they are taken to read the same, on average, when `combine` ends.
+    """
+    for _ in range(3):
+        calls()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        calls()
+        torch.cuda.synchronize()
+    mine = [(x.name, x.time_range.start, x.time_range.end) for x in profile.events()]
+    of_ranks: list[list[tuple]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(of_ranks, mine)
+    return in_common([of_calls(x)[keep] for x in of_ranks])
+
+
+def of_calls(events: list[tuple[str, float, float]]) -> list[list[dict]]:
+    """The stages of each call of our layer among a rank's kernels."""
+    made: list[list[dict]] = []
+    for name, start, end in sorted(events, key=lambda x: x[1]):
+        found = STAGE.search(name)
+        if found and found[1] == "dispatch":
+            made.append([])
+        if found:
+            second = any(x["stage"] == "GEMM1" for x in made[-1])
+            stage = f"GEMM{1 + second}" if found[1] == "frame" else found[1]
+            made[-1].append({"stage": stage, "start": start, "end": end})
+    return made
+
+
+def in_common(of_ranks: list[list[list[dict]]]) -> list[dict]:
+    """One list of the calls' stages on all ranks, beginning at 0."""
+    rows = []
+    for rank, calls in enumerate(of_ranks):
+        meet = statistics.mean(x["end"] for call in calls for x in call if x["stage"] == "combine")
+        for i, call in enumerate(calls):
+            rows += [{"rank": rank, "call": i} | x | {k: x[k] - meet for k in ("start", "end")} for x in call]
+    first = min(x["start"] for x in rows)
+    return [x | {k: round(x[k] - first, 1) for k in ("start", "end")} for x in rows]
+
+
+def measure(
+    tokens: int, sizes: Sizes, weights: tuple, repeats: int, rng: random.Random, seed: int,
+    groups: tuple[int, int] | None, traced: bool,
+) -> dict:  # fmt: skip
+    """Time all contestants with so many tokens a rank; return the row of the results."""
+    group, rank, ranks = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
+    everywhere = ranks * sizes.local
+    generator = torch.Generator("cuda").manual_seed(1000 * seed + rank)
+    sets = [
+        draw(ranks, sizes.local, TOP_K, tokens, sizes.hidden, generator, groups=groups)
+        for _ in range(3 if tokens > 900 else 12)
+    ]
+    outs = [torch.empty(tokens, sizes.hidden, dtype=BF16, device="cuda") for _ in sets]
+    made: dict[str, list[Callable]] = {}
+    for name, which in (("one-sided", True), ("collectives", False)):
+        layer = ExpertParallel(
+            group, everywhere, tokens, sizes.hidden, TOP_K, one_sided=which, gate_first=True, timeout=20
+        )  # fmt: skip
+        made[name] = [functools.partial(layer, *s, *weights, out=out) for s, out in zip(sets, outs)]
+    all_tokens = [tuple(map(everybodys, s)) for s in sets]
+    sums = torch.empty(ranks * tokens, sizes.hidden, dtype=BF16, device="cuda")
+    of = {"local_expert_offset": rank * sizes.local, "num_experts": everywhere, "gate_first": True, "out": sums}
+    made[SINGLE] = [functools.partial(experts_of_one_gpu, *s, *weights, **of) for s in all_tokens]
+    refused, off, results = {}, {}, {}
+    try:
+        mega = MegaMoe(group, everywhere, tokens, sizes, weights)
+        made[MEGA] = [functools.partial(mega, *s, out) for s, out in zip(sets, outs)]
+    except Exception as error:  # not installed, or it does not do this
+        refused[MEGA] = f"{type(error).__name__}: {error}"[:300]
+    for name, calls in made.items():
+        for call in calls:
+            call()
+        torch.cuda.synchronize()
+        if name != SINGLE:
+            results[name] = torch.cat(outs).float()
+            off[name] = ((results[name] - results["one-sided"]).norm() / results["one-sided"].norm()).item()
+    turns = {name: [calls[i % len(sets)] for i in range(CALLS)] for name, calls in made.items()}
+    fill = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
+    timed = {}
+    for name, calls in turns.items():
+        try:
+            timed[name + GRAPH] = captured(calls)
+        except Exception as error:
+            refused[name + GRAPH] = f"{type(error).__name__}: {error}"[:300]
+        timed[name] = calls
+    alone = [f"{SINGLE}, set {i}" for i in range(len(sets))]
+    for name, call in zip(alone, made[SINGLE]):
+        timed[name] = captured([call] * CALLS)
+    us = medians(timings(timed, repeats, fill, rng, elapsed))
+    of_sets = [us.pop(name) for name in alone]
+    us[SLOWEST + GRAPH] = statistics.mean(of_sets[i % len(sets)] for i in range(CALLS))
+    row = {"T": tokens, "us": us, "difference": off, "refused": refused}
+    if traced:
+        row["timeline"] = timeline(timed["one-sided" + GRAPH][0], slice(CALLS // 2, CALLS // 2 + 2))
+    return row
+
+
+def table(rows: list[dict], mode: str = GRAPH) -> str:
+    """Return a table in markdown; times are in microseconds."""
+    names = list(dict.fromkeys(name.removesuffix(GRAPH) for x in rows for name in x["us"]))
+    body = [[str(x["T"]), *(f"{x['us'][n + mode]:.1f}" if n + mode in x["us"] else "" for n in names)] for x in rows]
+    return markdown(["tokens a rank", *names], body)
+
+
+@click.command()
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
+@click.option("--repeats", type=click.IntRange(1), default=9, show_default=True, help="Timings, of 15 calls each.")
+@click.option("--tokens", default=",".join(map(str, TOKENS)), show_default=True, help="Tokens of each rank.")
+@click.option("--local", type=click.IntRange(1), default=32, show_default=True, help="Experts of each rank.")
+@click.option("--experts", type=click.IntRange(1), help="Of all ranks, in 8 groups, of which a token uses 4.")
+@click.option("--trace", type=int, help="So many tokens: when each kernel ran, on each rank, goes to the results.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of tokens, and of the order of contestants.")
+def main(
+    file: Path | None, repeats: int, tokens: str, local: int, experts: int | None, trace: int | None,
+    seed: int,
+) -> None:  # fmt: skip
+    """Time expert parallelism, and the peers that are installed, on the GPUs that torchrun gave."""
+    if "LOCAL_RANK" not in os.environ:
+        raise click.ClickException("start this by torchrun, with as many processes as there are GPUs")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    if experts:
+        local = experts // dist.get_world_size()
+    groups = (8, 4) if experts else None
+    sizes, rows, rng = Sizes(local=local), [], random.Random(seed)
+    weights = d.draw(sizes, 1, seed=dist.get_rank(), device="cuda").tensors()[4:]
+    for count in map(int, tokens.split(",")):
+        rows.append(measure(count, sizes, weights, repeats, rng, seed, groups, count == trace))
+        torch.cuda.empty_cache()
+        result = record(repeats, rows, ranks=dist.get_world_size(), local=local)
+        if dist.get_rank() == 0:
+            click.echo(table(rows[-1:]).splitlines()[-1] + f"  {rows[-1]['difference']} {rows[-1]['refused']}")
+            if file:
+                file.write_text(json.dumps(result, indent=1) + "\n")
+    if dist.get_rank() == 0:
+        for mode in (GRAPH, ""):
+            click.echo(f"\n{result['ranks']} x {result['gpu']}, us{mode or ', as called'}\n\n{table(rows, mode)}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What a call's tensors must be, and the sentence that says which one is not so."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ragged_moe.device import Device
+
+MAX_ROWS = 2**24  # tokens, N and K stay below: iterations of the tile scheduler are counted in 31 bits
+
+
+class Operand(NamedTuple):
+    """Says what a tensor must be."""
+
+    name: str
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+
+def contiguous(name: str, dtype: torch.dtype, *shape: int) -> Operand:
+    """A contiguous tensor of this shape."""
+    return Operand(name, dtype, torch.Size(shape), tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))))
+
+
+def require(operand: str, dimension: str, size: int, multiple: int, least: int, most: int) -> None:
+    """ValueError unless a dimension has an allowed size."""
+    if not least <= size <= most or size % multiple:
+        rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
+        raise ValueError(f"{operand}: dimension {dimension} is {size}, but must be {rule}")
+
+
+def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.Tensor, str]) -> None:
+    """ValueError that says which tensor is not as it must be; none if all are.
+
+    first: the tensor whose device all must be on, and its name. Strides of dimensions of one element do not matter.
+    """
+    device = first[0].device
+    for tensor, (name, dtype, shape, stride) in zip(tensors, expected):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name} is a {type(tensor).__name__}, but must be a tensor")
+        if tensor.dtype is not dtype:
+            raise ValueError(f"{name} has type {tensor.dtype}, but must have {dtype}")
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}, but must be on {device}, as {first[1]} is")
+        if tensor.shape != shape:
+            for i, (size, must) in enumerate(zip(tensor.shape, shape)):
+                if len(tensor.shape) == len(shape) and size != must:
+                    raise ValueError(f"{name}: dimension {i} is {size}, but must be {must}")
+            dims = tuple(shape)
+            raise ValueError(f"{name} has {tensor.dim()} dimensions, but must have the {len(shape)} of {dims}")
+        for i, (is_, must) in enumerate(zip(tensor.stride(), stride)):
+            if is_ != must and tensor.shape[i] > 1 and tensor.numel():
+                raise ValueError(f"{name}: dimension {i} has stride {is_}, but must have {must}: it must be contiguous")
+
+
+def misaligned(name: str, multiple: int = 16) -> ValueError:
+    """The complaint about a tensor that does not start at a multiple of so many bytes."""
+    return ValueError(f"{name} starts at an address that is not a multiple of {multiple}, but must")
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where a tensor begins; 0 if it has no memory, as those of torch's tracers."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def addresses(
+    gpu: Device, tensors: Sequence[torch.Tensor], expected: Sequence[Operand], aligned: Iterable[int],
+    multiple: int = 16,
+) -> list[int]:  # fmt: skip
+    """Where each tensor begins; ValueError for one that the GPU's kernels cannot reach.
+
+    expected: what the tensors are, already checked. aligned: which must begin at a multiple of so many bytes.
+    """
+    try:
+        found = [tensor.data_ptr() for tensor in tensors]
+    except RuntimeError:
+        found = [address(tensor) for tensor in tensors]
+    for i in aligned:
+        if found[i] % multiple:
+            raise misaligned(expected[i].name, multiple)
+    if not gpu.reaches(tensors, found):
+        for tensor, at, (name, *_) in zip(tensors, found, expected):
+            if not gpu.reaches((tensor,), (at,)):
+                raise ValueError(f"{name} {gpu.unreachable}")
+    return found

@@ -1,0 +1,47 @@
+"""Checks ExpertParallel.
+
+    torchrun --nproc-per-node 2 -m ragged_moe.parallel_check                # on these GPUs
+    python -m ragged_moe.parallel_check --lose killed                       # there, too: a rank that dies, or is late
+    python -m ragged_moe.parallel_check --emulated --ranks 8 --schedules 20 # on emulated H200s
+
+On GPUs against ragged_moe.experts on a single one and, bit by bit, against collectives: random sizes, late ranks, CUDA
+graphs. Emulated against the reference, under many orders of events, with planted faults, each of which must be found.
+"""
+
+import os
+
+import click
+import torch
+import torch.distributed as dist
+
+from ragged_moe.checks.emulated_ranks import check_emulated
+from ragged_moe.checks.lost_rank import lose
+from ragged_moe.checks.parallel import check_on_gpus
+
+
+@click.command()
+@click.option("--calls", type=click.IntRange(1), default=1000, show_default=True, help="Calls of random sizes.")
+@click.option("--lose", "how", type=click.Choice(["killed", "late"]), help="What becomes of the last rank.")
+@click.option("--emulated", is_flag=True, help="On emulated H200s.")
+@click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True, help="Emulated GPUs.")
+@click.option("--schedules", type=click.IntRange(1), default=1, show_default=True, help="Orders of events, emulated.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), help="At a time, emulated.  [default: cores]")
+@click.option("--json", "file", type=click.Path(), help="Write there what was checked, emulated.")
+def main(calls: int, how: str | None, emulated: bool, ranks: int, schedules: int, jobs: int, file: str | None) -> None:
+    """Check expert parallelism on the GPUs that torchrun gave, or on emulated ones."""
+    if emulated:
+        check_emulated(ranks, schedules, jobs, file)
+    elif how:
+        for one_sided in (True, False):
+            lose(how, one_sided)
+    elif "LOCAL_RANK" not in os.environ:
+        raise click.ClickException("start this by torchrun, with as many processes as there are GPUs")
+    else:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+        check_on_gpus(dist.group.WORLD, calls)
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""ragged_moe's calls as operators of torch (torch.library): for torch.compile, torch.export and whoever wants a schema.
+
+Importing this registers torch.ops.ragged_moe.experts, .experts_out, .batched_experts, .batched_experts_out, .route,
+.grouped_gemm_fp8 and .grouped_gemm_fp8_out. Under torch.compile ragged_moe's functions call them by themselves. They
+have no gradients: backward says so.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey
+
+from ragged_moe.batched import batched_experts
+from ragged_moe.grouped_gemm import grouped_gemm_fp8
+from ragged_moe.problem import BF16, F32, I32
+from ragged_moe.routed_experts import experts
+from ragged_moe.routers import route
+
+LIBRARY = torch.library.Library("ragged_moe", "FRAGMENT")
+BELOW_AUTOGRAD, EAGER = torch._C._after_autograd_keyset, (DispatchKey.CUDA, DispatchKey.CPU)
+# Arguments, as of the functions. Options are keyword-only: torch then hands over those alone that were given
+WEIGHTS = "Tensor w13, Tensor w13_scale, Tensor w2, Tensor w2_scale"
+GATE = "Tensor? hidden_scale=None, bool gate_first=False, float? limit=None, float alpha=1.0, float shift=0.0"
+EXPERTS = (
+    f"Tensor hidden, Tensor topk_ids, Tensor topk_weights, {WEIGHTS}, *, {GATE}, "
+    "bool apply_router_weight_on_input=False, SymInt local_expert_offset=0, SymInt? num_experts=None, "
+    "Tensor? w13_global=None, Tensor? w2_global=None, Tensor? w13_bias=None, Tensor? w2_bias=None, "
+    "Tensor? w13_input_scale=None, Tensor? w2_input_scale=None"
+)
+BATCHED = f"Tensor hidden, Tensor counts, {WEIGHTS}, *, {GATE}, SymInt? expected_m=None"
+ROUTE = (
+    'Tensor logits, SymInt top_k, *, str scoring="softmax", bool renormalize=True, Tensor? bias=None, '
+    "SymInt num_expert_group=1, SymInt topk_group=1, float routed_scaling_factor=1.0"
+)
+GEMM = "Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor m_indptr"
+OUT = "Tensor(a!) out"
+
+
+def operator(schema: str, fake: Callable) -> Callable:
+    """Decorate the function that torch.ops.ragged_moe.NAME runs, NAME(arguments) -> results; returns the operator.
+
+    As torch.library.custom_op, which takes the host 20 us a call more, and 190 for one that mutates. fake: what comes
+    back of tensors that torch traces.
+    """
+    name = schema.partition("(")[0]
+
+    def register(function: Callable):
+        LIBRARY.define(schema)
+        LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"ragged_moe::{name}", fake, lib=LIBRARY)
+        made = getattr(torch.ops.ragged_moe, name).default
+        autograd = functools.partial(without_gradients, made, function)
+        LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
+        return made
+
+    return register
+
+
+def nothing(*_, **__) -> None:
+    """The fake of an operator that writes to `out`."""
+
+
+def as_hidden(hidden: Tensor, *_, **__) -> Tensor:
+    """The fake of what has a row for each of hidden's."""
+    return torch.empty(hidden.shape, dtype=BF16, device=hidden.device)
+
+
+def choice(logits: Tensor, top_k: int, *_, **__) -> tuple[Tensor, ...]:
+    """The fake of a router's choice."""
+    return tuple(torch.empty((logits.shape[0], top_k), dtype=dtype, device=logits.device) for dtype in (I32, F32))
+
+
+def product(a: Tensor, a_scale: Tensor, b: Tensor, *_) -> Tensor:
+    """The fake of a grouped GEMM's result."""
+    return torch.empty((a.shape[0], b.shape[1]), dtype=BF16, device=a.device)
+
+
+def without_gradients(made, function: Callable, keys, *args, **options):
+    """Run an operator behind autograd. What it returns refuses a backward; a call that writes to `out` is refused.
+
+    Where nothing is between autograd and the function, as a tracer would be, it is called here: to go through torch
+    once more takes as long as all that the function does.
+    """
+    learning = ()
+    if torch.is_grad_enabled():
+        learning = [x for x in (*args, *options.values()) if isinstance(x, Tensor) and x.requires_grad]
+        if learning and not made._schema.returns:
+            raise RuntimeError(f"{made} writes to out, but an operand requires gradients, of which there are none")
+    below = keys & BELOW_AUTOGRAD
+    if not learning and below.highestPriorityTypeId() in EAGER:
+        return function(*args, **options)
+    with torch._C._AutoDispatchBelowAutograd():
+        found = made.redispatch(below, *args, **options)
+    if not learning:
+        return found
+    several = isinstance(found, tuple)
+    results = found if several else (found,)
+    results = NoGradients.apply(str(made), len(results), *results, *learning)
+    return results if several else results[0]
+
+
+class NoGradients(torch.autograd.Function):
+    """Results of operands that require gradients."""
+
+    @staticmethod
+    def forward(ctx, name: str, results: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.name = name
+        ctx.mark_non_differentiable(*(x for x in tensors[:results] if not x.is_floating_point()))
+        return tensors[:results]
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise RuntimeError(f"{ctx.name} has no gradients")
+
+
+@operator(f"experts({EXPERTS}) -> Tensor", as_hidden)
+def experts_op(*operands, **options) -> Tensor:
+    """ragged_moe.experts into a new tensor."""
+    return experts(*operands, **options)
+
+
+@operator(f"experts_out({OUT}, {EXPERTS}) -> ()", nothing)
+def experts_out_op(out: Tensor, *operands, **options) -> None:
+    """ragged_moe.experts into `out`."""
+    experts(*operands, out=out, **options)
+
+
+@operator(f"batched_experts({BATCHED}) -> Tensor", as_hidden)
+def batched_experts_op(*operands, **options) -> Tensor:
+    """ragged_moe.batched_experts into a new tensor."""
+    return batched_experts(*operands, **options)
+
+
+@operator(f"batched_experts_out({OUT}, {BATCHED}) -> ()", nothing)
+def batched_experts_out_op(out: Tensor, *operands, **options) -> None:
+    """ragged_moe.batched_experts into `out`."""
+    batched_experts(*operands, out=out, **options)
+
+
+@operator(f"route({ROUTE}) -> (Tensor, Tensor)", choice)
+def route_op(*operands, **options) -> tuple[Tensor, Tensor]:
+    """ragged_moe.route."""
+    return route(*operands, **options)
+
+
+@operator(f"grouped_gemm_fp8({GEMM}) -> Tensor", product)
+def grouped_gemm_op(*operands) -> Tensor:
+    """ragged_moe.grouped_gemm_fp8 into a new tensor."""
+    return grouped_gemm_fp8(*operands)
+
+
+@operator(f"grouped_gemm_fp8_out({OUT}, {GEMM}) -> ()", nothing)
+def grouped_gemm_out_op(out: Tensor, *operands) -> None:
+    """ragged_moe.grouped_gemm_fp8 into `out`."""
+    grouped_gemm_fp8(*operands, out)

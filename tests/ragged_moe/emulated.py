@@ -1,0 +1,28 @@
+"""What the files of checks begin with: an emulated GPU into which ragged_moe's kernels are compiled."""
+
+import torch
+
+import emulated_gpu
+from tests import quick_dsl
+
+SMS = 6  # of the GPU that ragged_moe sees: CTAs for all SMs would take long
+
+
+def without_cuda(machine: str, sms: int | None = None) -> None:
+    """Install the emulated machine where torch finds no GPU. sms: as many as ragged_moe is to see, if not all."""
+    emulated_gpu.install(machine)
+    quick_dsl.install()
+    torch.cuda.is_available = lambda: False
+    if sms is not None:
+        from ragged_moe.device import device_of
+
+        type(device_of(torch.device("cpu"))).sms = sms
+
+
+def fp8_experts(hidden: int, intermediate: int, local: int, scaled: float) -> tuple[torch.Tensor, ...]:
+    """Draw (w13, w13_scale, w2, w2_scale). scaled: what the drawn scales of w13 are multiplied by."""
+    from ragged_moe.problem import Sizes
+    from ragged_moe.reference import layer as d
+
+    x = d.draw(Sizes(hidden, intermediate, local), 1)
+    return x.gemm1_weights, x.gemm1_weights_scale * scaled, x.gemm2_weights, x.gemm2_weights_scale

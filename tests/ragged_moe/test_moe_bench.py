@@ -1,0 +1,58 @@
+"""What ragged_moe.bench and ragged_moe.layer_bench refuse, and what they say of rows with MXFP4 weights."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from ragged_moe import bench, layer_bench
+from ragged_moe.measure import grouped_gemm_mxfp4, layer_mxfp4
+from ragged_moe.measure.grouped_gemm_mxfp4 import FP8, GEMM, QUANTISER, W4A8, W4A16
+
+BOTH = pytest.mark.parametrize("command", [bench.main, layer_bench.main], ids=["bench", "layer_bench"])
+
+
+def refused(command, tmp_path, *arguments: str) -> str:
+    """The last line of what the command says, which fails and writes nothing."""
+    file = tmp_path / "results.json"
+    result = CliRunner().invoke(command, [*arguments, "--json", str(file)])
+    assert result.exit_code and isinstance(result.exception, SystemExit) and not file.exists()
+    return result.output.splitlines()[-1]
+
+
+@BOTH
+def test_what_does_not_fit_the_format(command, tmp_path):
+    assert refused(command, tmp_path, "--format", "mxfp4", "--no-peers").endswith("are of --format fp8")
+    assert refused(command, tmp_path, "--format", "nvfp4", "--peers").endswith("are of --format fp8")
+    of_marlin = refused(command, tmp_path, "--format", "mxfp4", "--marlin", str(tmp_path))
+    assert of_marlin.endswith("--marlin is a peer of --format nvfp4")
+
+
+@BOTH
+def test_gpus(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "there is no GPU here" in refused(command, tmp_path, "--format", "mxfp4")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA B200")
+    found = refused(command, tmp_path, "--format", "mxfp4")
+    assert found == "Error: --format mxfp4 needs a Hopper GPU: this is a NVIDIA B200"
+
+
+def test_numbers(tmp_path):
+    assert "'1,x' must be numbers from 0 on, separated by commas" in refused(bench.main, tmp_path, "--rows", "1,x")
+    found = refused(bench.main, tmp_path, "--format", "mxfp4", "--rows", "3,20")
+    assert found == "Error: --rows has 20, but --format mxfp4 has rows 0 to 19"
+    assert "'0' must be numbers from 1 on" in refused(layer_bench.main, tmp_path, "--tokens", "0")
+
+
+def test_rows_with_mxfp4():
+    """W4A8 is compared with its quantiser, then without."""
+    us = {W4A16: 100.0, W4A8: 80.0, GEMM: 60.0, QUANTISER: 19.0, FP8: 50.0}
+    row = {"experts": 8, "m": [64] * 8, "n": 5760, "k": 2880, "us": us, "TFLOPS": 321.4}
+    found = grouped_gemm_mxfp4.table([row]).splitlines()[-1]
+    assert found == "| 8 x 64 | 5760 | 2880 | 100.0 | 80.0 | 60.0 | 19.0 | 50.0 | 0.80 | 0.60 | 1.60 | 321 |"
+    other = row | {"us": us | {W4A8: 20.0}}
+    assert grouped_gemm_mxfp4.geomeans([row, other]) == pytest.approx({W4A16: 0.4, FP8: 0.8})
+    layers = {W4A16: 12.0, W4A8: 9.0, f"{W4A16}, in a graph": 10.0, f"{W4A8}, in a graph": 8.0}
+    found = layer_mxfp4.table([{"T": 64, "us": layers}]).splitlines()[-1]
+    assert found == "| 64 | 10.0 | 12.0 | 8.0 | 9.0 | 0.80 | 0.75 |"

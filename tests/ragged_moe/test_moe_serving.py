@@ -1,0 +1,201 @@
+"""The adapters for vLLM and SGLang, against stubs of their interfaces: what they call, and with what.
+
+Of the one for transformers, which transformers_checks.py tries, what needs no transformers.
+"""
+
+import importlib
+import inspect
+import math
+import sys
+import types
+
+import pytest
+import torch
+
+from ragged_moe import batched, routed_experts, torch_ops
+from ragged_moe.integrations.mxfp4 import mxfp4_of
+from ragged_moe.reference.grouped_gemm_fp4 import dequantised, e8m0
+from tests.ragged_moe import serving_stubs as stubs
+
+H, WIDTH, E = 256, 128, 3
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Calls of moe's operators by the adapters, in order: their names, and arguments by name."""
+    return []
+
+
+def adapter(monkeypatch, name: str, calls: list):
+    """ragged_moe.integrations.NAME, imported anew, whose operators are recorded; those that return something return
+    zeros."""
+    full = f"ragged_moe.integrations.{name}"
+    monkeypatch.delitem(sys.modules, full, raising=False)
+    module = importlib.import_module(full)
+    monkeypatch.setitem(sys.modules, full, module)  # so that it is gone afterwards
+
+    for operator in ("experts_op", "experts_out_op", "batched_experts_op", "batched_experts_out_op"):
+        if hasattr(module, operator):
+            names = [argument.name for argument in getattr(module, operator)._schema.arguments]
+
+            def record(*args, of=operator, names=names, **options):
+                given = dict(zip(names, args)) | options
+                assert not set(given) - set(names)
+                calls.append((of, given))
+                return torch.zeros(given["hidden"].shape)
+
+            monkeypatch.setattr(module, operator, record)
+    return module
+
+
+def weights() -> tuple[torch.Tensor, ...]:
+    """w13, its scale, w2, its scale."""
+    e4m3 = torch.float8_e4m3fn
+    return (torch.zeros(E, 2 * WIDTH, H).to(e4m3), torch.ones(E, 2, 2), torch.zeros(E, H, WIDTH).to(e4m3),
+            torch.ones(E, 2, 1))  # fmt: skip
+
+
+def quant_config(**options):
+    of = weights()
+    options = {"gemm1_alpha": None, "gemm1_beta": None, "gemm1_clamp_limit": None} | options
+    return types.SimpleNamespace(w1_scale=of[1], w2_scale=of[3], **options)
+
+
+def same_parameters(ours: type, stub: type) -> None:
+    """Whatever is abstract is there, and takes what the stub's takes."""
+    for name in stub.__abstractmethods__:
+        found, expected = inspect.getattr_static(ours, name), inspect.getattr_static(stub, name)
+        assert type(found) is type(expected), name
+        if not isinstance(found, property):
+            parameters = [list(inspect.signature(getattr(of, name)).parameters) for of in (ours, stub)]
+            assert parameters[0] == parameters[1], name
+
+
+def test_vllm_runs_tokens(monkeypatch, calls):
+    """Experts of other ranks become -1, as those that no token has already are."""
+    stubs.vllm(monkeypatch)
+    module = adapter(monkeypatch, "vllm", calls)
+    same_parameters(module.Fp8Experts, stubs.FusedMoEExpertsModular)
+    experts = module.Fp8Experts(None, quant_config(gemm1_clamp_limit=7.0, gemm1_alpha=1.702, gemm1_beta=1.0))
+    assert experts.workspace_shapes(4, 2 * WIDTH, H, 2, 6, E, None, None)[2] == (4, H)
+    ids, map_ = torch.tensor([[0, 5], [4, -1]], dtype=torch.int32), torch.tensor([0, -1, -1, 1, -1, 2])
+    w13, w13_scale, w2, w2_scale = weights()
+    output, hidden, scale = torch.empty(2, H), torch.zeros(2, H), torch.ones(2, 2)
+    for activation, on_input in ((stubs.MoEActivation.SILU, False), (stubs.MoEActivation.SWIGLUOAI_UNINTERLEAVE, True)):
+        experts.apply(output, hidden, w13, w2, torch.full((2, 2), 0.5), ids, activation, 6, map_, scale, None, None,
+                      None, None, on_input)  # fmt: skip
+    (name, first), (_, second) = calls
+    assert name == "experts_out_op" and first["out"] is output and first["hidden_scale"] is scale
+    assert first["topk_ids"].tolist() == [[0, 2], [-1, -1]] and first["num_experts"] == 6 and first["gate_first"]
+    assert first["w13_scale"] is experts.w1_scale and first["w2"] is w2
+    assert (first["limit"], first["alpha"], first["shift"]) == (7.0, 1.0, 0.0)
+    assert (second["limit"], second["alpha"], second["shift"]) == (7.0, 1.702, 1.0)
+    assert first["topk_weights"].tolist()[0] == [0.5, 0.5] and second["topk_weights"].tolist()[0] == [1.0, 1.0]
+
+
+def test_vllm_runs_tokens_by_expert(monkeypatch, calls):
+    stubs.vllm(monkeypatch)
+    module = adapter(monkeypatch, "vllm", calls)
+    same_parameters(module.Fp8BatchedExperts, stubs.FusedMoEExpertsModular)
+    experts = module.Fp8BatchedExperts(None, quant_config(), max_num_tokens=8, num_dispatchers=4)
+    assert experts.workspace_shapes(8, 2 * WIDTH, H, 2, 12, E, None, None)[2] == (E, 32, H)
+    w13, _, w2, _ = weights()
+    counts, ids = torch.tensor([1, 2, 3], dtype=torch.int32), torch.zeros(7, 2, dtype=torch.int32)
+    experts.apply(torch.empty(E, 32, H), torch.zeros(E, 32, H), w13, w2, torch.ones(7, 2), ids,
+                  stubs.MoEActivation.SILU, 12, None, torch.ones(E, 32, 2), None, None, None,
+                  stubs.ExpertTokensMetadata(counts), False)  # fmt: skip
+    ((name, given),) = calls
+    assert name == "batched_experts_out_op" and given["counts"] is counts and given["expected_m"] == 5
+
+
+def test_vllm_asks_for_it_first(monkeypatch, calls):
+    """Where it would take Triton's, once, and for what it supports."""
+    stubs.vllm(monkeypatch)
+    module = adapter(monkeypatch, "vllm", calls)
+    module.enable()
+    module.enable()
+    asked = sys.modules["vllm.model_executor.layers.fused_moe.oracle.fp8"].backend_to_kernel_cls
+    assert asked(stubs.Fp8MoeBackend.TRITON) == [module.Fp8Experts, "TRITON"]
+    assert asked(stubs.Fp8MoeBackend.BATCHED_TRITON) == [module.Fp8BatchedExperts, "BATCHED_TRITON"]
+    assert asked(stubs.Fp8MoeBackend.DEEPGEMM) == ["DEEPGEMM"]
+    one = module.Fp8Experts
+    assert one._supports_current_device() and one._supports_quant_scheme("w", "tokens") and one._supports_shape(7168)
+    assert not (one._supports_quant_scheme("w", None) or one._supports_shape(2880) or one._supports_no_act_and_mul())
+    assert [x for x in stubs.MoEActivation if one._supports_activation(x)] == [
+        stubs.MoEActivation.SILU, stubs.MoEActivation.SWIGLUOAI_UNINTERLEAVE
+    ]  # fmt: skip
+
+
+def quant_info(**options) -> stubs.DeepGemmMoeQuantInfo:
+    w13, w13_scale, w2, w2_scale = weights()
+    given = {"use_fp8": True, "w13_scale": w13_scale, "w2_scale": w2_scale, "block_shape": [128, 128]} | options
+    return stubs.DeepGemmMoeQuantInfo(w13, w2, **given)
+
+
+def test_sglang_runs_tokens(monkeypatch, calls):
+    cores = stubs.sglang(monkeypatch)
+    module = adapter(monkeypatch, "sglang", calls)
+    module.enable()
+    same_parameters(module.Fp8RunnerCore, stubs.DispatchMoeRunnerCore)
+    config = stubs.MoeRunnerConfig(num_experts=8, routed_scaling_factor=2.5, swiglu_limit=10.0)
+    core = cores["deep_gemm"](config)
+    assert core.runner_backend == "deep_gemm"
+    ids, given = torch.zeros(4, 2, dtype=torch.int32), torch.full((4, 2), 0.5)
+    dispatched = stubs.StandardDispatchOutput(torch.zeros(4, H), None, stubs.StandardTopKOutput(given, ids, None))
+    combined = core.run_from_dispatch(dispatched, quant_info(), config)
+    ((name, found),) = calls
+    assert name == "experts_op" and combined.hidden_states.shape == (4, H)
+    assert found["topk_ids"] is ids and found["topk_weights"].tolist()[0] == [1.25, 1.25]
+    assert (found["num_experts"], found["limit"], found["gate_first"]) == (8, 10.0, True)
+
+
+def test_sglang_runs_tokens_by_expert(monkeypatch, calls):
+    stubs.sglang(monkeypatch)
+    module = adapter(monkeypatch, "sglang", calls)
+    config, ids, given = stubs.MoeRunnerConfig(num_experts=8), object(), object()
+    counts, scale = torch.zeros(E, dtype=torch.int32), torch.ones(E, 16, 2)
+    dispatched = stubs.DeepEPLLDispatchOutput(torch.zeros(E, 16, H), scale, ids, given, counts, 4)
+    combined = module.Fp8RunnerCore(config).run_from_dispatch(dispatched, quant_info(), config)
+    ((name, found),) = calls
+    assert name == "batched_experts_op" and found["counts"] is counts and found["hidden_scale"] is scale
+    assert found["expected_m"] == 4 and combined[1:] == (ids, given) and combined.hidden_states.shape == (E, 16, H)
+
+
+@pytest.mark.parametrize("config, info, sentence", [
+    ({"activation": "gelu"}, {}, "its activation is gelu, not silu"),
+    ({"no_combine": True}, {}, "it leaves the sums over experts to the caller"),
+    ({"gemm1_alpha": 1.702}, {}, r"its SwiGLU has an alpha \(gemm1_alpha\)"),
+    ({}, {"block_shape": [1, 32]}, "its weights are not e4m3 in blocks of 128 x 128"),
+    ({}, {"is_fp4_experts": True}, "its weights are not e4m3 in blocks of 128 x 128"),
+])  # fmt: skip
+def test_sglang_refuses(monkeypatch, calls, config, info, sentence):
+    stubs.sglang(monkeypatch)
+    module = adapter(monkeypatch, "sglang", calls)
+    with pytest.raises(ValueError, match=f"^ragged_moe.experts cannot run this layer: {sentence}"):
+        config = stubs.MoeRunnerConfig(**config)
+        module.Fp8RunnerCore(config).run_from_dispatch(None, quant_info(**info), config)
+    assert not calls
+
+
+def test_operators_take_what_the_functions_take():
+    """An argument that an operator drops would be dropped here in silence."""
+    for function, operator in ((routed_experts.experts, torch_ops.experts_op),
+                               (batched.batched_experts, torch_ops.batched_experts_op)):  # fmt: skip
+        taken = {argument.name for argument in operator._schema.arguments}
+        assert set(inspect.signature(function).parameters) - {"out", "workspace"} == taken
+
+
+def test_mxfp4_again():
+    """Numbers that MXFP4 has come back as they are, whatever their scales were; others are refused."""
+    g = torch.Generator().manual_seed(0)
+    code = torch.randint(0, 16, (6, 96), generator=g)
+    code[0, :32], code[1, :32] = 0, 1  # zeros alone; the smallest number alone, which scales make 4
+    scale = torch.randint(90, 140, (6, 3), generator=g)
+    numbers = dequantised((code[:, 0::2] | code[:, 1::2] << 4).to(torch.uint8), e8m0(scale)).bfloat16()
+    b, b_scale = mxfp4_of(numbers)
+    assert torch.equal(dequantised(b, e8m0(b_scale)).bfloat16(), numbers) and (b_scale[2:] <= scale[2:]).all()
+    for wrong in (1.25, 2**-6, math.inf, math.nan):
+        numbers[4, 32:64] = 4
+        numbers[4, 40] = wrong
+        with pytest.raises(ValueError, match=r"^\[4, 32:64\] are not e2m1 numbers times one power of two$"):
+            mxfp4_of(numbers)
