@@ -32,14 +32,15 @@ clean:
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_FLAGS) .venv
 	grep -v '$(if $(filter system,$(TORCH)),^torch==,^$$)' constraints.txt > .venv/constraints.txt
-	.venv/bin/python -m pip install --quiet --constraint .venv/constraints.txt --editable '.[dev]'
+	@echo "pip downloads what .venv needs, once; the largest are torch and CuTe DSL"
+	.venv/bin/python -m pip install --constraint .venv/constraints.txt --editable '.[dev]'
 	touch $@
 
 # The newest CuTe DSL in an environment of its own; everything else (torch!) it takes from .venv, which comes later on
 # its module path. The name of the .pth file sorts after the DSL's, which puts the DSL first.
 .venv-newest/installed: constraints-newest.txt .venv/installed
 	.venv/bin/python -m venv $(VENV_FLAGS) .venv-newest
-	.venv-newest/bin/python -m pip install --quiet --no-deps --requirement constraints-newest.txt
+	.venv-newest/bin/python -m pip install --no-deps --requirement constraints-newest.txt
 	.venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		> "$$(.venv-newest/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_shared.pth"
 	touch $@

@@ -100,3 +100,23 @@ def test_a_broken_link_is_found(tmp_path):
         "# A heading, of two\n[a](page.md#a-heading-of-two) [b](#a-heading) [c](none.md) [d](https://x.org/y)\n"
     )
     assert broken(page) == ["#a-heading", "none.md#"]
+
+
+BETWEEN = re.compile(r"(?<![\d.,])(\d+\.?\d*)(?: us)? \((\d+\.?\d*) to (\d+\.?\d*)\)")
+
+
+def outside(text: str) -> list[str]:
+    """Times that do not lie in the interval behind them, as `24.2 (25.2 to 29.2)`."""
+    return [m[0] for m in BETWEEN.finditer(text) if not float(m[2]) <= float(m[1]) <= float(m[3])]
+
+
+@pytest.mark.parametrize("page", markdown_files(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_time_lies_in_its_own_interval(page):
+    assert outside(page.read_text()) == []
+
+
+def test_a_time_outside_of_its_interval_is_found():
+    assert outside("24.2 (25.2 to 29.2), 43 us (36.6 to 42), 27.1 (25.2 to 29.2)") == [
+        "24.2 (25.2 to 29.2)", "43 us (36.6 to 42)",
+    ]  # fmt: skip
+    assert len(BETWEEN.findall((ROOT / "README.md").read_text())) == 20

@@ -38,16 +38,19 @@ def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: P
 
 
 def of_launch(launch: TimedLaunch) -> dict:
-    """us: from the end of the launch before, or its own start if there is none, to its end; and where that may lie."""
+    """us: what the model says from the end of the launch before, or its own start if there is none, to its end;
+    us_corrected: the same with the model's known bias taken out; us_interval: where it may lie."""
     run, us, before = launch.run, launch.run.profile.us, launch.before
     time = us(launch.end - (before.end if before else 0.0))
     kind = uncertainty.kind(time, run.read_mb(launch.number), before is None, run.profile.name)
+    between = uncertainty.interval(time, kind, launch.launch.pdl, run.profile.name)
     return {
         "launch": launch.number,
         "kernel": launch.launch.program.kernel.name,
         "title": launch.launch.program.kernel.title,
         "us": time,
-        "us_interval": list(uncertainty.interval(time, kind, launch.launch.pdl, run.profile.name)),
+        "us_corrected": uncertainty.corrected(between),
+        "us_interval": list(between),
         "start_us": us(launch.start),
         "end_us": us(launch.end),
         "pdl": launch.launch.pdl,
@@ -87,12 +90,14 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
     threads, shared = math.prod(launch.block), launch.shared_bytes - BASE
     us = mean(of_launch(timed)["us"] for timed in chosen)
     kind = uncertainty.kind(us, mean(map(run.read_mb, numbers)), chosen[-1].before is None, profile.name)
+    between = uncertainty.interval(us, kind, launch.pdl, profile.name)
     return {
         "kernel": launch.program.kernel.name,
         "title": launch.program.kernel.title,
         "launches": numbers,
         "us": us,
-        "us_interval": list(uncertainty.interval(us, kind, launch.pdl, profile.name)),
+        "us_corrected": uncertainty.corrected(between),
+        "us_interval": list(between),
         "first_us": profile.us(chosen[0].end - chosen[0].start),
         "grid": list(launch.grid),
         "cluster": list(launch.cluster),
@@ -134,10 +139,11 @@ def lines(found: dict) -> list[str]:
     out = [f"{'launch':>6} {'us':>9} {'may be':>15} {'starts':>9} {'ends':>9}  kernel"]
     for one in found["launches"]:
         name = one["title"] + ", dependent" * one["pdl"]
-        times = f"{one['us']:9.2f} {between(one):>15} {one['start_us']:9.2f} {one['end_us']:9.2f}"
+        times = f"{one['us_corrected']:9.2f} {between(one):>15} {one['start_us']:9.2f} {one['end_us']:9.2f}"
         out.append(f"{one['launch']:6} {times}  {name}")
     for kernel in found["kernels"]:
         out += ["", *kernel_lines(kernel)]
+    out += ["", "us, may be: the model's known bias is taken out; all other times are the model's own"]
     return [*out, "", *breakdown_lines(found["breakdown"])]
 
 
@@ -149,7 +155,8 @@ def kernel_lines(kernel: dict) -> list[str]:
     moved = ", ".join(f"{name} {size(count)}" for name, count in kernel["moved_bytes"].items() if count)
     floors = ", ".join(f"{name} {us:.2f} us" for name, us in kernel["floors_us"].items())
     return [
-        f"{kernel['title']}: {len(kernel['launches'])} x {kernel['us']:.2f} us ({between(kernel)})",
+        f"{kernel['title']}: {len(kernel['launches'])} x {kernel['us_corrected']:.2f} us ({between(kernel)}; the "
+        f"model's own {kernel['us']:.2f})",
         f"  grid {grid}, cluster {cluster}, {kernel['threads']} threads",
         f"  registers per thread: {registers}; stack (spills, arrays): {stack} bytes",
         f"  shared memory {kernel['shared_bytes']} bytes, tensor memory {kernel['tensor_memory_columns']} columns",

@@ -11,7 +11,7 @@ function view(data, root, alone) {
   const sum = (us) => Object.values(us).reduce((a, b) => a + b, 0);
   const figure = (value) => (value >= 0.005 ? value.toFixed(2) : "");
   const size = (bytes) => (bytes >= 1e5 ? (bytes / 1e6).toFixed(2) + " MB" : (bytes / 1e3).toFixed(2) + " KB");
-  const between = (of) => of.us.toFixed(2) + " (" + of.us_interval.map((x) => x.toFixed(2)).join(" to ") + ")";
+  const between = (of) => of.us_corrected.toFixed(2) + " (" + of.us_interval.map((x) => x.toFixed(2)).join(" to ") + ")";
 
   if (!alone) byId("title").textContent = data.title;
   byId("basis").textContent = data.basis;

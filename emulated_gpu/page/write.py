@@ -276,7 +276,7 @@ def of_kernels(report: dict) -> list[dict]:
         name, floor = max(kernel["floors_us"].items(), key=lambda item: item[1])
         share = floor / kernel["us"] if kernel["us"] else 0.0
         text = (
-            f"{kernel['title']} takes {kernel['us']:.2f} us; "
+            f"{kernel['title']} takes {kernel['us']:.2f} us in the model; "
             f"its floor by {name} is {floor:.2f} us ({100 * share:.0f} %)"
         )
         out.append({"text": text, "weight": 0.4 + 0.5 * (share > 0.7)})

@@ -69,10 +69,10 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
         read = run.read_mb(simulated - 1, step)
     pdl = any(recorded.options.get("pdl") for recorded in launches)
     kind = uncertainty.kind(time / calls, read, calls == 1, name)
-    low, high = uncertainty.interval(time, kind, pdl, name)
+    low, high = between = uncertainty.interval(time, kind, pdl, name)
     print(
-        f"emulated-gpu: {time:.2f} us between two events: modelled, not measured (profile {name}, it may be "
-        f"{low:.2f} to {high:.2f}); "
+        f"emulated-gpu: {uncertainty.corrected(between):.2f} us between two events: modelled, not measured (profile "
+        f"{name}, it may be {low:.2f} to {high:.2f}; the script gets the model's own {time:.2f}); "
         f"{len(launches)} launch{'es' * (len(launches) > 1)}, {simulated} of them simulated; nothing else takes time",
         file=sys.stderr,
     )

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from emulated_gpu.grid import parse_config
-from emulated_gpu.model import ranking
+from emulated_gpu.model import ranking, uncertainty
 from emulated_gpu.page.write import fill, views
 from emulated_gpu.serve import variants
 from evaluation.commands import interrupt, model_process
@@ -77,6 +77,11 @@ def interval_of(verdict: Verdict) -> list[float] | None:
     if verdict.times:
         return [verdict.us - ERRORS * verdict.times.err / 1e3, verdict.us + ERRORS * verdict.times.err / 1e3]
     return verdict.modelled["us_interval"]
+
+
+def shown(verdict: Verdict) -> float:
+    """Returns the time to print beside its interval: measured as it is, modelled without the model's known bias."""
+    return verdict.us if verdict.times else uncertainty.corrected(verdict.modelled["us_interval"])
 
 
 def why(verdict: Verdict) -> str:
@@ -236,9 +241,9 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
     for number, of_case in zip(numbers, found):
         row = [str(number)]
         for verdict in of_case.verdicts:
-            us, between = time_of(verdict), interval_of(verdict)
+            between = interval_of(verdict)
             row += [
-                f"{us:.2f}" if us else (verdict.status, "red"),
+                f"{shown(verdict):.2f}" if between else (verdict.status, "red"),
                 "{:.2f} to {:.2f}".format(*between) if between else "-",
             ]
         difference, error = of_case.difference_us, of_case.error_us
@@ -256,7 +261,8 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
                 screen.line((f"case {number}, {name}", "red"), f": {why(verdict)}")
     if all(of_case.difference_us is not None for of_case in found):
         a, b = (geometric_mean(of_case.us[i] for of_case in found) for i in (0, 1))
-        screen.line(f"geometric mean: A {a:.3f} us, B {b:.3f} us: {100 * (b / a - 1):+.1f} %")
+        whose = ", the model's own" if replies(found) else ""
+        screen.line(f"geometric mean{whose}: A {a:.3f} us, B {b:.3f} us: {100 * (b / a - 1):+.1f} %")
     for number, of_case in zip(numbers, found):
         if of_case.difference_us is None or "breakdown" not in (of_case.verdicts[0].modelled or {}):
             continue
@@ -265,4 +271,8 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
         rows = [[name, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}"] for name, a, b in gains(of_case)]
         screen.table(["<us", "A", "B", "B - A"], rows, title.format(number, *intervals))
     if timed := replies(found):
+        screen.line(
+            "A, B, may be: the model's known bias is taken out, of each by the errors of its kind. B - A, %: of the "
+            "model's own times, by which it is known what the model can tell."
+        )
         screen.line(f"Times are {modelled.label(timed)}. {ranking.basis()}.")

@@ -275,7 +275,7 @@ def show(screen: Screen, task: str, chosen: list, replies: list[dict]) -> None:
         if "error" in reply:
             screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
             continue
-        us, (low, high) = reply["us"], reply["us_interval"]
+        us, (low, high) = uncertainty.corrected(reply["us_interval"]), reply["us_interval"]
         row = [str(number), shapes(case.args), f"{us:.2f}", f"{low:.2f} to {high:.2f}"]
         row.append(f"{reply['simulated']} of {reply['calls']}")
         if "t" in case.args:

@@ -16,7 +16,7 @@ import emulated_gpu
 import reference
 import task
 import utils
-from emulated_gpu.model import ranking, report
+from emulated_gpu.model import ranking, report, uncertainty
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page.write import VERDICTS, fill, views
@@ -175,8 +175,9 @@ def experiment(change: dict[str, str], reply: dict, other: dict) -> str:
         why = " ".join(other["error"].split())
         return f"experiment: {why if why.startswith(name) else f'{name}: {why}'}"
     low, high = other["us_interval"]
+    us, before = (uncertainty.corrected(one["us_interval"]) for one in (other, reply))
     tells = ranking.tells(reply["us"], other["us"])
-    times = f"{other['us']:.2f} us a call ({low:.2f} to {high:.2f}) instead of {reply['us']:.2f}"
+    times = f"{us:.2f} us a call ({low:.2f} to {high:.2f}) instead of {before:.2f}"
     known = "a difference that it can tell" if tells else "less than it can tell"
     return f"experiment: with {name} the model says {times}, {known}"
 

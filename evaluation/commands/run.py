@@ -193,15 +193,19 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
             if "error" not in reply:
                 simulated = f"{reply['simulated']} of {reply['calls']}"
                 low, high = reply["us_interval"]
-                row = [str(number), f"{reply['us']:.2f}", f"{low:.2f} to {high:.2f}", simulated]
-                rows.append(row + options.task.cells(case, reply["us"]))
+                us = uncertainty.corrected(reply["us_interval"])
+                row = [str(number), f"{us:.2f}", f"{low:.2f} to {high:.2f}", simulated]
+                rows.append(row + options.task.cells(case, us))
         screen.table(columns, rows, f"us per call, {modelled.label(good)}")
     for number, reply in zip(numbers, replies):
         if "error" in reply:
             screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
     if mean := modelled.geomean_us(replies):
-        low, high = modelled.geomean_interval(replies)
-        screen.line(f"geometric mean: {mean:.3f} us (modelled; it may be {low:.2f} to {high:.2f})")
+        low, high = between = modelled.geomean_interval(replies)
+        screen.line(
+            f"geometric mean: {uncertainty.corrected(between):.2f} us (modelled; it may be {low:.2f} to {high:.2f}; "
+            f"the model's own {mean:.3f})"
+        )
         screen.line(uncertainty.BASIS)
 
 
@@ -258,7 +262,8 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
             "us": verdict.us,
         }
         if replies:
-            row |= {key: replies[i].get(key) for key in ("us", "us_interval")} | {"modelled": replies[i]}
+            row |= {key: replies[i].get(key) for key in ("us", "us_corrected", "us_interval")}
+            row["modelled"] = replies[i]
         rows.append(row)
     modelled_any = replies and any("us" in reply for reply in replies)
     result = {
@@ -276,5 +281,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
     }
     if modelled_any:
         result |= modelled.labelled([reply for reply in replies if "error" not in reply])
-        result["geomean_us_interval"] = modelled.geomean_interval(replies) if mean else None
+        between = modelled.geomean_interval(replies) if mean else None
+        result["geomean_us_corrected"] = uncertainty.corrected(between) if between else None
+        result["geomean_us_interval"] = between
     return result

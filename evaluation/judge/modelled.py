@@ -27,17 +27,19 @@ SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dua
 def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
     """Says what a run came to, times in microseconds (the `reply` of ../JSON.md). launches: how many a call has.
 
-    us: what the grader reads from its two events, over the number of calls; us_interval: where it may lie on a B200, by
-    the known errors of times of its kind.
+    us: what the grader reads from its two events, over the number of calls, by the model; us_corrected: the same with
+    the model's known bias taken out; us_interval: where it may lie on a B200, by the known errors of times of its kind.
     """
     us = run.profile.us
     time = (us(steady.total()) + run.profile["launch"]["events_ns"] / 1e3) / steady.calls
     pdl = any(launch.launch.pdl for launch in run.launches[:launches])
     read = run.read_mb(launches * len(steady.ends) - 1, launches)
     kind = uncertainty.kind(time, read, steady.calls == 1, run.profile.name)
+    between = uncertainty.interval(time, kind, pdl, run.profile.name)
     return {
         "us": time,
-        "us_interval": list(uncertainty.interval(time, kind, pdl, run.profile.name)),
+        "us_corrected": uncertainty.corrected(between),
+        "us_interval": list(between),
         "errors_of": kind,
         "pdl": pdl,
         "calls": steady.calls,
@@ -101,7 +103,8 @@ def geomean_interval(replies: list[dict]) -> tuple[float, float]:
 def label(replies: list[dict]) -> str:
     """Says in words what must stand wherever modelled times do."""
     first = next(reply for reply in replies if "error" not in reply)
-    return f"modelled (profile {first['profile']}; validation error {first['validation']}; see VALIDATION.md)"
+    told = f"validation error {first['validation']}; see emulated_gpu/VALIDATION.md"
+    return f"modelled (profile {first['profile']}; {told})"
 
 
 def labelled(replies: list[dict]) -> dict:

@@ -60,7 +60,7 @@ class OwnTask:
     def cells(self, case: TestCase, us: float) -> list[str]:
         limit, public = modelled.listed_limit(case.args), uncertainty.best_public(case.args)
         share = f"{100 * limit / us:.0f}" if limit else "-"
-        return [str(limit or "-"), share, f"{public['modelled_us']:.2f}, {public['kernel']}" if public else "-"]
+        return [str(limit or "-"), share, f"{uncertainty.of_point(public):.2f}, {public['kernel']}" if public else "-"]
 
 
 def near(args: dict, rng: np.random.Generator, smaller: bool = False) -> dict:

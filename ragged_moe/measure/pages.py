@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+from emulated_gpu.model import uncertainty
 from ragged_moe.measure import (
     grouped_gemm,
     grouped_gemm_fp4,
@@ -46,6 +47,11 @@ def whence(result: dict) -> str:
     how = f"medians of {result['repeats']} timings of {result['calls']} calls back to back after a flush of L2"
     cards = f"{result.get('ranks', 'one')} {result['gpu']}"
     return f"**Measured** in one run on {cards}, {result['date']}, torch {result['torch']}: {how}."
+
+
+def corrected(between: list[float]) -> float:
+    """Return the middle of an interval, which stands for a modelled time with the model's known bias taken out."""
+    return uncertainty.corrected(tuple(between))
 
 
 def interval(x: dict) -> str:
@@ -93,13 +99,14 @@ def gemm_summary(result: dict) -> str:
 
 def gemm_modelled(result: dict) -> str:
     """Rows of a B200 beside what is published for one."""
-    head = ["experts x tokens", "N, K", "modelled, us", "may be", "modelled TFLOPS", "of the bytes' floor",
+    head = ["experts x tokens", "N, K", "us", "may be", "the model's own us", "its TFLOPS", "of the bytes' floor",
             "of the MMAs'", "published TFLOPS"]  # fmt: skip
     body = []
     for x in result["rows"]:
         of_floors = (f"{x[name]:.0%}".replace("%", " %") for name in ("of the bytes floor", "of the MMA floor"))
-        cells = f"{x['experts']} x {x['m']}", f"{x['n']}, {x['k']}", x["us"], interval(x), x["TFLOPS"]
-        body.append([*map(str, cells), *of_floors, f"{x['published TFLOPS']:.0f}"])
+        us = f"{corrected(x['may be']):.1f}", interval(x), x["us"], x["TFLOPS"]
+        problem, published = (f"{x['experts']} x {x['m']}", f"{x['n']}, {x['k']}"), f"{x['published TFLOPS']:.0f}"
+        body.append([*problem, *map(str, us), *of_floors, published])
     return markdown(head, body)
 
 
@@ -108,8 +115,10 @@ def gemm_modelled_summary(result: dict) -> str:
     body = []
     for m in sorted({x["m"] for x in result["rows"]}):
         rows = [x for x in result["rows"] if x["m"] == m]
-        of_floor = [max(x["of the bytes floor"], x["of the MMA floor"]) for x in rows]
-        rates = [[x["TFLOPS"] * x["us"] / us for us in (x["us"], *x["may be"])] for x in rows]
+        of_floor = [
+            max(x["of the bytes floor"], x["of the MMA floor"]) * x["us"] / corrected(x["may be"]) for x in rows
+        ]
+        rates = [[x["TFLOPS"] * x["us"] / us for us in (corrected(x["may be"]), *x["may be"])] for x in rows]
         ratios = [[rate / x["published TFLOPS"] for rate in of] for x, of in zip(rows, rates)]
         cells = []
         for values, digits in ((rates, 0), (ratios, 2)):
@@ -215,26 +224,22 @@ def fp4_modelled(result: dict) -> str:
     of = {name: modelled_times([*x["layers"], *x["rows"]]) for name, x in zip(FP4, (result, load("mxfp4_b200")))}
     body = []
     for problem in of["NVFP4"]:
-        cells, beside = [], fp8[problem][0]
+        cells, beside = [], fp8[problem]
         for times in of.values():
-            us, row = times[problem]
-            cells += [f"{us:.1f}", "" if "GEMMs" in problem else interval(row), f"{us / beside:.2f}"]
-        body.append([problem, *cells, f"{beside:.1f}"])
+            us = corrected(times[problem]["may be"])
+            cells += [f"{us:.1f}", interval(times[problem]), f"{us / corrected(beside['may be']):.2f}"]
+        body.append([problem, *cells, f"{corrected(beside['may be']):.1f}"])
     heads = [head for name in FP4 for head in (f"{name}, us", "may be", "over FP8")]
     return markdown(["problem", *heads, "FP8, us"], body)
 
 
-def modelled_times(rows: list[dict]) -> dict[str, tuple[float, dict]]:
-    """By problem: microseconds, and the record that has them. A layer is two: whole, and its two GEMMs."""
-    found = {}
-    for row in rows:
-        us = row["us"]
-        if "T" in row:
-            found[f"a layer, T = {row['T']}"] = us["whole"], row
-            found[f"its two GEMMs, T = {row['T']}"] = us["GEMM1"] + us["GEMM2"], row
-        else:
-            found[f"{row['experts']} x {row['m']}, N = {row['n']}, K = {row['k']}"] = us, row
-    return found
+def modelled_times(rows: list[dict]) -> dict[str, dict]:
+    """Return the records by their problems' names."""
+
+    def name(x: dict) -> str:
+        return f"a layer, T = {x['T']}" if "T" in x else f"{x['experts']} x {x['m']}, N = {x['n']}, K = {x['k']}"
+
+    return {name(row): row for row in rows}
 
 
 # --------------------------------------------------------------------------------------------------------------- layer
@@ -281,28 +286,28 @@ def layer_configs(result: dict) -> str:
 
 def layer_modelled_summary(result: dict) -> str:
     """Whole layers on a B200, and the mean over the contest's 19 T."""
-    of = [f"T = {x['T']} {x['us']['whole']:.0f} us ({interval(x)})" for x in result["rows"]]
-    contest = [x["us"] for x in result["one cold call each"]]
-    contest += [x["us"]["whole"] for x in result["rows"] if x["T"] in CONTEST_LARGEST]
-    low, high = result["mean of the contest's 19 may be"]
-    mean = f"{statistics.mean(contest):.0f} us ({low} to {high})"
-    return f"{', '.join(of)}; the mean over the contest's {len(contest)} T, one draw of logits each, {mean}."
+    of = [f"T = {x['T']} {corrected(x['may be']):.0f} us ({interval(x)})" for x in result["rows"]]
+    contest = len(result["one cold call each"]) + len([x for x in result["rows"] if x["T"] in CONTEST_LARGEST])
+    low, high = between = result["mean of the contest's 19 may be"]
+    mean = f"{corrected(between):.0f} us ({low} to {high})"
+    return f"{', '.join(of)}; the mean over the contest's {contest} T, one draw of logits each, {mean}."
 
 
 def layer_modelled(result: dict) -> str:
     """Whole layers and their stages on a B200."""
     stages = [name for name in STAGES if name != "permute"]
-    body = [[str(x["T"]), f"{x['us']['whole']:.1f}", interval(x), *(f"{x['us'][name]:.1f}" for name in stages),
-             str(x["calls"]), x["date"]] for x in result["rows"]]  # fmt: skip
-    return markdown(["T", "whole, modelled", "may be", *stages, "calls", "kernels of"], body)
+    body = [[str(x["T"]), f"{corrected(x['may be']):.1f}", interval(x), f"{x['us']['whole']:.1f}",
+             *(f"{x['us'][name]:.1f}" for name in stages), str(x["calls"]), x["date"]]
+            for x in result["rows"]]  # fmt: skip
+    return markdown(["T", "whole, us", "may be", "the model's own", *stages, "calls", "kernels of"], body)
 
 
 def layer_contest(result: dict) -> str:
     """The contest's T but for the two largest, and their mean."""
     rows, (low, high) = result["one cold call each"], result["their mean may be"]
     body = [[str(x["T"]), f"{x['rows']}, {x['experts']}", f"{x['us']:.0f}", x["date"]] for x in rows]
-    body.append(["mean", "", f"{statistics.mean(x['us'] for x in rows):.0f} ({low} to {high})", ""])
-    return markdown(["T", "rows, experts", "us, modelled", "kernels of"], body)
+    body.append(["mean", "", f"{corrected((low, high)):.0f} ({low} to {high})", ""])
+    return markdown(["T", "rows, experts", "the model's own us", "kernels of"], body)
 
 
 # --------------------------------------------------------------------------------------------------------------- pages

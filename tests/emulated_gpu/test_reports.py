@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -153,7 +154,8 @@ def test_profile_of_a_script(races, tmp_path):
     assert [one["launch"] for one in found["launches"]] == [0, 1, 2]
     for one in found["launches"]:
         low, high = one["us_interval"]
-        assert 0.5 < low < one["us"] < high < 5
+        assert 0.5 < low < one["us_corrected"] < high < 5 and one["us"] != one["us_corrected"]
+        assert re.search(rf"{one['us_corrected']:.2f} +{low:.2f}\.\.{high:.2f} ", done.stdout)
     assert [kernel["launches"] for kernel in found["kernels"]] == [[0, 2], [1]]
     for kernel in found["kernels"]:
         assert 8 <= kernel["registers"] <= 64 and kernel["stack_bytes"] == 0 and kernel["shared_bytes"] == 256

@@ -1,5 +1,7 @@
 """Intervals of modelled times: what they rest on, and that they say what the known errors say."""
 
+import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,24 @@ def test_pdl_adds_its_own_error(monkeypatch):
     monkeypatch.setattr(uncertainty, "POINTS", points)
     plain, dependent = (uncertainty.interval(10.0, uncertainty.LATENCY_BOUND, pdl) for pdl in (False, True))
     assert dependent == pytest.approx([us / 0.8 for us in plain])
+
+
+@pytest.mark.parametrize("between", [(1.0, 4.0), (0.1, 0.1), (3.0, 3.0 + 1e-15), (7.1, 1e9)])
+def test_a_printed_time_lies_in_its_interval(between):
+    low, high = between
+    assert low <= uncertainty.corrected(between) <= high
+    assert uncertainty.corrected((1.0, 4.0)) == 2.0  # by ratio: a factor of two from either end
+
+
+@pytest.mark.parametrize("machine", ["b200", "h200"])
+@pytest.mark.parametrize("kind", uncertainty.KINDS)
+@pytest.mark.parametrize("pdl", [False, True])
+def test_the_known_bias_is_taken_out(kind, pdl, machine):
+    """What is corrected errs less in the mean than the model; and without a known error nothing is moved."""
+    known = [1 + error for error in uncertainty.errors(kind, pdl, machine)]
+    factor = uncertainty.corrected(uncertainty.interval(1.0, kind, pdl, machine))
+    bias, left = (abs(statistics.fmean(math.log(ratio * by) for ratio in known)) for by in (1.0, factor))
+    assert left < bias and left < 0.02
 
 
 def test_the_mean_of_intervals():
