@@ -18,7 +18,7 @@ from ragged_moe.kernels import batched
 from ragged_moe.kernels.config import MAX_EXPERTS
 from ragged_moe.kernels.program import Program
 from ragged_moe.layer import Layer, Space, activation_of, layer_of
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
+from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, of_any_strides, require
 from ragged_moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from ragged_moe.routed_experts import At
 from ragged_moe.scratch import ALIGNMENT, arena_of
@@ -90,7 +90,7 @@ def batched_experts(
     complain(operands, expected, (hidden, "hidden"))
     addresses(gpu, operands[:6], expected, (0, 2, 4))
     if hidden_scale is not None:
-        check_scale(hidden_scale, hidden, gpu)
+        of_any_strides("hidden_scale", hidden_scale, F32, (experts, most, h // 128), hidden, gpu)
     activation = activation_of(gate_first, limit, alpha, shift)
     layer = layer_of(hidden.device, sizes, activation)
     if out is None:
@@ -138,19 +138,6 @@ def expectations(experts: int, most: int, h: int, i: int, of_hidden: torch.dtype
         contiguous("w2", E4M3, experts, h, i),
         contiguous("w2_scale", F32, experts, h // 128, i // 128),
     )
-
-
-def check_scale(scale, hidden: torch.Tensor, gpu) -> None:
-    """ValueError unless these are scales of hidden, of any strides."""
-    experts, most, h = hidden.shape
-    found, must = tuple(scale.shape) if isinstance(scale, torch.Tensor) else scale, (experts, most, h // 128)
-    if found != must:
-        raise ValueError(f"hidden_scale is {found}, but must have shape {must}")
-    expected = Operand("hidden_scale", F32, scale.shape, scale.stride())
-    complain((scale,), (expected,), (hidden, "hidden"))
-    if scale.numel():  # its memory, from the first to the last
-        last = sum((size - 1) * stride for size, stride in zip(scale.shape, scale.stride()))
-        addresses(gpu, (scale.as_strided((last + 1,), (1,)),), (expected,), ())
 
 
 @functools.cache

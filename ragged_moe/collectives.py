@@ -80,9 +80,9 @@ class Collectives:
         experts(
             hidden.view(E4M3), ids, weights,
             x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale,
-            hidden_scale=scale, gate_first=activation.gate_first, local_expert_offset=self.rank * self.local,
-            num_experts=layer.sizes.experts, limit=activation.limit, alpha=activation.alpha, shift=activation.shift,
-            out=sums,
+            hidden_scale=scale, hidden_scale_layout="blocks_first", gate_first=activation.gate_first,
+            local_expert_offset=self.rank * self.local, num_experts=layer.sizes.experts,
+            limit=activation.limit, alpha=activation.alpha, shift=activation.shift, out=sums,
         )  # fmt: skip
         dist.all_to_all_single(self.all_sums[: ranks * most], sums, group=self.group)
         sums_of = self.all_sums[: self.layout.ranks * most].view(self.layout.ranks, most, -1)[:, : len(out)]

@@ -89,3 +89,17 @@ def addresses(
             if not gpu.reaches((tensor,), (at,)):
                 raise ValueError(f"{name} {gpu.unreachable}")
     return found
+
+
+def of_any_strides(
+    name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: Sequence[int], hidden: torch.Tensor, gpu: Device
+) -> None:
+    """ValueError unless a tensor has this type and shape, and is on the GPU, where hidden is; its strides are free."""
+    found = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else tensor
+    if found != tuple(shape):
+        raise ValueError(f"{name} is {found}, but must have shape {tuple(shape)}")
+    expected = (Operand(name, dtype, tensor.shape, tensor.stride()),)
+    complain((tensor,), expected, (hidden, "hidden"))
+    if tensor.numel():  # its memory, from the first to the last
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+        addresses(gpu, (tensor.as_strided((last + 1,), (1,)),), expected, ())

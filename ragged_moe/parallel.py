@@ -116,7 +116,7 @@ class ExpertParallel:
         if isinstance(w2, torch.Tensor) and w2.dtype is torch.uint8:
             raise ValueError("w2 is packed, but must be e4m3: packed weights are for ragged_moe.experts on one GPU")
         weights = w13, w13_scale, w2, w2_scale, *[None] * len(FP4_NAMES)
-        _, x, _ = checked(hidden, None, topk_ids, topk_weights, weights, self.activation, 0, self.num_experts)
+        _, x, _ = checked(hidden, (None, None), topk_ids, topk_weights, weights, self.activation, 0, self.num_experts)
         tokens, h = hidden.shape
         for name, found, must in (
             ("hidden: dimension 1", h, self.layout.hidden),

@@ -24,13 +24,17 @@ from ragged_moe.kernels.config import MAX_EXPERTS, Activation
 from ragged_moe.kernels.program import Program, Recorded
 from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
 from ragged_moe.layer import Layer, Space, activation_of, check_workspace, layer_of
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
+from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, of_any_strides, require
 from ragged_moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from ragged_moe.scratch import arena_of
 
 MAX_TOKENS = 65536
 NO_FP4 = (None,) * 6
 I64 = torch.int64
+LAYOUTS = {
+    "tokens_first": '"tokens_first" for hidden_scale [T, H/128]',
+    "blocks_first": '"blocks_first" for hidden_scale [H/128, T]',
+}  # of hidden_scale, whose dimensions its shape does not tell where T == H/128
 calls = Calls()
 FP4_NAMES = "w13_global", "w2_global", "w13_bias", "w2_bias", "w13_input_scale", "w2_input_scale"
 
@@ -45,6 +49,7 @@ def experts(
     w2_scale: torch.Tensor,
     *,
     hidden_scale: torch.Tensor | None = None,
+    hidden_scale_layout: str | None = None,
     gate_first: bool = False,
     apply_router_weight_on_input: bool = False,
     local_expert_offset: int = 0,
@@ -63,12 +68,15 @@ def experts(
 ) -> torch.Tensor:
     """out[t] = sum over the experts e of token t that are here of weight * (act(x[t] W13[e]) W2[e]), in FP8 or FP4.
 
-    hidden [T, H] bf16, which is quantised here for 128 columns at a time, or e4m3 with hidden_scale f32: [T, H/128] or
-    [H/128, T], of any strides (one copy by torch unless its scales of a k-block lie side by side). topk_ids [T, k]
-    int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local expert i; any other
-    number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if gate_first; w13_scale
-    [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32. out [T, H] bf16. T is at most 65536,
-    also 0; E at most 512; H and I are multiples of 128 (ragged_moe.pad_intermediate makes weights of other I so).
+    hidden [T, H] bf16, which is quantised here for 128 columns at a time, or e4m3 with hidden_scale f32 of any strides.
+    hidden_scale_layout names its dimensions, as both forms have one shape where T == H/128: "tokens_first" for
+    [T, H/128], row-major (vLLM's per_token_group_quant_fp8) or column-major (DeepGEMM), "blocks_first" for [H/128, T]
+    (FlashInfer). One copy by torch, unless the scales of a k-block lie side by side.
+    topk_ids [T, k] int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local
+    expert i; any other number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if
+    gate_first; w13_scale [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32. out [T, H]
+    bf16. T is at most 65536, also 0; E at most 512; H and I are multiples of 128 (ragged_moe.pad_intermediate makes
+    weights of other I so).
     act = gate * sigmoid(alpha * gate) * (up + shift); with a limit, gate is at most that and up is clamped to
     [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
     apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then, and weights
@@ -94,7 +102,8 @@ def experts(
     if torch.compiler.is_compiling():
         given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
         options = {
-            "hidden_scale": hidden_scale, "gate_first": gate_first, "limit": limit, "alpha": alpha, "shift": shift,
+            "hidden_scale": hidden_scale, "hidden_scale_layout": hidden_scale_layout, "gate_first": gate_first,
+            "limit": limit, "alpha": alpha, "shift": shift,
             "apply_router_weight_on_input": apply_router_weight_on_input, "local_expert_offset": local_expert_offset,
             "num_experts": num_experts, "w13_global": w13_global, "w2_global": w2_global, "w13_bias": w13_bias,
             "w2_bias": w2_bias, "w13_input_scale": w13_input_scale, "w2_input_scale": w2_input_scale,
@@ -109,14 +118,17 @@ def experts(
     operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
     if hidden_scale is not None or of_fp4 != NO_FP4:
         operands += tuple(x for x in (hidden_scale, *of_fp4) if x is not None)
-    options = gate_first, apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift
+    options = (
+        gate_first, apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift,
+        hidden_scale_layout,
+    )  # fmt: skip
     call = calls.like(operands, options) if workspace is None else None
     if call is not None:
         made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
         if call.repeat((*operands, made)):
             return made
     layer, x, given = checked(
-        hidden, hidden_scale, topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, *of_fp4),
+        hidden, (hidden_scale, hidden_scale_layout), topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, *of_fp4),
         activation_of(gate_first, limit, alpha, shift), local_expert_offset, num_experts,
     )  # fmt: skip
     if apply_router_weight_on_input and layer.sizes.top_k != 1:
@@ -235,8 +247,9 @@ def require_dims(*of: tuple[str, torch.Tensor, int]) -> None:
             raise ValueError(f"{name} must be a tensor of {dims} dimensions")
 
 
-def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, num_experts):
+def checked(hidden, scale_and_layout, ids, weights, of_weights, activation, offset, num_experts):
     """The layer for these operands, its inputs, and what assign takes; ValueError if there is none."""
+    hidden_scale, layout = scale_and_layout
     w13, w13_scale, w2, w2_scale, *of_fp4 = of_weights
     require_dims(("hidden", hidden, 2))
     gpu = device_of(hidden.device, "hidden")
@@ -275,10 +288,11 @@ def checked(hidden, hidden_scale, ids, weights, of_weights, activation, offset, 
         weights_are += packed_operands(e, h, i, gpu.capability, "w2", "w2_scale", mxfp4, 1, e4m3)
         expected = *expected[:3], *weights_are, *(operand for _, operand in more)
     complain(tensors, expected, (hidden, "hidden"))
+    if layout not in LAYOUTS and (hidden.dtype is E4M3 or layout is not None):
+        raise ValueError(f"hidden_scale_layout is {layout!r}, but must be {' or '.join(LAYOUTS.values())}")
     if hidden.dtype is E4M3:
-        hidden_scale = scale_by_block(hidden_scale, hidden, gpu)
+        hidden_scale = scale_by_block(hidden_scale, layout, hidden, gpu)
         tensors, expected = (*tensors, hidden_scale), (*expected, contiguous("hidden_scale", F32, h // 128, tokens))
-        complain(tensors[-1:], expected[-1:], (hidden, "hidden"))
     addresses(gpu, tensors, expected[: len(tensors)], *alignment(packed, w2_scale, of_fp4[2]))
     inputs = None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)
     if packed:
@@ -327,20 +341,14 @@ def fp4_expectations(
     )
 
 
-def scale_by_block(scale, hidden: torch.Tensor, gpu) -> torch.Tensor:
-    """hidden_scale as [H/128, T], contiguous: a view of what is given, or a copy; ValueError for another shape."""
+def scale_by_block(scale, layout: str, hidden: torch.Tensor, gpu) -> torch.Tensor:
+    """hidden_scale as [H/128, T], contiguous, a view of what is given or a copy; ValueError for another shape."""
     tokens, blocks = hidden.shape[0], hidden.shape[1] // 128
-    found = tuple(scale.shape) if isinstance(scale, torch.Tensor) else scale
-    if found not in ((tokens, blocks), (blocks, tokens)):
-        raise ValueError(f"hidden_scale is {found}, but must have shape {(tokens, blocks)} or {(blocks, tokens)}")
-    if tokens != blocks:
-        turned = found == (tokens, blocks)
-    else:  # [T, H/128], as column-major scales have tokens side by side, unless these are
-        turned = scale.stride(1) != 1
-    scale = scale.t() if turned else scale
+    tokens_first = layout == "tokens_first"
+    of_any_strides("hidden_scale", scale, F32, (tokens, blocks) if tokens_first else (blocks, tokens), hidden, gpu)
+    scale = scale.t() if tokens_first else scale
     if scale.is_contiguous():
         return scale
-    complain((scale.t().contiguous(),), (contiguous("hidden_scale", F32, tokens, blocks),), (hidden, "hidden"))
     (copy,) = gpu.tensors(torch.empty(scale.shape, dtype=F32, device=scale.device))
     return copy.copy_(scale)
 

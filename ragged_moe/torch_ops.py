@@ -22,14 +22,15 @@ LIBRARY = torch.library.Library("ragged_moe", "FRAGMENT")
 BELOW_AUTOGRAD, EAGER = torch._C._after_autograd_keyset, (DispatchKey.CUDA, DispatchKey.CPU)
 # Arguments, as of the functions. Options are keyword-only: torch then hands over those alone that were given
 WEIGHTS = "Tensor w13, Tensor w13_scale, Tensor w2, Tensor w2_scale"
-GATE = "Tensor? hidden_scale=None, bool gate_first=False, float? limit=None, float alpha=1.0, float shift=0.0"
+GATE = "bool gate_first=False, float? limit=None, float alpha=1.0, float shift=0.0"
 EXPERTS = (
-    f"Tensor hidden, Tensor topk_ids, Tensor topk_weights, {WEIGHTS}, *, {GATE}, "
+    f"Tensor hidden, Tensor topk_ids, Tensor topk_weights, {WEIGHTS}, *, "
+    f"Tensor? hidden_scale=None, str? hidden_scale_layout=None, {GATE}, "
     "bool apply_router_weight_on_input=False, SymInt local_expert_offset=0, SymInt? num_experts=None, "
     "Tensor? w13_global=None, Tensor? w2_global=None, Tensor? w13_bias=None, Tensor? w2_bias=None, "
     "Tensor? w13_input_scale=None, Tensor? w2_input_scale=None"
 )
-BATCHED = f"Tensor hidden, Tensor counts, {WEIGHTS}, *, {GATE}, SymInt? expected_m=None"
+BATCHED = f"Tensor hidden, Tensor counts, {WEIGHTS}, *, Tensor? hidden_scale=None, {GATE}, SymInt? expected_m=None"
 ROUTE = (
     'Tensor logits, SymInt top_k, *, str scoring="softmax", bool renormalize=True, Tensor? bias=None, '
     "SymInt num_expert_group=1, SymInt topk_group=1, float routed_scaling_factor=1.0"

@@ -52,7 +52,8 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
         if hooks is not None:
             raise ValueError("ragged_moe.experts cannot run this layer: it has LoRA")
         if not quant_info.use_fp8 or quant_info.is_fp4_experts or list(quant_info.block_shape or ()) != [128, 128]:
-            raise ValueError("ragged_moe cannot run this layer: its weights are not e4m3 in blocks of 128 x 128")
+            what = "its weights are not e4m3 in blocks of 128 x 128"
+            raise ValueError(f"ragged_moe.experts cannot run this layer: {what}")
         weights = quant_info.w13_weight, quant_info.w13_scale, quant_info.w2_weight, quant_info.w2_scale
         options = {"gate_first": True, "limit": runner_config.swiglu_limit}
         form = dispatch_output.format.value
@@ -70,7 +71,7 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
             topk_weights = topk_weights * factor
         out = experts_op(
             dispatched.hidden_states, of.topk_ids, topk_weights, *weights, hidden_scale=dispatched.hidden_states_scale,
-            num_experts=self.config.num_experts,
+            hidden_scale_layout="tokens_first", num_experts=self.config.num_experts,
             apply_router_weight_on_input=self.config.apply_router_weight_on_input, **options,
         )  # fmt: skip
         return StandardCombineInput(hidden_states=out)

@@ -110,7 +110,7 @@ class Fp8Experts(Fp8ExpertsBase):
             topk_weights = torch.ones_like(topk_weights)
         experts_out_op(
             output, hidden_states, topk_ids, topk_weights.float(), *self.weights(w1, w2), hidden_scale=a1q_scale,
-            num_experts=None if global_num_experts == -1 else global_num_experts,
+            hidden_scale_layout="tokens_first", num_experts=None if global_num_experts == -1 else global_num_experts,
             **self.activation_options(activation),
         )  # fmt: skip
 

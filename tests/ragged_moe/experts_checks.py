@@ -87,9 +87,49 @@ def test_e4m3_of_any_layout(ragged_moe, weights, layout):
     ids[0] = torch.tensor([2**32 + OFFSET, -(2**40), 2**31 + OFFSET])
     padded = torch.zeros(2, 16)[:, :6].copy_(scales).t()
     forms = {"row": scales.t().contiguous(), "column": scales.t(), "padded": padded}
-    found = called(ragged_moe, values, ids, given, weights, hidden_scale=forms[layout], gate_first=True, **GPT_OSS)
+    options = {"hidden_scale": forms[layout], "hidden_scale_layout": "tokens_first", "gate_first": True}
+    found = called(ragged_moe, values, ids, given, weights, **options, **GPT_OSS)
     check(found, values, scales, ids, given, weights, gate_first=True, **GPT_OSS)
     assert not found[0].any()
+
+
+SQUARE = {
+    "row-major": ("tokens_first", lambda x: x.t().contiguous()),
+    "column-major": ("tokens_first", lambda x: x.t()),
+    "column-major, padded": ("tokens_first", lambda x: torch.zeros(len(x), 16)[:, : len(x)].copy_(x).t()),
+    "by block": ("blocks_first", lambda x: x.contiguous()),
+    "by block, turned": ("blocks_first", lambda x: x.t().contiguous().t()),
+}
+
+
+@pytest.mark.parametrize("form", all_but(["row-major", "by block"], SQUARE))
+def test_square_hidden_scale(ragged_moe, weights, form):
+    """T == H/128: each layout is read as it is named, by the first call and by the one that repeats it."""
+    from ragged_moe.reference.layer import distance, quantised
+
+    hidden, ids, given = draw(HIDDEN // 128, 3, seed=11)
+    ids[:, 0] = torch.tensor([OFFSET, OFFSET + 1])
+    values, scales = quantised(hidden.float() * torch.tensor([[1.0], [2.0]]))
+    layout, of = SQUARE[form]
+    options = {"hidden_scale": of(scales), "hidden_scale_layout": layout}
+    for _ in range(2):
+        found = called(ragged_moe, values, ids, given, weights, **options)
+        expected = check(found, values, scales, ids, given, weights)
+    other = {"tokens_first": "blocks_first", "blocks_first": "tokens_first"}[layout]
+    turned = called(ragged_moe, values, ids, given, weights, **options | {"hidden_scale_layout": other})
+    assert distance(turned, expected) > 0.1  # what the test is worth
+
+
+@pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
+@pytest.mark.parametrize("layout", [None, "row", True])
+@pytest.mark.parametrize("tokens", [2, 5])
+def test_a_layout_that_is_not_named_is_refused(ragged_moe, weights, layout, tokens):
+    """At every T, for nobody to learn of it at the one that is H/128."""
+    hidden, ids, given = draw(tokens, 3)
+    options = {"hidden_scale": torch.ones(tokens, 2), "hidden_scale_layout": layout}
+    sentence = rf"^hidden_scale_layout is {layout!r}, but must be \"tokens_first\" for hidden_scale \\[T, H/128\\] or "
+    with pytest.raises(ValueError, match=sentence):
+        called(ragged_moe, hidden.to(torch.float8_e4m3fn), ids, given, weights, **options)
 
 
 @pytest.mark.skipif(MACHINE != "h200", reason="the FP8 layer of a B200 does not permute")
@@ -181,7 +221,9 @@ def test_weights_on_the_input(ragged_moe, weights, type):
     hidden, ids, given = draw(9, 1, seed=3)
     values, scales = quantised(hidden.float())
     given[4] = 10.0
-    options = {"apply_router_weight_on_input": True} | ({"hidden_scale": scales} if type == "e4m3" else {})
+    options = {"apply_router_weight_on_input": True}
+    if type == "e4m3":
+        options |= {"hidden_scale": scales, "hidden_scale_layout": "blocks_first"}
     ids[4] = OFFSET
     found = called(ragged_moe, values if type == "e4m3" else hidden, ids, given, weights, crowded=True, **options)
     expected = check(found, values, scales * given.t(), ids, torch.ones_like(given), weights)
@@ -202,8 +244,12 @@ WRONG = {
     "topk_weights: dimension 1 is 1, but must be 2": lambda a: a | {"topk_weights": torch.rand(5, 1)},
     "w13 has type": lambda a: a | {"w13": a["w13"].float()},
     "hidden_scale is of hidden in e4m3": lambda a: a | {"hidden_scale": torch.ones(2, 5)},
-    r"hidden_scale is None, but must have shape \(5, 2\) or \(2, 5\)": lambda a: a | {
-        "hidden": a["hidden"].to(torch.float8_e4m3fn)
+    r"hidden_scale is None, but must have shape \(5, 2\)": lambda a: a | {
+        "hidden": a["hidden"].to(torch.float8_e4m3fn), "hidden_scale_layout": "tokens_first"
+    },
+    r"hidden_scale is \(5, 2\), but must have shape \(2, 5\)": lambda a: a | {
+        "hidden": a["hidden"].to(torch.float8_e4m3fn), "hidden_scale_layout": "blocks_first",
+        "hidden_scale": torch.ones(5, 2)
     },
     "local_expert_offset is 9, but must be from 0 to 8": lambda a: a | {"local_expert_offset": 9},
     "topk_ids: dimension k is 2, but must be 1 for weights on the input": lambda a: a | {

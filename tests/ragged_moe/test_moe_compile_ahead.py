@@ -129,7 +129,7 @@ def call_experts(tokens: int, given: dict) -> None:
                if name in given}  # fmt: skip
     hidden, k = torch.zeros(tokens, 256).to(given.get("hidden_dtype", torch.bfloat16)), given["top_k"]
     if hidden.dtype is torch.float8_e4m3fn:
-        options["hidden_scale"] = torch.ones(tokens, 2)
+        options |= {"hidden_scale": torch.ones(tokens, 2), "hidden_scale_layout": "tokens_first"}
     x = p.Sizes(256, 128, LOCAL)
     weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in routed_experts.expectations(
         tokens, x.hidden, x.intermediate, LOCAL, k, torch.bfloat16, torch.int32)[3:]]  # fmt: skip

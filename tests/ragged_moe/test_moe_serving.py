@@ -86,6 +86,7 @@ def test_vllm_runs_tokens(monkeypatch, calls):
                       None, None, on_input)  # fmt: skip
     (name, first), (_, second) = calls
     assert name == "experts_out_op" and first["out"] is output and first["hidden_scale"] is scale
+    assert first["hidden_scale_layout"] == "tokens_first"
     assert first["topk_ids"].tolist() == [[0, 2], [-1, -1]] and first["num_experts"] == 6 and first["gate_first"]
     assert first["w13_scale"] is experts.w1_scale and first["w2"] is w2
     assert (first["limit"], first["alpha"], first["shift"]) == (7.0, 1.0, 0.0)
@@ -147,6 +148,7 @@ def test_sglang_runs_tokens(monkeypatch, calls):
     assert name == "experts_op" and combined.hidden_states.shape == (4, H)
     assert found["topk_ids"] is ids and found["topk_weights"].tolist()[0] == [1.25, 1.25]
     assert (found["num_experts"], found["limit"], found["gate_first"]) == (8, 10.0, True)
+    assert found["hidden_scale_layout"] == "tokens_first"
 
 
 def test_sglang_runs_tokens_by_expert(monkeypatch, calls):
