@@ -29,8 +29,10 @@ lint: setup
 clean:
 	rm -rf .venv .venv-newest
 
+# A new environment, not a mended one: what an earlier version installed would go on registering its pytest plugin.
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV_FLAGS) .venv
+	rm -rf *.egg-info
+	$(PYTHON) -m venv --clear $(VENV_FLAGS) .venv
 	grep -v '$(if $(filter system,$(TORCH)),^torch==,^$$)' constraints.txt > .venv/constraints.txt
 	@echo "pip downloads what .venv needs, once; the largest are torch and CuTe DSL"
 	.venv/bin/python -m pip install --constraint .venv/constraints.txt --editable '.[dev]'

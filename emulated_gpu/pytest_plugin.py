@@ -53,7 +53,7 @@ class Emulated:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("emulated_gpu", "tests on an emulated GPU")
+    group = parser.getgroup("emulated-gpu", "tests on an emulated GPU")
     group.addoption("--emulated-timeline", metavar="DIR", help="Model the launches of each emulated test: a timeline.")
 
 
@@ -110,7 +110,7 @@ def reports_of(item: pytest.Item, marker: pytest.Mark) -> list[pytest.TestReport
         reports = run_elsewhere(item, wanted, seed)
         if any(report.failed for report in reports):
             for report in reports:
-                report.sections.append(("emulated_gpu", f"under schedule {seed} of {wanted.schedules}"))
+                report.sections.append(("emulated-gpu", f"under schedule {seed} of {wanted.schedules}"))
             break
     return reports
 

@@ -184,9 +184,9 @@ def main(file: Path | None, folder: Path | None, tokens: str, name: str, author:
     if file:
         write(file, packed)
     if folder:
-        write(folder / "solutions" / "ragged_moe" / f"{name}.json", packed)
-        write(folder / "definitions" / "ragged_moe" / f"{DEFINITION}.json", definition())
-        lines = folder / "workloads" / "ragged_moe" / f"{DEFINITION}.jsonl"
+        write(folder / "solutions" / "moe" / f"{name}.json", packed)
+        write(folder / "definitions" / "moe" / f"{DEFINITION}.json", definition())
+        lines = folder / "workloads" / "moe" / f"{DEFINITION}.jsonl"
         lines.parent.mkdir(parents=True, exist_ok=True)
         lines.write_text("".join(json.dumps(workload(int(x))) + "\n" for x in tokens.split(",")))
         click.echo(f"{lines}: T = {tokens}")

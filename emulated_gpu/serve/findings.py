@@ -43,7 +43,7 @@ def sarif(report: dict) -> dict:
     rules = [{"id": kind, "shortDescription": {"text": text}, "helpUri": HELP} for kind, text in KINDS.items()]
     more = {result["ruleId"] for result in results} - KINDS.keys()
     rules += [{"id": kind, "shortDescription": {"text": kind}, "helpUri": HELP} for kind in sorted(more)]
-    driver = {"name": "emulated_gpu", "rules": rules, "properties": {"notes": NOTES}}
+    driver = {"name": "emulated-gpu", "rules": rules, "properties": {"notes": NOTES}}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

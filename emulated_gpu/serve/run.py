@@ -88,7 +88,7 @@ class Loud(Session):
     def add(self, error: EmulatorError) -> None:
         super().add(error)
         for found in self.errors[self.shown :]:
-            self.show("emulated_gpu", WRONG, found)
+            self.show("emulated-gpu", WRONG, found)
         self.shown = len(self.errors)
 
     def note(self, note: Fault) -> None:

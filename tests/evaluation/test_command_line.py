@@ -286,7 +286,7 @@ def test_a_case_that_takes_long_says_how_far_it_is(monkeypatch, tmp_path):
     assert one.ask("case", died=None) == "verdict" and told == ["half of it"]
     monkeypatch.setattr(model_process, "BEAT_S", 0.02)
     log = tmp_path / "log"
-    log.write_text("noise\nemulator: all of it\n")
+    log.write_text("noise\nemulated-gpu: all of it\n")
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
     try:
         assert not model_process.ends(process, 0.05, log, told.append)

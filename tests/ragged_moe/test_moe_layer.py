@@ -206,7 +206,7 @@ def test_trace_set(tmp_path):
     assert d.distance(module["run"](*vars(x).values()), d.layer(x)) < 0.004  # rounded to bf16
     arguments = ["--folder", str(tmp_path), "--author", "someone", "--tokens", "1,64"]
     assert CliRunner().invoke(pack.main, arguments).exit_code == 0
-    lines = (tmp_path / "workloads" / "ragged_moe" / f"{pack.DEFINITION}.jsonl").read_text().splitlines()
+    lines = (tmp_path / "workloads" / "moe" / f"{pack.DEFINITION}.jsonl").read_text().splitlines()
     assert [json.loads(x)["workload"]["axes"]["seq_len"] for x in lines] == [1, 64]
     assert len(list(tmp_path.glob("*/moe/*.json"))) == 2
     assert "nothing to write" in CliRunner().invoke(pack.main, ["--author", "someone"]).output

@@ -50,14 +50,14 @@ static cudaError_t kept(int status) {
 extern "C" {
 
 void emulator_set(const Emulator *calls) { emulator = *calls; }
-int emulator_refuse(const char *name) { return kept(emulated_gpu.refuse(name)); }
+int emulator_refuse(const char *name) { return kept(emulator.refuse(name)); }
 const char *emulator_error_name(int status);  // made from CUDA's headers
 
 // ---- what the host code that nvcc generates calls
 
 void **__cudaRegisterFatBinary(void *fatbin) {
   auto handle = new uint64_t(++handles);
-  emulated_gpu.register_module(fatbin, *handle);
+  emulator.register_module(fatbin, *handle);
   return reinterpret_cast<void **>(handle);
 }
 void __cudaRegisterFatBinaryEnd(void **) {}
@@ -65,10 +65,10 @@ void __cudaUnregisterFatBinary(void **) {}
 char __cudaInitModule(void **) { return 1; }
 void __cudaRegisterFunction(void **handle, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *,
                             dim3 *, int *) {
-  emulated_gpu.register_kernel(*reinterpret_cast<uint64_t *>(handle), host, name);
+  emulator.register_kernel(*reinterpret_cast<uint64_t *>(handle), host, name);
 }
 void __cudaRegisterVar(void **handle, char *host, char *, const char *name, int, size_t size, int, int) {
-  emulated_gpu.register_variable(*reinterpret_cast<uint64_t *>(handle), host, name, size);
+  emulator.register_variable(*reinterpret_cast<uint64_t *>(handle), host, name, size);
 }
 
 static thread_local struct { dim3 grid, block; size_t shared; cudaStream_t queue; } pushed;
@@ -86,7 +86,7 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
   return cudaSuccess;
 }
 static cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared) {
-  return kept(emulated_gpu.launch(host, &grid.x, &block.x, args, shared, nullptr, 0));
+  return kept(emulator.launch(host, &grid.x, &block.x, args, shared, nullptr, 0));
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t) {
   return launch(kernel, grid, block, args, shared);
@@ -106,24 +106,24 @@ cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block,
   cudaLaunchAttribute cooperative;
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
-  return kept(emulated_gpu.launch(host, &grid.x, &block.x, args, shared, &cooperative, 1));
+  return kept(emulator.launch(host, &grid.x, &block.x, args, shared, &cooperative, 1));
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **args) {
-  return kept(emulated_gpu.launch(host, &c->gridDim.x, &c->blockDim.x, args, c->dynamicSmemBytes, c->attrs, c->numAttrs));
+  return kept(emulator.launch(host, &c->gridDim.x, &c->blockDim.x, args, c->dynamicSmemBytes, c->attrs, c->numAttrs));
 }
 cudaError_t cudaFuncSetAttribute(const void *host, cudaFuncAttribute attribute, int value) {
-  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) return kept(emulated_gpu.set_shared(host, value));
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) return kept(emulator.set_shared(host, value));
   return cudaSuccess;  // carve-outs and non-portable cluster sizes change no result
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
   std::memset(a, 0, sizeof *a);
   int threads = 0, shared = 0, constant = 0, local = 0, dynamic = 0;
-  int status = emulated_gpu.function_attribute(&threads, host, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-  if (!status) status = emulated_gpu.function_attribute(&shared, host, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
-  if (!status) status = emulated_gpu.function_attribute(&constant, host, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES);
-  if (!status) status = emulated_gpu.function_attribute(&local, host, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
-  if (!status) status = emulated_gpu.function_attribute(&a->numRegs, host, CU_FUNC_ATTRIBUTE_NUM_REGS);
-  if (!status) status = emulated_gpu.function_attribute(&dynamic, host, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+  int status = emulator.function_attribute(&threads, host, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  if (!status) status = emulator.function_attribute(&shared, host, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+  if (!status) status = emulator.function_attribute(&constant, host, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES);
+  if (!status) status = emulator.function_attribute(&local, host, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
+  if (!status) status = emulator.function_attribute(&a->numRegs, host, CU_FUNC_ATTRIBUTE_NUM_REGS);
+  if (!status) status = emulator.function_attribute(&dynamic, host, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
   a->maxThreadsPerBlock = threads, a->sharedSizeBytes = shared, a->constSizeBytes = constant;
   a->localSizeBytes = local, a->maxDynamicSharedSizeBytes = dynamic;
   return kept(status);
@@ -131,46 +131,46 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
 cudaError_t cudaFuncSetCacheConfig(const void *, cudaFuncCache) { return cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *ctas, const void *host, int threads,
                                                                    size_t shared, unsigned) {
-  return kept(emulated_gpu.occupancy(ctas, host, threads, shared));
+  return kept(emulator.occupancy(ctas, host, threads, shared));
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *ctas, const void *host, int threads, size_t shared) {
-  return kept(emulated_gpu.occupancy(ctas, host, threads, shared));
+  return kept(emulator.occupancy(ctas, host, threads, shared));
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *, const cudaLaunchConfig_t *c) {
-  return kept(emulated_gpu.clusters(clusters, c->attrs, c->numAttrs));
+  return kept(emulator.clusters(clusters, c->attrs, c->numAttrs));
 }
 
 // ---- memory: all of it is the host's, too
 
-cudaError_t cudaMalloc(void **address, size_t size) { return kept(emulated_gpu.allocate(address, size)); }
-cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t) { return kept(emulated_gpu.allocate(address, size)); }
-cudaError_t cudaMallocManaged(void **address, size_t size, unsigned) { return kept(emulated_gpu.allocate(address, size)); }
-cudaError_t cudaFree(void *address) { return address ? kept(emulated_gpu.release(address)) : cudaSuccess; }
+cudaError_t cudaMalloc(void **address, size_t size) { return kept(emulator.allocate(address, size)); }
+cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t) { return kept(emulator.allocate(address, size)); }
+cudaError_t cudaMallocManaged(void **address, size_t size, unsigned) { return kept(emulator.allocate(address, size)); }
+cudaError_t cudaFree(void *address) { return address ? kept(emulator.release(address)) : cudaSuccess; }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t) { return cudaFree(address); }
-cudaError_t cudaMallocHost(void **address, size_t size) { return kept(emulated_gpu.allocate_pinned(address, size)); }
+cudaError_t cudaMallocHost(void **address, size_t size) { return kept(emulator.allocate_pinned(address, size)); }
 cudaError_t cudaHostAlloc(void **address, size_t size, unsigned) { return cudaMallocHost(address, size); }
 cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) { return *device = host, cudaSuccess; }
-cudaError_t cudaFreeHost(void *address) { return kept(emulated_gpu.release_pinned(address)); }
-cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return kept(emulated_gpu.memory_info(free, total)); }
+cudaError_t cudaFreeHost(void *address) { return kept(emulator.release_pinned(address)); }
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return kept(emulator.memory_info(free, total)); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *address) {
   int type = 0;
-  int status = emulated_gpu.pointer(&type, &p->device, address);
+  int status = emulator.pointer(&type, &p->device, address);
   p->type = cudaMemoryType(type);
   p->devicePointer = type ? const_cast<void *>(address) : nullptr;
   p->hostPointer = type == cudaMemoryTypeDevice ? nullptr : p->devicePointer;
   return kept(status);
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind) {
-  return kept(emulated_gpu.copy(to, from, size));
+  return kept(emulator.copy(to, from, size));
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind, cudaStream_t) {
-  return kept(emulated_gpu.copy(to, from, size));
+  return kept(emulator.copy(to, from, size));
 }
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind) {
   int status = 0;
   for (size_t row = 0; row < height && !status; ++row)
-    status = emulated_gpu.copy(static_cast<char *>(to) + row * to_pitch,
+    status = emulator.copy(static_cast<char *>(to) + row * to_pitch,
                            static_cast<const char *>(from) + row * from_pitch, width);
   return kept(status);
 }
@@ -182,7 +182,7 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
   *pitch = (width + 511) / 512 * 512;  // as on an H100
   return cudaMalloc(address, *pitch * height);
 }
-cudaError_t cudaMemset(void *to, int value, size_t size) { return kept(emulated_gpu.fill(to, value, size)); }
+cudaError_t cudaMemset(void *to, int value, size_t size) { return kept(emulator.fill(to, value, size)); }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t) { return cudaMemset(to, value, size); }
 cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
   cudaError_t status = cudaSuccess;
@@ -200,16 +200,16 @@ cudaError_t cudaMemAdvise(const void *, size_t, cudaMemoryAdvise, cudaMemLocatio
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void *, size_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
   uint64_t size;
-  return kept(emulated_gpu.symbol(address, &size, symbol));
+  return kept(emulator.symbol(address, &size, symbol));
 }
 cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol) {
   void *address;
-  return kept(emulated_gpu.symbol(&address, size, symbol));
+  return kept(emulator.symbol(&address, size, symbol));
 }
 cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset, cudaMemcpyKind) {
   void *to;
   cudaError_t status = cudaGetSymbolAddress(&to, symbol);
-  return status ? status : kept(emulated_gpu.copy(static_cast<char *>(to) + offset, from, count));
+  return status ? status : kept(emulator.copy(static_cast<char *>(to) + offset, from, count));
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t count, size_t offset,
                                     cudaMemcpyKind kind, cudaStream_t) {
@@ -218,7 +218,7 @@ cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t
 cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind) {
   void *from;
   cudaError_t status = cudaGetSymbolAddress(&from, symbol);
-  return status ? status : kept(emulated_gpu.copy(to, static_cast<char *>(from) + offset, count));
+  return status ? status : kept(emulator.copy(to, static_cast<char *>(from) + offset, count));
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
                                       cudaStream_t) {
@@ -242,20 +242,20 @@ const char *cudaGetErrorString(cudaError_t status) {
 
 // ---- streams and events: a launch runs to its end inside the call that makes it
 
-cudaError_t cudaDeviceSynchronize() { return kept(emulated_gpu.synchronize()); }
+cudaError_t cudaDeviceSynchronize() { return kept(emulator.synchronize()); }
 cudaError_t cudaStreamCreate(cudaStream_t *queue) { return *queue = cudaStream_t(++handles), cudaSuccess; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *queue, unsigned) { return cudaStreamCreate(queue); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *queue, unsigned, int) { return cudaStreamCreate(queue); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return kept(emulated_gpu.synchronize()); }
-cudaError_t cudaStreamQuery(cudaStream_t) { return kept(emulated_gpu.synchronize()); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return kept(emulator.synchronize()); }
+cudaError_t cudaStreamQuery(cudaStream_t) { return kept(emulator.synchronize()); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) {
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void *data) { return function(data), cudaSuccess; }
 cudaError_t cudaStreamAddCallback(cudaStream_t queue, cudaStreamCallback_t function, void *data, unsigned) {
-  return function(queue, kept(emulated_gpu.synchronize()), data), cudaSuccess;
+  return function(queue, kept(emulator.synchronize()), data), cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t, int *priority) { return *priority = 0, cudaSuccess; }
 cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned *flags) { return *flags = 0, cudaSuccess; }
@@ -265,21 +265,21 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return *event = cudaEvent_t(++handles), cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) { return kept(emulated_gpu.record(uint64_t(event))); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) { return kept(emulator.record(uint64_t(event))); }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t queue, unsigned) {
   return cudaEventRecord(event, queue);
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return kept(emulated_gpu.synchronize()); }
-cudaError_t cudaEventQuery(cudaEvent_t) { return kept(emulated_gpu.synchronize()); }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return kept(emulator.synchronize()); }
+cudaError_t cudaEventQuery(cudaEvent_t) { return kept(emulator.synchronize()); }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
-  return kept(emulated_gpu.elapsed(ms, uint64_t(start), uint64_t(end)));
+  return kept(emulator.elapsed(ms, uint64_t(start), uint64_t(end)));
 }
 
 // ---- the device
 
 cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return device ? kept(cudaErrorInvalidDevice) : cudaSuccess; }
-cudaError_t cudaDeviceReset() { return kept(emulated_gpu.synchronize()); }
+cudaError_t cudaDeviceReset() { return kept(emulator.synchronize()); }
 cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = 0, cudaSuccess; }
@@ -299,16 +299,16 @@ cudaError_t cudaGetDeviceCount(int *count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
-  return kept(emulated_gpu.attribute(value, attribute));
+  return kept(emulator.attribute(value, attribute));
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
   std::memset(p, 0, sizeof *p);
   uint64_t memory = 0;
-  int status = emulated_gpu.properties(p->name, sizeof p->name, &memory);
+  int status = emulator.properties(p->name, sizeof p->name, &memory);
   p->totalGlobalMem = memory;
   auto get = [&](int number) {
     int value = 0;
-    int found = emulated_gpu.attribute(&value, number);
+    int found = emulator.attribute(&value, number);
     status = status ? status : found;
     return value;
   };
@@ -356,12 +356,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
 
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t *function, const void *host) {
   *function = static_cast<cudaFunction_t>(const_cast<void *>(host));
-  return kept(emulated_gpu.function(host));
+  return kept(emulator.function(host));
 }
 
 static cudaError_t entry_point(const char *name, void **function, cudaDriverEntryPointQueryResult *found) {
   *function = nullptr;
-  int status = emulated_gpu.driver(name, function);
+  int status = emulator.driver(name, function);
   if (found) *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return kept(status);
 }
