@@ -25,7 +25,7 @@ def report(*findings) -> dict:
     (0, [WRONG], "", "finding", "race: read at (c.py:7)"),
     (0, [WRONG | {"class": "not promised"}], "", "agrees", ""),
     (1, [WRONG | {"kind": "unsupported", "message": "im2col mode"}], "", "refused", "unsupported: im2col mode"),
-    (1, [], "emulated_gpu.errors.Unsupported: unsupported: maps\nemulated-gpu: 0 launches", "refused", "unsupported: maps"),
+    (1, [], "errors.Unsupported: unsupported: maps\nemulated-gpu: 0 launches", "refused", "unsupported: maps"),
     (1, [], "AssertionError: off by 2\n", "fails", "AssertionError: off by 2"),
     (3, [], "", "fails", "exit status 3"),
     (-signal.SIGXCPU, [], "", "too long", ""),
