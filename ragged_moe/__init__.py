@@ -2,6 +2,8 @@
 
 import importlib
 
+import ragged_moe.torch_ops  # noqa: F401  # torch.ops.ragged_moe
+
 __version__ = "0.1.0"  # that of emulated_gpu, with which it comes
 WHERE = {
     "batched_experts": "ragged_moe.batched",
@@ -23,6 +25,5 @@ __all__ = list(WHERE)
 def __getattr__(name: str):
     """CuTe DSL is imported with the function: whoever wants the emulated GPU installs that before."""
     if name in WHERE:
-        importlib.import_module("ragged_moe.torch_ops")  # what the functions are under torch.compile
         return getattr(importlib.import_module(WHERE[name]), name)
     raise AttributeError(f"module ragged_moe has no {name}")

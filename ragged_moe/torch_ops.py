@@ -1,22 +1,19 @@
 """ragged_moe's calls as operators of torch (torch.library): for torch.compile, torch.export and whoever wants a schema.
 
-Importing this registers torch.ops.ragged_moe.experts, .experts_out, .batched_experts, .batched_experts_out, .route,
-.grouped_gemm_fp8 and .grouped_gemm_fp8_out. Under torch.compile ragged_moe's functions call them by themselves. They
-have no gradients: backward says so.
+`import ragged_moe` registers torch.ops.ragged_moe.experts, .experts_out, .batched_experts, .batched_experts_out,
+.route, .grouped_gemm_fp8 and .grouped_gemm_fp8_out. Under torch.compile ragged_moe's functions call them by themselves.
+They have no gradients: backward says so. CuTe DSL is imported with the first call, not with this.
 """
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
 
-from ragged_moe.batched import batched_experts
-from ragged_moe.grouped_gemm import grouped_gemm_fp8
 from ragged_moe.problem import BF16, F32, I32
-from ragged_moe.routed_experts import experts
-from ragged_moe.routers import route
 
 LIBRARY = torch.library.Library("ragged_moe", "FRAGMENT")
 BELOW_AUTOGRAD, EAGER = torch._C._after_autograd_keyset, (DispatchKey.CUDA, DispatchKey.CPU)
@@ -57,6 +54,18 @@ def operator(schema: str, fake: Callable) -> Callable:
         return made
 
     return register
+
+
+@functools.cache
+def functions() -> SimpleNamespace:
+    """Return what the operators run, imported now."""
+    from ragged_moe.batched import batched_experts
+    from ragged_moe.grouped_gemm import grouped_gemm_fp8
+    from ragged_moe.routed_experts import experts
+    from ragged_moe.routers import route
+
+    all_of_them = experts, batched_experts, route, grouped_gemm_fp8
+    return SimpleNamespace(**{function.__name__: function for function in all_of_them})
 
 
 def nothing(*_, **__) -> None:
@@ -119,40 +128,40 @@ class NoGradients(torch.autograd.Function):
 @operator(f"experts({EXPERTS}) -> Tensor", as_hidden)
 def experts_op(*operands, **options) -> Tensor:
     """ragged_moe.experts into a new tensor."""
-    return experts(*operands, **options)
+    return functions().experts(*operands, **options)
 
 
 @operator(f"experts_out({OUT}, {EXPERTS}) -> ()", nothing)
 def experts_out_op(out: Tensor, *operands, **options) -> None:
     """ragged_moe.experts into `out`."""
-    experts(*operands, out=out, **options)
+    functions().experts(*operands, out=out, **options)
 
 
 @operator(f"batched_experts({BATCHED}) -> Tensor", as_hidden)
 def batched_experts_op(*operands, **options) -> Tensor:
     """ragged_moe.batched_experts into a new tensor."""
-    return batched_experts(*operands, **options)
+    return functions().batched_experts(*operands, **options)
 
 
 @operator(f"batched_experts_out({OUT}, {BATCHED}) -> ()", nothing)
 def batched_experts_out_op(out: Tensor, *operands, **options) -> None:
     """ragged_moe.batched_experts into `out`."""
-    batched_experts(*operands, out=out, **options)
+    functions().batched_experts(*operands, out=out, **options)
 
 
 @operator(f"route({ROUTE}) -> (Tensor, Tensor)", choice)
 def route_op(*operands, **options) -> tuple[Tensor, Tensor]:
     """ragged_moe.route."""
-    return route(*operands, **options)
+    return functions().route(*operands, **options)
 
 
 @operator(f"grouped_gemm_fp8({GEMM}) -> Tensor", product)
 def grouped_gemm_op(*operands) -> Tensor:
     """ragged_moe.grouped_gemm_fp8 into a new tensor."""
-    return grouped_gemm_fp8(*operands)
+    return functions().grouped_gemm_fp8(*operands)
 
 
 @operator(f"grouped_gemm_fp8_out({OUT}, {GEMM}) -> ()", nothing)
 def grouped_gemm_out_op(out: Tensor, *operands) -> None:
     """ragged_moe.grouped_gemm_fp8 into `out`."""
-    grouped_gemm_fp8(*operands, out)
+    functions().grouped_gemm_fp8(*operands, out)

@@ -83,7 +83,6 @@ def called(arguments, schedule=0, **options) -> torch.Tensor:
     """Call ragged_moe.experts as torch's operator, as if the launch before had written all operands; experts 0 and 5
     are elsewhere.
     """
-    from ragged_moe import torch_ops  # noqa: F401
 
     with emulated_gpu.session(schedule=schedule, strict=True):
         tensors = emulated_gpu.device_tensors(tuple(arguments.values()))

@@ -5,6 +5,7 @@ test_moe_kernel.py runs this in a process of its own, with MOE_MACHINE=h200.
 
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,11 +37,11 @@ def ops():
 
         return call
 
-    gemm = torch_ops.grouped_gemm_fp8
+    made = {name: served(function) for name, function in vars(torch_ops.functions()).items()}
+    gemm = torch_ops.functions().grouped_gemm_fp8
+    made["grouped_gemm_fp8"] = served(lambda *args, out=None: gemm(*args[:5], out))
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("experts", "batched_experts", "route"):
-            patch.setattr(torch_ops, name, served(getattr(torch_ops, name)))
-        patch.setattr(torch_ops, "grouped_gemm_fp8", served(lambda *args, out=None: gemm(*args[:5], out)))
+        patch.setattr(torch_ops, "functions", lambda: SimpleNamespace(**made))
         with emulated_gpu.DEVICE.as_chip(dataclasses.replace(emulated_gpu.DEVICE.chip, sms=1)):
             yield torch_ops
 

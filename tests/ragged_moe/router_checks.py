@@ -109,7 +109,6 @@ def test_nothing_to_do(ragged_moe):
 @pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
 def test_fake(ragged_moe):
     """Tensors of torch's tracers become what a call would return."""
-    from ragged_moe import torch_ops  # noqa: F401
 
     with FakeTensorMode():
         ids, weights = torch.ops.ragged_moe.route(torch.empty(5, 64), 8)
@@ -119,7 +118,6 @@ def test_fake(ragged_moe):
 @unless(False)
 def test_traced_by_torch(ragged_moe):
     """One operator, whose fake says what comes back."""
-    from ragged_moe import torch_ops  # noqa: F401
 
     class Model(torch.nn.Module):
         def forward(self, logits, bias):

@@ -1,0 +1,19 @@
+"""What `import ragged_moe` alone gives."""
+
+import subprocess
+import sys
+
+NAMES = "batched_experts batched_experts_out experts experts_out grouped_gemm_fp8 grouped_gemm_fp8_out route".split()
+CODE = """
+import sys, ragged_moe, torch
+for name in sys.argv[1:]:
+    print(getattr(torch.ops.ragged_moe, name).default._schema)
+assert "cutlass" not in sys.modules  # an emulated GPU may still be installed
+"""
+
+
+def test_operators_are_there_after_the_import():
+    """In a fresh process, before a function has been touched, and without CuTe DSL."""
+    done = subprocess.run([sys.executable, "-c", CODE, *NAMES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.partition("(")[0] for line in done.stdout.splitlines()] == [f"ragged_moe::{name}" for name in NAMES]
