@@ -18,7 +18,7 @@ import torch
 from ragged_moe.device import current_device, device_of
 from ragged_moe.kernels import dequantise_e4m3
 from ragged_moe.kernels.dequantise import EXPONENT_OF_ONE, NAN_SCALE, PLACES
-from ragged_moe.operands import MAX_ROWS, complain, contiguous, require
+from ragged_moe.operands import MAX_ROWS, complain, contiguous, require, require_apart
 from ragged_moe.problem import E4M3, F32
 
 U8 = torch.uint8
@@ -56,6 +56,7 @@ def pack_nvfp4(
     expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", E4M3, experts, n, k // 16)
     complain((b, b_scale), expected, (b, "b"))
     b_global = global_scale(b, experts, weight_scale_2, weight_global_scale)
+    require_apart("b", b, [("b_scale", b_scale)])
     of_scales = b_scale.view(U8)
     if blackwell:
         for e in range(experts):
@@ -146,6 +147,7 @@ def sizes_of_mxfp4(b: torch.Tensor, b_scale: torch.Tensor, halves: int = 1) -> t
     experts, n, k = sizes_of(b, halves)
     expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", U8, experts, n, k // 32)
     complain((b, b_scale), expected, (b, "b"))
+    require_apart("b", b, [("b_scale", b_scale)])
     return experts, n, k
 
 
@@ -228,11 +230,20 @@ def global_scale(b: torch.Tensor, experts: int, multiplied, divides) -> torch.Te
         return torch.ones(experts, dtype=F32, device=b.device)
     known = isinstance(given, torch.Tensor) and given.dtype is F32
     of_halves = known and given.shape == (experts, 2)
-    if not known or not of_halves and given.numel() not in (1, experts):
-        raise ValueError(f"{name} must be a tensor of {experts} f32, of one, or of shape {(experts, 2)}")
+    if not known or not of_halves and given.numel() != 1 and given.shape not in ((experts,), (experts, 1)):
+        raise ValueError(f"{name} must be f32 of one element, or of shape {(experts,)} or {(experts, 2)}")
+    require_scales(name, given, zero=divides is None)
     given = given.to(b.device)
     given = given if of_halves else given.flatten().expand(experts)
     return (given if divides is None else 1 / given).contiguous()
+
+
+def require_scales(name: str, scale: torch.Tensor, zero: bool) -> None:
+    """ValueError for a scale that is NaN, infinite or negative; for one that is 0, too, if `zero` does not allow it."""
+    wrong = ~(scale.isfinite() & (scale >= 0 if zero else scale > 0))
+    if wrong.any():
+        must = "finite and not negative" if zero else "finite and above 0"
+        raise ValueError(f"{name} has a {scale[wrong].flatten()[0].item()}, but must be {must}")
 
 
 def nvfp4_scales(scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

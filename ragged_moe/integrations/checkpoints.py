@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ragged_moe.fp4_weights import pack_mxfp4, pack_nvfp4
+from ragged_moe.fp4_weights import pack_mxfp4, pack_nvfp4, require_scales
 from ragged_moe.problem import E4M3, F32
 
 INDEX = "model.safetensors.index.json"
@@ -80,10 +80,13 @@ def nvfp4_experts(path: str | Path, prefix: str, experts: Sequence[int], device=
                 scale_2[i, half] = of.tensor(f"{tensor}_scale_2", F32).reshape(())
                 if has_input:
                     of_input.append(of.tensor(f"{prefix}.{e}.{projection}.input_scale", F32).reshape(1))
+        if has_input:
+            scales, said = torch.stack(of_input), f"{path}: {prefix}: input_scale of {name}"
+            require_scales(said, scales, zero=True)
+            require_scales(said, scales.amax(0), zero=False)
+            arguments[f"{name}_input_scale"] = scales.amax(0).to(device)
         packed = pack_nvfp4(b, b_scale, weight_scale_2=scale_2 if halves == 2 else scale_2[:, 0])
         arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed))
-        if has_input:
-            arguments[f"{name}_input_scale"] = torch.stack(of_input).amax(0).to(device)
     return arguments
 
 
