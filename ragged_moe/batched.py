@@ -18,7 +18,17 @@ from ragged_moe.kernels import batched
 from ragged_moe.kernels.config import MAX_EXPERTS
 from ragged_moe.kernels.program import Program
 from ragged_moe.layer import Layer, Space, activation_of, layer_of
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, of_any_strides, require
+from ragged_moe.operands import (
+    MAX_ROWS,
+    Operand,
+    addresses,
+    complain,
+    contiguous,
+    of_any_strides,
+    require,
+    require_apart,
+    require_flags,
+)
 from ragged_moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from ragged_moe.routed_experts import At
 from ragged_moe.scratch import ALIGNMENT, arena_of
@@ -67,6 +77,8 @@ def batched_experts(
             return torch.ops.ragged_moe.batched_experts(*given, **options)
         torch.ops.ragged_moe.batched_experts_out(out, *given, **options)
         return out
+    if type(gate_first) is not bool:
+        require_flags(gate_first=gate_first)
     operands = [hidden, counts, w13, w13_scale, w2, w2_scale]
     if hidden_scale is not None:
         operands.append(hidden_scale)
@@ -98,12 +110,14 @@ def batched_experts(
     of_out = contiguous("out", BF16, *hidden.shape)
     complain((out,), (of_out,), (hidden, "hidden"))
     addresses(gpu, (out,), (of_out,), (0,))
+    require_apart("out", out, zip((*(x.name for x in expected[1:]), "hidden_scale"), operands[1:]))
     if not gpu.is_current():
         raise ValueError(f"hidden is on {hidden.device}, but must be on torch's current device")
     if most:
         arena = arena_of(layer.torch_device, gpu)
         with arena.lock:
-            call = calls.add(operands, options, Call(gpu, (*operands, out), (0, 2, 4, -1)))
+            made = Call(gpu, (*operands, out), (0, 2, 4, -1), apart=range(1, len(operands)))
+            call = calls.add(operands, options, made)
             call.note(arena, (*operands, out), lambda *recorded: launch(
                 layer, recorded[:-1], layer.space(experts * most, arena), recorded[-1]
             ))  # fmt: skip

@@ -6,12 +6,13 @@ the kind writes its addresses to them. Notes belong to an arena of scratch memor
 """
 
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 
 from ragged_moe.device import Device
 from ragged_moe.kernels.program import Recorded, Tape
+from ragged_moe.operands import extent
 from ragged_moe.scratch import Arena, arena_of
 
 MOST = 1024  # kinds of calls that are known at a time
@@ -23,14 +24,20 @@ DEVICE, CONTIGUOUS, ADDRESS = torch.Tensor.get_device, torch.Tensor.is_contiguou
 class Call:
     """A kind of call, by an example of its operands, which have been checked.
 
-    aligned: which of them begin at multiples of so many bytes.
+    aligned: which of them begin at multiples of so many bytes. apart: with which of them the last one, which is
+    written, shares no memory.
     """
 
-    def __init__(self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int], multiple: int = 16):
+    def __init__(
+        self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int], multiple: int = 16,
+        apart: Iterable[int] = (),
+    ):  # fmt: skip
         self.gpu, self.aligned, self.multiple, self.torch_device = gpu, aligned, multiple, operands[0].device
         self.kinds, self.devices = list(map(TYPE_AND_SHAPE, operands)), list(map(DEVICE, operands))
         self.contiguous = list(map(CONTIGUOUS, operands))
         self.strides = [(i, x.stride()) for i, x in enumerate(operands) if not x.is_contiguous()]
+        sizes = [extent(x)[1] for x in operands]
+        self.apart, self.written = [(i, -sizes[i]) for i in apart if sizes[i]], sizes[-1]
 
     def addresses(self, operands: Sequence[torch.Tensor]) -> list[int] | None:
         """Where the operands begin; None if they are not as the example's, or not in reach: to be complained of."""
@@ -49,6 +56,10 @@ class Call:
             return None
         for i in self.aligned:
             if found[i] % self.multiple:
+                return None
+        out, most = found[-1], self.written
+        for i, least in self.apart:
+            if least < found[i] - out < most:
                 return None
         return found if self.gpu.is_current() and self.gpu.reaches(operands, found) else None
 

@@ -12,6 +12,7 @@ from ragged_moe.fp4_weights import HOPPER, is_e4m3
 from ragged_moe.kernels import assign
 from ragged_moe.kernels import batched as batch
 from ragged_moe.layer import activation_of, expectations, finalise_program, layer_of, routing_program
+from ragged_moe.operands import require_flags
 from ragged_moe.problem import BF16, F32, I32, Sizes
 from ragged_moe.tuning.back_ends import tuning
 
@@ -69,9 +70,13 @@ def of_experts(
     these; biased: with biases; activation: as of the pack_mxfp4 that packed them. The others are ragged_moe.experts'
     own.
     """
+    require_flags(
+        gate_first=gate_first, apply_router_weight_on_input=apply_router_weight_on_input, packed=packed, biased=biased,
+        mxfp4=mxfp4,
+    )  # fmt: skip
     swiglu, e4m3 = activation_of(gate_first, limit, alpha, shift), is_e4m3(activation)
     packed = packed or mxfp4 or e4m3
-    on_input = bool(apply_router_weight_on_input)
+    on_input = apply_router_weight_on_input
     tiles = mxfp4 or packed and device_of(device).capability == HOPPER
     for t in counts(tokens):
         sizes = routed_experts.sizes_of(t, hidden, intermediate, local, top_k, num_experts, tiles)
@@ -98,6 +103,7 @@ def of_batched_experts(
     most: M. scaled: hidden is e4m3. local: E. The others are ragged_moe.batched_experts' own, of which expected_m may
     be several.
     """
+    require_flags(scaled=scaled, gate_first=gate_first)
     activation = activation_of(gate_first, limit, alpha, shift)
     for m in counts(most):
         for expected in (None,) if expected_m is None else counts(expected_m):
@@ -118,9 +124,10 @@ def of_route(
 
     logits, bias: their types, bf16 or f32; no bias if None. The others are ragged_moe.route's own.
     """
+    require_flags(renormalize=renormalize)
     groups = num_expert_group, topk_group
     types = (logits,) if bias is None else (logits, bias)
-    routers.program(device, routers.choice_of(experts, top_k, scoring, bool(renormalize), *groups, *types))
+    routers.program(device, routers.choice_of(experts, top_k, scoring, renormalize, *groups, *types))
 
 
 def counts(x: Count) -> Iterable[int]:

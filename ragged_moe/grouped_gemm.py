@@ -10,7 +10,7 @@ from ragged_moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, MAX_EXPERTS, Con
 from ragged_moe.kernels.program import Program
 from ragged_moe.kernels.schedule import search_step
 from ragged_moe.kernels.stream_k import EMPTY
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
+from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require, require_apart
 from ragged_moe.problem import BF16, E4M3, F32, I32
 from ragged_moe.scratch import Part, arena_of
 from ragged_moe.tuning.back_ends import kernel, tuning
@@ -97,7 +97,7 @@ class Plan:
         self.out_shape, self.total_m = sizes[:2], sizes[0]
         self.device, self.index, self.gpu = device, device.index, device_of(device, "a")
         self.indexed = self.gpu.indexed
-        self.launcher = self.words = None
+        self.launcher = self.words = self.apart = None
 
     def __call__(self, tensors: tuple, *more: int) -> None:
         """Launch; ValueError unless the tensors are as they must be. more: addresses behind theirs."""
@@ -119,6 +119,9 @@ class Plan:
             complain(tensors, self.expected, (a, "a"))
         if self.total_m:
             found = addresses(self.gpu, tensors, self.expected, self.aligned, self.multiple)
+            if found != self.apart:  # where operands were last, they may be again
+                require_apart("out", out, zip((x.name for x in self.expected), tensors[:-1]))
+                self.apart = found
             if not self.gpu.is_current():
                 raise ValueError(f"a is on {self.device}, but must be on torch's current device")
             if self.launcher is None:

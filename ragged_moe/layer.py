@@ -27,7 +27,7 @@ from ragged_moe.kernels.config import Activation, Config
 from ragged_moe.kernels.program import Program, float_bits
 from ragged_moe.kernels.quantise import Quantise
 from ragged_moe.kernels.schedule import search_step
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
+from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require, require_apart
 from ragged_moe.problem import BF16, E4M3, EXPERTS, F32, I32, Inputs, Sizes
 from ragged_moe.scratch import Arena, Part, arena_of, offsets
 from ragged_moe.tuning.back_ends import kernel, tuning
@@ -37,6 +37,7 @@ MOST_ROWS = 32  # and to have more than a tile of GEMM1's: where routing prefetc
 LEAST_ROOM = 16  # tokens
 QUANTISED_ROWS = 2  # rows of a token, to which it is quantised for each: for 3 as many bytes move as if before
 ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
+APART = 0, 1, 3, 4, 5, 6, 7  # which of them output may not overlap: hidden_states has been read by then
 calls = Calls()
 
 
@@ -89,7 +90,7 @@ def run(
     layer.check_current()
     arena = arena_of(layer.torch_device, layer.device)
     with arena.lock:
-        call = calls.add(operands, options, Call(layer.device, operands, ALIGNED))
+        call = calls.add(operands, options, Call(layer.device, operands, ALIGNED, apart=APART))
         call.note(arena, operands, lambda *recorded: layer.launch(
             x.replaced(recorded[:-1]), layer.space(tokens, arena), recorded[-1]
         ))  # fmt: skip
@@ -162,9 +163,11 @@ def checked(
     if not isinstance(factor, numbers.Real):
         raise ValueError(f"routed_scaling_factor is a {type(factor).__name__}, but must be a number of the host's")
     addresses(gpu, everything, expected, ALIGNED)
+    require_apart("output", output, ((expected[i].name, tensors[i]) for i in APART))
     layer = layer_of(device, Sizes(hidden, intermediate, local))
     if workspace is not None:
         check_workspace(workspace, layer, hidden_states)
+        require_apart("workspace", workspace, zip((x.name for x in expected), everything))
     return layer, Inputs(*tensors, int(offset), float(factor))
 
 
@@ -212,7 +215,7 @@ def activation_of(gate_first, limit, alpha, shift) -> Activation:
         if not isinstance(x, numbers.Real) or not math.isfinite(x) or name == "limit" and x <= 0:
             must = "a number above 0, or None" if name == "limit" else "a finite number"
             raise ValueError(f"{name} is {x!r}, but must be {must}")
-    return Activation(bool(gate_first), None if limit is None else float(limit), float(alpha), float(shift))
+    return Activation(gate_first, None if limit is None else float(limit), float(alpha), float(shift))
 
 
 @functools.cache

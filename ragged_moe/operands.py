@@ -103,3 +103,25 @@ def of_any_strides(
     if tensor.numel():  # its memory, from the first to the last
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
         addresses(gpu, (tensor.as_strided((last + 1,), (1,)),), expected, ())
+
+
+def require_flags(**flags: bool) -> None:
+    """ValueError unless each is True or False: "no" would count as true."""
+    for name, x in flags.items():
+        if type(x) is not bool:
+            raise ValueError(f"{name} is {x!r}, but must be True or False")
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the memory of a tensor begins, and its bytes up to the last element."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.data_ptr(), (last + 1) * tensor.element_size() if tensor.numel() else 0
+
+
+def require_apart(name: str, written: torch.Tensor, others: Iterable[tuple[str, torch.Tensor | None]]) -> None:
+    """ValueError if what a call writes shares memory with one of these operands, of which it may still read."""
+    begin, nbytes = extent(written)
+    for other, tensor in others:
+        at, size = (0, 0) if tensor is None else extent(tensor)
+        if -size < at - begin < nbytes and size:
+            raise ValueError(f"{name} shares memory with {other}, but must not")

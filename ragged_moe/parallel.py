@@ -19,9 +19,9 @@ from ragged_moe.kernels.config import MAX_EXPERTS, Activation
 from ragged_moe.kernels.exchange import MAX_RANKS, Layout
 from ragged_moe.layer import layer_of
 from ragged_moe.one_sided import OneSided
-from ragged_moe.operands import addresses, complain, contiguous
+from ragged_moe.operands import addresses, complain, contiguous, require_apart, require_flags
 from ragged_moe.problem import BF16, I32
-from ragged_moe.routed_experts import FP4_NAMES, MAX_TOKENS, checked, sizes_of
+from ragged_moe.routed_experts import FP4_NAMES, MAX_TOKENS, NAMES, checked, sizes_of
 
 
 class ExpertParallel:
@@ -57,6 +57,7 @@ class ExpertParallel:
         shift: float = 0.0,
     ):
         ranks = dist.get_world_size(group)
+        require_flags(gate_first=gate_first, **({} if one_sided is None else {"one_sided": one_sided}))
         for name, value in (("num_experts", num_experts), ("max_tokens", max_tokens)):
             if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value}, but must be an int that is at least 1")
@@ -75,7 +76,7 @@ class ExpertParallel:
         self.num_experts, self.max_tokens, self.local, self.rank = num_experts, max_tokens, local, dist.get_rank(group)
         self.layout = Layout(ranks, max_tokens, hidden_size, top_k)
         limit = None if limit is None else float(limit)
-        self.activation = Activation(bool(gate_first), limit, float(alpha), float(shift))
+        self.activation = Activation(gate_first, limit, float(alpha), float(shift))
         self.torch_device = current_device()
         self.places = None if placement is None else self.table(placement)
         if one_sided is None:
@@ -136,6 +137,8 @@ class ExpertParallel:
         expected = contiguous("out", BF16, *hidden.shape)
         complain((out,), (expected,), (hidden, "hidden"))
         addresses(layer.device, (out,), (expected,), (0,))
+        operands = topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
+        require_apart("out", out, zip(NAMES[1:], operands))
         if hidden.device != self.torch_device or not layer.device.is_current():
             must = f"torch's current device, {self.torch_device}, where the layer was made"
             raise ValueError(f"hidden is on {hidden.device}, but must be on {must}")

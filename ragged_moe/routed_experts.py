@@ -24,7 +24,17 @@ from ragged_moe.kernels.config import MAX_EXPERTS, Activation
 from ragged_moe.kernels.program import Program, Recorded
 from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
 from ragged_moe.layer import Layer, Space, activation_of, check_workspace, layer_of
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, of_any_strides, require
+from ragged_moe.operands import (
+    MAX_ROWS,
+    Operand,
+    addresses,
+    complain,
+    contiguous,
+    of_any_strides,
+    require,
+    require_apart,
+    require_flags,
+)
 from ragged_moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
 from ragged_moe.scratch import arena_of
 
@@ -36,6 +46,7 @@ LAYOUTS = {
     "blocks_first": '"blocks_first" for hidden_scale [H/128, T]',
 }  # of hidden_scale, whose dimensions its shape does not tell where T == H/128
 calls = Calls()
+NAMES = "hidden", "topk_ids", "topk_weights", "w13", "w13_scale", "w2", "w2_scale"
 FP4_NAMES = "w13_global", "w2_global", "w13_bias", "w2_bias", "w13_input_scale", "w2_input_scale"
 
 
@@ -94,10 +105,11 @@ def experts(
     MXFP4: as Hopper, but x and act are rounded to MXFP8, and hidden, weights, their scales and biases begin at
     multiples of 32 bytes. Only NVFP4 on Blackwell has a use for input scales.
 
-    All but hidden_scale are contiguous, all on the current GPU. Launches on torch's current stream, nothing returns to
-    the host, the same bits every time, also in CUDA graphs. Returns out, or a new tensor. ValueError if an operand is
-    not so, or not in a GPU's memory: then nothing is compiled, launched or written. No gradients. Scratch memory and
-    workspace as of ragged_moe.run; workspace of ragged_moe.experts_workspace_bytes(...) elements.
+    All but hidden_scale are contiguous, all on the current GPU. out may lie in hidden's memory, in no other operand's,
+    and workspace in none's. Launches on torch's current stream, nothing returns to the host, the same bits every time,
+    also in CUDA graphs. Returns out, or a new tensor. ValueError if an operand is not so, or not in a GPU's memory:
+    then nothing is compiled, launched or written. No gradients. Scratch memory and workspace as of ragged_moe.run;
+    workspace of ragged_moe.experts_workspace_bytes(...) elements.
     """
     if torch.compiler.is_compiling():
         given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
@@ -112,6 +124,8 @@ def experts(
             return torch.ops.ragged_moe.experts(*given, **options)
         torch.ops.ragged_moe.experts_out(out, *given, **options)
         return out
+    if type(gate_first) is not bool or type(apply_router_weight_on_input) is not bool:
+        require_flags(gate_first=gate_first, apply_router_weight_on_input=apply_router_weight_on_input)
     of_fp4 = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
     if of_fp4[4:] != (None, None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
         of_fp4 = *of_fp4[:4], None, None
@@ -140,20 +154,24 @@ def experts(
     expected = contiguous("out", BF16, *hidden.shape)
     complain((out,), (expected,), (hidden, "hidden"))
     addresses(layer.device, (out,), (expected,), (0,))
+    named = list(zip((*NAMES, "hidden_scale", *FP4_NAMES), (*operands[:7], hidden_scale, *of_fp4)))
+    require_apart("out", out, named[1:])  # hidden has been read when out is written
     if workspace is not None:
         check_workspace(workspace, layer, hidden)
+        require_apart("workspace", workspace, (*named, ("out", out)))
     if not layer.device.is_current():
         raise ValueError(f"hidden is on {hidden.device}, but must be on torch's current device")
     tokens = hidden.shape[0]
     if tokens:
         arena = arena_of(layer.torch_device, layer.device)
         with arena.lock:
-            on_input = bool(apply_router_weight_on_input)
+            on_input = apply_router_weight_on_input
             if workspace is not None or on_input and hidden_scale is not None:  # which torch multiplies by the weights
                 launch(layer, x, *given, layer.space(tokens, arena, workspace), out, on_input)
             else:
                 aligned, multiple = alignment(True, w2_scale, w13_bias)
-                made = Call(layer.device, (*operands, out), (*aligned, -1), multiple)
+                apart = range(1, len(operands))
+                made = Call(layer.device, (*operands, out), (*aligned, -1), multiple, apart)
                 call = calls.add(operands, options, made)
                 call.note(arena, (*operands, out), lambda *recorded: launch_recorded(
                     layer, x, (*operands, out), recorded, layer.space(tokens, arena), on_input

@@ -10,7 +10,7 @@ from ragged_moe.device import Device, device_of
 from ragged_moe.kernels import router
 from ragged_moe.kernels.program import Program, float_bits
 from ragged_moe.kernels.router import MAX_EXPERTS, MAX_TOP_K, SCORINGS, Choice
-from ragged_moe.operands import addresses, complain, contiguous, require
+from ragged_moe.operands import addresses, complain, contiguous, require, require_flags
 from ragged_moe.problem import BF16, F32, I32
 from ragged_moe.routed_experts import MAX_TOKENS
 from ragged_moe.scratch import arena_of
@@ -49,6 +49,8 @@ def route(
             logits, top_k, scoring=scoring, renormalize=renormalize, bias=bias, num_expert_group=num_expert_group,
             topk_group=topk_group, routed_scaling_factor=routed_scaling_factor,
         )  # fmt: skip
+    if type(renormalize) is not bool:
+        require_flags(renormalize=renormalize)
     tensors = (logits,) if bias is None else (logits, bias)
     options = top_k, scoring, renormalize, num_expert_group, topk_group, routed_scaling_factor
     call = calls.like(tensors, options)
@@ -66,7 +68,7 @@ def route(
         raise ValueError(f"routed_scaling_factor is a {type(routed_scaling_factor).__name__}, but must be a number")
     tokens, experts = logits.shape
     require("logits", "T", tokens, 1, 0, MAX_TOKENS)
-    choice = choice_of(experts, top_k, scoring, bool(renormalize), num_expert_group, topk_group, *types)
+    choice = choice_of(experts, top_k, scoring, renormalize, num_expert_group, topk_group, *types)
     expected = contiguous("logits", types[0], tokens, experts), contiguous("bias", types[-1], experts)
     complain(tensors, expected, (logits, "logits"))
     gpu = device_of(logits.device, "logits")

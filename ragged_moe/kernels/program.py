@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import struct
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 
 import cutlass.cute as cute
@@ -18,6 +19,7 @@ from ragged_moe.kernels.graph import Graph
 
 OFTEN = 16  # launches of one kind at the same addresses, after which a graph would have paid for its making
 MOST_GRAPHS = 256  # of a kind of call: for as many layers, each with tensors of its own
+MOST_GRAPHS_OF_ALL = 2048  # kinds, of which a server has one for each number of tokens; a graph has 0.1 MiB on the GPU
 
 
 class Program:
@@ -140,9 +142,15 @@ class Tape:
                 self(addresses)
                 return
             if len(self.graphs) >= MOST_GRAPHS:
-                del self.graphs[next(iter(self.graphs))]
+                self.drop(next(iter(self.graphs)))
             graph = self.graphs[at] = Graph(lambda side: self.on(side, addresses), stream)
+            keep(self, at)
         graph()
+
+    def drop(self, at: tuple[int, ...]) -> None:
+        """Forget the graph of these addresses, which may become one again if it is called often."""
+        self.graphs.pop(at, None)
+        self.seen.pop(at, None)
 
     def on(self, stream: int, addresses: Sequence[int]) -> None:
         """As a call, on another stream than was recorded."""
@@ -154,6 +162,22 @@ class Tape:
         finally:
             for (words, i), before in zip(self.streams, recorded):
                 words[i] = before
+
+
+kept: list[tuple[weakref.ref[Tape], tuple[int, ...]]] = []  # graphs of all tapes, the oldest first
+keeping = threading.Lock()
+
+
+def keep(tape: Tape, at: tuple[int, ...]) -> None:
+    """Count a graph that a tape has made; the oldest of all tapes' are forgotten where there are too many."""
+    with keeping:
+        kept.append((weakref.ref(tape), at))
+        if len(kept) > MOST_GRAPHS_OF_ALL:
+            kept[:] = [(of, at) for of, at in kept if (found := of()) is not None and at in found.graphs]
+            for of, at in kept[:-MOST_GRAPHS_OF_ALL]:
+                if (found := of()) is not None:
+                    found.drop(at)
+            del kept[:-MOST_GRAPHS_OF_ALL]
 
 
 def pointer_to(words: ctypes.Array) -> cute.Pointer:

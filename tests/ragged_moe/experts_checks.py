@@ -279,7 +279,6 @@ def test_what_is_refused(ragged_moe, weights, sentence):
 @pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
 def test_compiled_by_torch(ragged_moe, weights):
     """One graph, whose operator is a fake one while it is traced."""
-    from ragged_moe import torch_ops  # noqa: F401
     from ragged_moe.reference.layer import quantised
 
     def model(hidden, ids, given, *weights):

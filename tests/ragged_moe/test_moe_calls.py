@@ -1,11 +1,12 @@
 """Calls like an earlier one: the words of every launch are those that a call on its own has."""
 
 import ctypes
+import dataclasses
 
 import pytest
 import torch
 
-from ragged_moe import batched, device, grouped_gemm, layer, routed_experts, routers, scratch
+from ragged_moe import batched, calls, device, grouped_gemm, layer, operands, routed_experts, routers, scratch
 from ragged_moe import problem as p
 from ragged_moe.kernels import program
 from ragged_moe.reference import layer as d
@@ -26,6 +27,7 @@ def launched(monkeypatch) -> list:
     for module in (*MODULES, scratch, grouped_gemm):
         monkeypatch.setattr(module, "device_of", lambda *_: made)
     monkeypatch.setattr(scratch, "arenas", {})
+    monkeypatch.setattr(program, "kept", [])
     seen = []
 
     class Launch:
@@ -204,6 +206,118 @@ def test_graphs_are_few(launched, monkeypatch):
     (tape,) = arena.tapes.values()
     assert len(tape.graphs) == 2 and len(tape.seen) <= 2
     assert words_of(launched, kinds[2])[0][0] == "graph" != words_of(launched, kinds[0])[0][0]
+
+
+def test_graphs_of_all_kinds_are_few(launched, monkeypatch):
+    """However many numbers of tokens there are; a kind whose graph has gone gets a new one if it is called often."""
+    monkeypatch.setattr(program, "MOST_GRAPHS_OF_ALL", 3)
+    kinds = [experts(d.draw(SIZES, 5), tokens) for tokens in (4, 5, 6, 7, 8)]
+    first = words_of(launched, kinds[0])
+    for call in kinds:
+        for _ in range(program.OFTEN + 2):
+            call()
+    (arena,) = scratch.arenas.values()
+    assert sum(len(tape.graphs) for tape in arena.tapes.values()) == len(program.kept) == 3
+    assert [words_of(launched, call)[0][0] == "graph" for call in kinds] == [False, False, True, True, True]
+    for _ in range(program.OFTEN - 1):
+        again = words_of(launched, kinds[0])
+    assert again == first and words_of(launched, kinds[0])[0][0] == "graph"
+    assert sum(len(tape.graphs) for tape in arena.tapes.values()) == 3
+
+
+def test_what_stays_of_many_kinds(launched):
+    """1,299 numbers of tokens leave at most MOST kinds, and scratch memory for the largest."""
+    x = d.draw(SIZES, 5)
+    given = torch.zeros(1300, 256, dtype=p.BF16), torch.zeros(1300, 2, dtype=torch.int32), torch.rand(1300, 2)
+    weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
+    out = torch.zeros(1300, 256, dtype=p.BF16)
+    for tokens in range(1, 1300):
+        routed_experts.experts(*(t[:tokens] for t in given), *weights, out=out[:tokens])
+    (arena,) = scratch.arenas.values()
+    known = routed_experts.calls.known
+    assert len(arena.tapes) == len(known) == 1299 - calls.MOST and not program.kept
+    held = sum(t.nbytes for t in (arena.buffer, *arena.kept.values()))
+    of_largest = layer.Layer(torch.device("cpu"), dataclasses.replace(SIZES, top_k=2)).workspace_bytes(1299)
+    assert held <= 2 * of_largest + 2**25  # and a GPU's partial sums, whatever T is
+
+
+@pytest.mark.parametrize("function, names", [
+    ("experts", "hidden topk_ids topk_weights w13 w13_scale w2 w2_scale"),
+    ("run", "routing_logits routing_bias hidden_states hidden_states_scale gemm1_weights gemm1_weights_scale "
+            "gemm2_weights gemm2_weights_scale"),
+    ("batched_experts", "hidden counts w13 w13_scale w2 w2_scale hidden_scale"),
+    ("grouped_gemm_fp8", "a a_scale b b_scale m_indptr"),
+])  # fmt: skip
+@pytest.mark.parametrize("repeated", [False, True])
+def test_out_that_lies_in_an_operand(launched, function, names, repeated):
+    """Is refused, if only the last byte is shared, before it is written; but hidden has been read by then."""
+    x, names = d.draw(SIZES, 5), names.split()
+    weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
+    if function == "experts":
+        given = torch.zeros(5, 256, dtype=p.BF16), torch.zeros(5, 2, dtype=torch.int32), torch.rand(5, 2), *weights
+        call, shape = routed_experts.experts, (5, 256)
+    elif function == "run":
+        given, shape = x.tensors(), (5, 256)
+        call = lambda *t, out: layer.run(*t, 0, 2.5, out)  # noqa: E731
+    elif function == "batched_experts":
+        given = torch.zeros(4, 9, 256, dtype=p.E4M3), torch.zeros(4, dtype=p.I32), *weights, torch.ones(4, 2, 9).mT
+        call, shape = lambda *t, out: batched.batched_experts(*t[:6], hidden_scale=t[6], out=out), (4, 9, 256)
+    else:
+        given = torch.zeros(9, 256, dtype=p.E4M3), torch.ones(2, 9), *weights[:2], torch.zeros(5, dtype=p.I32)
+        call, shape = grouped_gemm.grouped_gemm_fp8, (9, weights[0].shape[1])
+    out = torch.zeros(shape, dtype=p.BF16)
+    for i, name in enumerate(names):
+        operand = given[i]
+        span = operands.extent(operand)[1]
+        room = torch.zeros(-(-span // 16) * 16 + out.nbytes, dtype=torch.uint8)
+        inside = torch.empty(0, dtype=operand.dtype).set_(room.untyped_storage(), 0, operand.shape, operand.stride())
+        inside.copy_(operand)
+        moved = (*given[:i], inside, *given[i + 1 :])
+        places = {at: room[at:][: out.nbytes].view(p.BF16).view(shape) for at in (0, -(-span // 16) * 16 - 16)}
+        behind = room[-(-span // 16) * 16 :].view(p.BF16).view(shape)
+        if repeated:
+            call(*moved, out=behind)  # right behind the operand: not shared
+        for place in places.values():
+            before = len(launched)
+            if name in ("hidden", "hidden_states"):
+                call(*moved, out=place)
+                assert len(launched) > before
+                continue
+            with pytest.raises(ValueError, match=f"^out(put)? shares memory with {name}, but must not$"):
+                call(*moved, out=place)
+            assert len(launched) == before
+
+
+def test_a_workspace_that_lies_in_an_operand(launched):
+    x, need = d.draw(SIZES, 5), layer.Layer(torch.device("cpu"), SIZES).workspace_bytes(5)
+    room = torch.zeros(need + 4096, dtype=torch.uint8)
+    output = room[16 : 16 + 5 * 512].view(p.BF16).view(5, 256)
+    with pytest.raises(ValueError, match="^workspace shares memory with output, but must not$"):
+        layer.run(*x.tensors(), 0, 2.5, output, room[2048 + 16 :])
+    hidden = room[: 5 * 256].view(p.E4M3).view(5, 256)
+    with pytest.raises(ValueError, match="^workspace shares memory with hidden_states, but must not$"):
+        layer.run(*x.tensors()[:2], hidden, *x.tensors()[3:], 0, 2.5, torch.zeros(5, 256, dtype=p.BF16), room)
+    given = torch.zeros(5, 2, dtype=torch.int32), torch.rand(5, 2), *x.tensors()[4:]
+    hidden = room[: 5 * 512].view(p.BF16).view(5, 256)
+    with pytest.raises(ValueError, match="^workspace shares memory with hidden, but must not$"):
+        routed_experts.experts(hidden, *given, workspace=room.new_zeros(2**20).set_(room.untyped_storage()))
+    assert not launched
+
+
+@pytest.mark.parametrize("x", ["no", None, 1, 0])
+def test_a_flag_that_is_no_bool(launched, x):
+    """Also behind a call that was right: 1 equals True."""
+    experts(d.draw(SIZES, 5), 5, gate_first=True)()
+    before = len(launched)
+    for name in ("gate_first", "apply_router_weight_on_input"):
+        with pytest.raises(ValueError, match=f"^{name} is {x!r}, but must be True or False$"):
+            experts(d.draw(SIZES, 5), 5, **{name: x})()
+    given = torch.zeros(4, 9, 256, dtype=p.BF16), torch.zeros(4, dtype=p.I32), *d.draw(SIZES, 5).tensors()[4:]
+    with pytest.raises(ValueError, match=f"^gate_first is {x!r}, but must be True or False$"):
+        batched.batched_experts(*given, gate_first=x)
+    with pytest.raises(ValueError, match=f"^renormalize is {x!r}, but must be True or False$"):
+        routers.route(torch.zeros(3, 64), 4, renormalize=x)
+    assert len(launched) == before
 
 
 @pytest.mark.parametrize("name, x, must", [
