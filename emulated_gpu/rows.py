@@ -1,6 +1,6 @@
 """Findings as rows of a report: what a row has, where its parties are, and each mistake once.
 
-A row is what emulated_gpu/README.md says of `findings`, as JSON has it; `of` says where it was seen, `events` what
+A row is what emulated_gpu/RUN.md says of `findings`, as JSON has it; `of` says where it was seen, `events` what
 happened before (page/findings.py).
 """
 

@@ -13,7 +13,7 @@ from .clock import Clock
 
 @dataclass(frozen=True)
 class Schedule:
-    """seed: its number. The first ones are chosen, each for what it lets come late (emulated_gpu/README.md):
+    """seed: its number. The first ones are chosen, each for what it lets come late (emulated_gpu/RUN.md):
 
     0  nothing: operations take a short time, warps and CTAs begin in their order
     1  the first warps and CTAs: each is far behind the next one, whenever it begins or is woken. An arrival, a commit

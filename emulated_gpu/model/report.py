@@ -21,7 +21,7 @@ MOVED = {  # what is shown of the counts of tally.py: bytes
 
 
 def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: Path) -> dict:
-    """Writes timeline.json.gz and overview.png to the folder; returns what emulated_gpu/README.md says of JSON reports.
+    """Writes timeline.json.gz and overview.png to the folder; returns what emulated_gpu/RUN.md says of JSON reports.
 
     counted: what each launch moved and multiplied, see tally.py.
     """

@@ -7,8 +7,8 @@ published a kernel with PDL, so the load side of this repo's submission stands f
 and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
 
 whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine, of whatever kind: point ->
-measured, modelled us. `python -m silicon.whole_kernels.hopper table . --write emulated_gpu/VALIDATION.md` writes it and
-the table there.
+measured, modelled us. `python -m silicon.whole_kernels.hopper table . --write silicon/whole_kernels/README.md` writes
+it and the table there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Findings for other tools: SARIF 2.1.0 (code scanning, editors), and annotations of GitHub's workflows.
 
-A finding here is a row of `run --json` (emulated_gpu/README.md). Its places are the lines of source, or of PTX where
+A finding here is a row of `run --json` (emulated_gpu/RUN.md). Its places are the lines of source, or of PTX where
 there is no line information, of the instruction that was found and then of the other party.
 """
 

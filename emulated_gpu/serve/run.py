@@ -230,7 +230,7 @@ def exit_status(raised: BaseException | None) -> int:
 
 
 def run_once(script: str, args: list[str], options: Options, installs: bool) -> dict:
-    """Run the script; what emulated_gpu/README.md says of JSON reports."""
+    """Run the script; what emulated_gpu/RUN.md says of JSON reports."""
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as folder:
         findings = Path(folder, "findings.jsonl")
         findings.touch()

@@ -147,7 +147,7 @@ def each(variants: list[Variant], jobs: int, do: Callable[[Variant], None]) -> i
 
 
 def compare(sides: tuple[str, str], wanted: Wanted, html: Path | None) -> tuple[dict, int]:
-    """Profile two command lines, each a script with its arguments: what emulated_gpu/README.md says of JSON reports,
+    """Profile two command lines, each a script with its arguments: what emulated_gpu/RUN.md says of JSON reports,
     and what `each` returns: of a side that was not done there is no report then.
 
     html: a file for a page of both. Raises Unsupported where one cannot be timed.

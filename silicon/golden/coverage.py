@@ -1,6 +1,6 @@
 """Tables of what each instruction of the emulator rests on: a card's recordings, others' kernels, or the text alone.
 
-    python -m silicon.golden.coverage                  prints the tables of emulated_gpu/README.md
+    python -m silicon.golden.coverage                  prints the tables of emulated_gpu/EVIDENCE.md; --write PAGE
     python -m silicon.golden.coverage --elsewhere LOGS lists the forms of the PTX in LOGS (tests/cutlass_examples.py)
 
 elsewhere.txt holds that list: the instruction forms of kernels that were written elsewhere and agreed with their own
@@ -116,7 +116,7 @@ def tensor_rows() -> list[tuple[str, list[str], list[str]]]:
 
 
 def tables() -> str:
-    """Both tables of emulated_gpu/README.md in Markdown."""
+    """Both tables of emulated_gpu/EVIDENCE.md in Markdown."""
     lines = [table(), "", "| variants, and CTA groups | in kernels from elsewhere | from text alone |", "|---|---|---|"]
     lines += [f"| `{name}` | {', '.join(seen)} | {', '.join(rest)} |" for name, seen, rest in tensor_rows()]
     return "\n".join(lines)
@@ -132,14 +132,27 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def split(page: str) -> tuple[str, str, str]:
+    """Return what stands before, between and behind the markers of the tables. Raises ValueError without markers."""
+    before, begin, rest = page.partition("<!-- coverage -->\n")
+    between, end, after = rest.partition("<!-- /coverage -->")
+    if not end:
+        raise ValueError("the page has no markers <!-- coverage --> and <!-- /coverage -->")
+    return before + begin, between, end + after
+
+
 def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("--elsewhere", type=Path, metavar="LOGS", help="a folder with PTX files, anywhere below it")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables between the page's markers")
     options = parser.parse_args()
     if options.elsewhere:
         texts = (path.read_text().rstrip("\0") for path in options.elsewhere.rglob("*.ptx"))
         found = set().union(*(forms(text) for text in texts))
         print("\n".join(sorted(form for form in found if instruction_of(form))))
+    elif options.write:
+        before, between, after = split(options.write.read_text())
+        options.write.write_text(before + tables() + "\n" + after)
     else:
         print(tables())
 

@@ -6,8 +6,8 @@
         run FOLDER               where the H200 is, with NumPy: writes FOLDER/hopper.json
         compare FOLDER           executes launches on the emulator and names the tensors that differ from the card's
         model FOLDER [--only WORD] [--half fitted|held-out]   models launches; adds to modelled_hopper.json
-        table .                  prints the table; --write emulated_gpu/VALIDATION.md puts it and the intervals' data
-        there
+        table .                  prints the table; --write silicon/whole_kernels/README.md puts it there, and the
+                                 intervals' data into emulated_gpu/model
 
 A script (examples/python/CuTeDSL/cute/hopper/kernel) runs its own host code as on an H200, and what it would launch is
 caught: the kernel, its grid, its parameters. So are launches of ragged_moe/ and of the load side of submission.py. The

@@ -5,7 +5,7 @@
     python -m silicon.whole_kernels.published reference-kernels nvfp4_gpumode [--only WORD]
 
 It prints kernel, M, N, K, calls, published and modelled us, and error. emulated_gpu/model/whole_kernels.json keeps the
-modelled times; `python -m worklog.pages` makes the table of emulated_gpu/VALIDATION.md of it.
+modelled times; `python -m worklog.pages` makes the table of silicon/whole_kernels/README.md of it.
 
 Each point runs in a process of its own: the problem's own inputs and a submission's own host code. Modelled is what the
 GPU does: "alone" is one call behind the fill that the evaluator writes before each, with the two events around it, as

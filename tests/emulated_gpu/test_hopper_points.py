@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-import emulated_gpu
 from emulated_gpu.model import uncertainty
 from silicon.whole_kernels import exam, hopper
 
+PAGE = Path(hopper.__file__).with_name("README.md")
 MEASURED = json.loads(hopper.TABLE.read_text())
 MODELLED = json.loads(hopper.MODELLED.read_text())
 
@@ -24,7 +24,7 @@ def test_every_point_was_timed_and_modelled():
 
 
 def test_the_table_is_of_these_files():
-    text = (Path(emulated_gpu.__file__).parent / "VALIDATION.md").read_text()
+    text = PAGE.read_text()
     assert hopper.table(MEASURED["points"], MODELLED) in text
 
 
@@ -47,7 +47,7 @@ def test_the_exam_is_whole_and_of_kernels_that_the_table_has_not():
     assert not {(k.script, k.arguments) for k in hopper.KERNELS} & {
         (k.script, k.arguments) for k in exam.KERNELS if k.held_out
     }
-    text = (Path(emulated_gpu.__file__).parent / "VALIDATION.md").read_text()
+    text = PAGE.read_text()
     assert hopper.table(measured, modelled, exam.KERNELS) in text
 
 

@@ -1,5 +1,5 @@
 """A sample of the points measured on an H200 (silicon/timing) against the model: the bars of
-emulated_gpu/VALIDATION.md.
+silicon/timing/README.md.
 
 python -m silicon.timing.validate     # all of them
 """
@@ -58,7 +58,7 @@ def test_the_table_of_the_page_is_of_the_recorded_points():
         assert versions.setdefault(family[name], known["model"]) == known["model"]
     newest = known["model"]
     of_newest = [f for f in validate.FAMILIES if versions.get(f) == newest]
-    text = (Path(emulated_gpu.__file__).parent / "VALIDATION.md").read_text()
+    text = Path(validate.__file__).with_name("README.md").read_text()
     assert f"<!-- h200 -->\n{validate.summary(rows)}\n<!-- /h200 -->" in text
     assert f"the newest values are of {', '.join(of_newest)};" in text.replace("\n", " ")
 

@@ -1,0 +1,109 @@
+"""The commands that the pages show exist, with the options that they show. None is run: that is for other tests."""
+
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    page
+    for page in sorted(ROOT.rglob("*.md"))
+    if not any(part.startswith(".") for part in page.relative_to(ROOT).parts) and page.parent != ROOT / "worklog"
+]
+SHOWN = re.compile(r"python3? (?:-m [\w.]*\w|eval\.py)(?![\w.])[^`\n]*")  # in a block of code, or between backquotes
+OPTION = re.compile(r"--[a-z][\w-]*")
+CLICK = {
+    "eval.py": "evaluation.commands.cli", "emulated_gpu": "emulated_gpu.__main__", "ragged_moe": "ragged_moe.__main__",
+}  # fmt: skip
+
+
+def words(shown: str) -> list[str]:
+    """Split a command as a shell does, without its comment and its `[optional]` brackets."""
+    text = re.sub(r"[\[\]]", " ", re.sub(r"\s#\s.*| [23]>.*", "", shown))
+    try:
+        return shlex.split(text)
+    except ValueError:  # the quotes close on another line
+        return text.replace("'", "").replace('"', "").split()
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands of a page, each as (eval.py or a module, its arguments...)."""
+    found = [words(match[0])[1:] for match in SHOWN.finditer(text)]
+    return [line[1:] if line[0] == "-m" else line for line in found]
+
+
+def of_click(group: click.Group, arguments: list[str]) -> str:
+    """Return what is wrong with arguments of a group of commands, or nothing. A command may be a group again."""
+    if not arguments or arguments[0].startswith("-") or not re.fullmatch(r"[a-z][\w-]*", arguments[0]):
+        return ""
+    name, *rest = arguments
+    command = group.commands.get(name)
+    if command is None:
+        return f"there is no command {name}"
+    if isinstance(command, click.Group):
+        return of_click(command, rest)
+    known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+    if not command.context_settings.get("allow_interspersed_args", True):  # the rest is the script's
+        script = next((n for n, word in enumerate(rest) if "." in word and not word.startswith("-")), len(rest))
+        rest = rest[: script + 1]
+    unknown = [option for word in rest for option in OPTION.findall(word)[:1] if option not in known]
+    return f"{name} has no option {', '.join(unknown)}" if unknown else ""
+
+
+def of_module(module: str, arguments: list[str]) -> str:
+    """Return what is wrong with a command of a module of ours that has no group: options that no text has, or ''."""
+    package = module.partition(".")[0]
+    if not (ROOT / package).is_dir():
+        return "" if importlib.util.find_spec(package) else f"there is no module {package}"
+    place = ROOT / module.replace(".", "/")
+    files = [file for file in (place.with_suffix(".py"), place / "__main__.py") if file.exists()]
+    if not files:
+        return f"there is no program {module}"
+    text = "".join(file.read_text() for file in (ROOT / package).rglob("*.py"))
+    options = {option for word in arguments for option in OPTION.findall(word)[:1]} - {"--help"}
+    unknown = [option for option in sorted(options) if f'"{option}' not in text]
+    return f"{module} has no option {', '.join(unknown)}" if unknown else ""
+
+
+def wrong(text: str) -> list[str]:
+    """Commands of a page that name what does not exist, each with what that is."""
+    found = []
+    for program, *arguments in commands(text):
+        if program in CLICK and (ROOT / CLICK[program].replace(".", "/")).with_suffix(".py").exists():
+            problem = of_click(importlib.import_module(CLICK[program]).cli, arguments)
+        else:
+            problem = of_module(program, arguments)
+        if problem:
+            found.append(f"{program} {' '.join(arguments)}: {problem}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_a_page_exist(page):
+    assert wrong(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "shown, problem",
+    [
+        ("python -m emulated_gpu rum x.py", "there is no command rum"),
+        ("python -m emulated_gpu run --schedule 3 x.py --own", None),
+        ("`python eval.py test FILE --shedules 8`", "test has no option --shedules"),
+        ("python eval.py test --case 0  # with --nothing else", None),
+        ("python -m silicon.golden.coverage --rite X", "silicon.golden.coverage has no option --rite"),
+        ("python -m silicon.golden.covrage", "there is no program silicon.golden.covrage"),
+        ("python -m pytest tests -q", None),
+    ],
+)
+def test_what_does_not_exist_is_found(shown, problem):
+    found = wrong(shown)
+    assert (found == []) if problem is None else found[0].endswith(problem)
+
+
+def test_commands_are_seen():
+    assert sum(len(commands(page.read_text())) for page in PAGES) > 100
