@@ -51,7 +51,7 @@ def run(
         **({} if secret is None else {"secret": secret}),
     )
     screen = Screen()
-    for line in of.said(device):
+    for line in of.notes(device):
         screen.line(line)
     weights = [of.weight(case, timed) for case in cases]
     workers = options.jobs if submission == OWN and device != "cuda" else None
@@ -69,7 +69,7 @@ def run(
 
     what = f"{section} of {of.name(cases)} on {describe_device(device)}"
     with interrupt.showing(interrupted), screen.progress(what, weights, workers=workers) as advance:
-        small = None if device == "cuda" else of.small(weights)
+        small = None if device == "cuda" else of.estimate_from(weights)
         watch = None if small is None else LongCases(screen, numbers, weights, timeout)
 
         def ended(index: int, verdict: Verdict) -> None:
@@ -195,7 +195,7 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
                 low, high = reply["us_interval"]
                 us = uncertainty.corrected(reply["us_interval"])
                 row = [str(number), f"{us:.2f}", f"{low:.2f} to {high:.2f}", simulated]
-                rows.append(row + options.task.cells(case, us))
+                rows.append(row + options.task.extra_columns(case, us))
         screen.table(columns, rows, f"us per call, {modelled.label(good)}")
     for number, reply in zip(numbers, replies):
         if "error" in reply:

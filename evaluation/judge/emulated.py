@@ -24,8 +24,8 @@ from emulated_gpu.rows import NOT_PROMISED, WRONG
 from emulated_gpu.serve.watch import watched
 from emulated_gpu.state.dependency import Dependencies
 from emulated_gpu.state.global_memory import GlobalMemory, Region
-from evaluation.judge.placed import Placed
 from evaluation.judge.same_calls import pieces
+from evaluation.judge.shared_tensors import Placed
 
 REGIONS = 65_536  # of the submission's that a launch may bring along
 FUNCTION, LONGEST_NAME = re.compile(r"[\w.]"), 60  # characters of a name in reports, which anybody may have made up

@@ -15,9 +15,9 @@ from emulated_gpu.page.findings import events
 from emulated_gpu.rows import row_of
 from evaluation.judge.gpu_trial import GpuTrial, MeasuredTrial, measure_in_turns
 from evaluation.judge.options import Options
-from evaluation.judge.placed import OURS, THEIRS
 from evaluation.judge.recorded_calls import RecordedCalls
 from evaluation.judge.sandbox import Beat, Channel, Nursery
+from evaluation.judge.shared_tensors import OURS, THEIRS
 from evaluation.judge.statistics import Stats
 from evaluation.judge.submission_process import SubmissionProcess
 from evaluation.judge.trial import Trial

@@ -17,7 +17,7 @@ import torch
 from emulated_gpu.serve import torch_cuda
 from evaluation.judge.inputs import Taken
 from evaluation.judge.loading import explain
-from evaluation.judge.placed import Placed, Role
+from evaluation.judge.shared_tensors import Placed, Role
 from evaluation.judge.task import Call
 from evaluation.judge.verdict import Refused
 from evaluation.tasks import data as any_data
@@ -70,7 +70,7 @@ class FolderTask:
     def name(self, cases: list[TestCase]) -> str:
         return self.folder.name
 
-    def said(self, device: str) -> list[str]:
+    def notes(self, device: str) -> list[str]:
         compared = f"{self.folder.name}, compared by {self.folder.tolerance()}"
         return [compared, GUARANTEES_ON_GPU if device == "cuda" else GUARANTEES]
 
@@ -83,10 +83,10 @@ class FolderTask:
     def weight(self, case: TestCase, timed: bool = False) -> float:
         return size(case.args)
 
-    def turn(self, case: TestCase, timed: bool) -> float:
+    def order(self, case: TestCase, timed: bool) -> float:
         return size(case.args)
 
-    def small(self, weights: list[float]) -> list[TestCase]:
+    def estimate_from(self, weights: list[float]) -> list[TestCase]:
         """Lists the two smallest tests, of different sizes, if all cases are large beside the smallest: from two it
         shows how the seconds grow."""
         of_size = {size(case.args): case for case in self.folder.tests}
@@ -95,7 +95,7 @@ class FolderTask:
             return []
         return [of_size[each] for each in small if each < min(weights)]
 
-    def cells(self, case: TestCase, us: float) -> list[str]:
+    def extra_columns(self, case: TestCase, us: float) -> list[str]:
         return []
 
 

@@ -157,7 +157,7 @@ def judge(
     rng = np.random.default_rng(options.secret)
     order = rng.permutation(len(cases)).tolist()
     extra = order[0] if options.extra else None  # the case that gets other sizes and a call more
-    order.sort(key=lambda index: options.task.turn(cases[index], options.timed))
+    order.sort(key=lambda index: options.task.order(cases[index], options.timed))
 
     def done(index: int, verdict: Verdict) -> None:
         verdicts[index] = verdict

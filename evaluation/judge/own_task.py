@@ -10,7 +10,7 @@ import torch
 import reference
 from emulated_gpu.model import uncertainty
 from evaluation.judge import inputs, modelled
-from evaluation.judge.placed import Placed, Role
+from evaluation.judge.shared_tensors import Placed, Role
 from evaluation.judge.task import Call
 from evaluation.judge.verdict import Refused, compare, ulps
 from evaluation.tasks import data as any_data
@@ -30,7 +30,7 @@ class OwnTask:
     def name(self, cases: list[TestCase]) -> str:
         return " and ".join(sorted({reference.task_of(case.args).name for case in cases}))
 
-    def said(self, device: str) -> list[str]:
+    def notes(self, device: str) -> list[str]:
         return []
 
     def described(self) -> dict:
@@ -51,13 +51,13 @@ class OwnTask:
         multiplied, written = sum(m * n * k for m, n, k in sizes), sum(m * n for m, n, _ in sizes)
         return 20 + 2e-9 * multiplied if timed else 3 + 6e-9 * multiplied + 3e-6 * written
 
-    def turn(self, case: TestCase, timed: bool) -> float:
+    def order(self, case: TestCase, timed: bool) -> float:
         return -self.weight(case, timed) if timed else 0.0  # what takes longest, first
 
-    def small(self, weights: list[float]) -> None:
+    def estimate_from(self, weights: list[float]) -> None:
         return None
 
-    def cells(self, case: TestCase, us: float) -> list[str]:
+    def extra_columns(self, case: TestCase, us: float) -> list[str]:
         limit, public = modelled.listed_limit(case.args), uncertainty.best_public(case.args)
         share = f"{100 * limit / us:.0f}" if limit else "-"
         return [str(limit or "-"), share, f"{uncertainty.of_point(public):.2f}, {public['kernel']}" if public else "-"]

@@ -19,7 +19,7 @@ import torch
 from emulated_gpu.arena import BASE
 from emulated_gpu.errors import EmulatorError, ResultsDecide
 from evaluation.judge import emulated, modelled, same_calls
-from evaluation.judge.placed import OURS, THEIRS, taken
+from evaluation.judge.shared_tensors import OURS, THEIRS, taken
 from evaluation.judge.task import Call, Case
 from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.verdict import Refused

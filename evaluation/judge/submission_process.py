@@ -14,8 +14,8 @@ from pathlib import Path
 from emulated_gpu.arena import Arena
 from evaluation.judge import emulated, worker
 from evaluation.judge.options import Options
-from evaluation.judge.placed import THEIRS
 from evaluation.judge.sandbox import Nursery
+from evaluation.judge.shared_tensors import THEIRS
 from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.verdict import Refused
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from evaluation.judge.inputs import Taken
-from evaluation.judge.placed import Placed
+from evaluation.judge.shared_tensors import Placed
 from task import TestCase
 
 
@@ -77,7 +77,7 @@ class Task(Protocol):
     def name(self, cases: list[TestCase]) -> str:
         """Names the task of these cases."""
 
-    def said(self, device: str) -> list[str]:
+    def notes(self, device: str) -> list[str]:
         """Says what holds for results, where that is not what holds for this repository's tasks."""
 
     def described(self) -> dict:
@@ -89,11 +89,11 @@ class Task(Protocol):
     def weight(self, case: TestCase, timed: bool) -> float:
         """Estimates how long a case takes, in a unit of the task's own."""
 
-    def turn(self, case: TestCase, timed: bool) -> float:
-        """Orders cases; those of equal turn come in a secret order."""
+    def order(self, case: TestCase, timed: bool) -> float:
+        """Orders cases; those of equal order come in a secret order."""
 
-    def small(self, weights: list[float]) -> list[TestCase] | None:
+    def estimate_from(self, weights: list[float]) -> list[TestCase] | None:
         """Lists small cases that tell how long cases of these weights may take, and None where that is known."""
 
-    def cells(self, case: TestCase, us: float) -> list[str]:
+    def extra_columns(self, case: TestCase, us: float) -> list[str]:
         """Fills `columns` for a modelled time."""

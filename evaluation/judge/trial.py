@@ -3,8 +3,8 @@
 import time
 
 from emulated_gpu.errors import EmulatorError
-from evaluation.judge.placed import Placed, taken
 from evaluation.judge.recorded_calls import CHANGED, NotTimed, RecordedCalls
+from evaluation.judge.shared_tensors import Placed, taken
 from evaluation.judge.task import Call, Case
 from evaluation.judge.verdict import Refused, Verdict
 from task import TestCase

@@ -20,7 +20,7 @@ import reference
 import task
 import utils
 from emulated_gpu.arena import Arena
-from evaluation.judge import configs, inputs, isolation, placed, worker_emulated, worker_gpu
+from evaluation.judge import configs, inputs, isolation, shared_tensors, worker_emulated, worker_gpu
 from evaluation.judge.guards import Guards
 from evaluation.judge.loading import explain, load_submission
 from evaluation.judge.worker_emulated import EmulatedDevice
@@ -76,7 +76,7 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash ends at once
         if emulated:  # a GPU's address space would not fit into any limit
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
-        own = any_data, inputs, placed, worker_emulated, worker_gpu, sys.modules[__name__]
+        own = any_data, inputs, shared_tensors, worker_emulated, worker_gpu, sys.modules[__name__]
         guards = Guards([reference, task, utils, *own, *device.guarded])
         if options["modules"]:
             FolderModules(options["modules"]).__enter__()  # for as long as this process lives

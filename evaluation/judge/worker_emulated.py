@@ -5,7 +5,7 @@ import sys
 import emulated_gpu
 from emulated_gpu.arena import Arena, Heap
 from emulated_gpu.serve import torch_cuda
-from evaluation.judge.placed import unplaced
+from evaluation.judge.shared_tensors import unplaced
 from evaluation.tasks import data as any_data
 
 

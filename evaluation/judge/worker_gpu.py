@@ -9,7 +9,7 @@ import task
 from emulated_gpu.arena import Arena
 from evaluation.judge import inputs
 from evaluation.judge.guards import Guards
-from evaluation.judge.placed import unplaced
+from evaluation.judge.shared_tensors import unplaced
 from evaluation.judge.verdict import Refused
 from evaluation.tasks import data as any_data
 

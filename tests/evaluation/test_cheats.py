@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluation.judge.examiner import Examiner
-from evaluation.judge.placed import OURS
+from evaluation.judge.shared_tensors import OURS
 from evaluation.judge.verdict import Verdict
 from tests.thorough import all_but_every
 
