@@ -93,33 +93,6 @@ def test_e4m3_of_any_layout(ragged_moe, weights, layout):
     assert not found[0].any()
 
 
-SQUARE = {
-    "row-major": ("tokens_first", lambda x: x.t().contiguous()),
-    "column-major": ("tokens_first", lambda x: x.t()),
-    "column-major, padded": ("tokens_first", lambda x: torch.zeros(len(x), 16)[:, : len(x)].copy_(x).t()),
-    "by block": ("blocks_first", lambda x: x.contiguous()),
-    "by block, turned": ("blocks_first", lambda x: x.t().contiguous().t()),
-}
-
-
-@pytest.mark.parametrize("form", all_but(["row-major", "by block"], SQUARE))
-def test_square_hidden_scale(ragged_moe, weights, form):
-    """T == H/128: each layout is read as it is named, by the first call and by the one that repeats it."""
-    from ragged_moe.reference.layer import distance, quantised
-
-    hidden, ids, given = draw(HIDDEN // 128, 3, seed=11)
-    ids[:, 0] = torch.tensor([OFFSET, OFFSET + 1])
-    values, scales = quantised(hidden.float() * torch.tensor([[1.0], [2.0]]))
-    layout, of = SQUARE[form]
-    options = {"hidden_scale": of(scales), "hidden_scale_layout": layout}
-    for _ in range(2):
-        found = called(ragged_moe, values, ids, given, weights, **options)
-        expected = check(found, values, scales, ids, given, weights)
-    other = {"tokens_first": "blocks_first", "blocks_first": "tokens_first"}[layout]
-    turned = called(ragged_moe, values, ids, given, weights, **options | {"hidden_scale_layout": other})
-    assert distance(turned, expected) > 0.1  # what the test is worth
-
-
 @pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
 @pytest.mark.parametrize("layout", [None, "row", True])
 @pytest.mark.parametrize("tokens", [2, 5])

@@ -15,7 +15,7 @@ NEWEST = HERE.parents[1] / ".venv-newest" / "bin" / "python"
 @pytest.mark.parametrize(
     "checks, machine",
     [
-        ("experts router batched fp4 fp4_by_e4m3 operator", "h200"),
+        ("experts equal_sizes router batched fp4 fp4_by_e4m3 operator", "h200"),
         *((files, machine) for files in ("kernel", "layer") for machine in ("h200", "b200")),
         ("experts router batched w4a4 w4a8", "b200"),
     ],
