@@ -1,35 +1,31 @@
-"""Reads a folder of the form of https://github.com/gpu-mode/reference-kernels: its task.yml, and the modules it
+"""Tasks that are folders of the form of https://github.com/gpu-mode/reference-kernels: task.yml, and the modules it
 names."""
 
 import ast
-import contextlib
 import dataclasses
-import importlib.abc
-import importlib.util
-import sys
+import functools
+import importlib
+import inspect
 from pathlib import Path
 
 import yaml
 
+from evaluation.tasks.entry import KERNEL
+from evaluation.tasks.others import Author, OthersTask, close, verdict_of
+from evaluation.tasks.text import arguments, constants, defined, functions_of, tree_of
 from task import TestCase
 
 SUBMISSION = "@SUBMISSION@"  # the source of the file that is the submission's
 NEEDED = "generate_input", "check_implementation"  # of reference.py
+PHASES = "forward", "backward"  # of a reference.py that has no check: its own eval.py compares each
+IN_PHASES = "generate_inputs", *(f"reference_{phase}" for phase in PHASES)
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskFolder:
-    """Holds what a folder's task.yml says. modules: their names -> absolute paths; a submission may import them.
+class TaskFolder(OthersTask):
+    """Holds what a folder's task.yml says. in_phases: reference.py has a function for each of PHASES, and no check."""
 
-    evaluator: path of the grader's program, which says how often it calls; None if there is none.
-    """
-
-    path: str
-    name: str
-    modules: dict[str, str]
-    tests: list[TestCase]
-    benchmarks: list[TestCase]
-    evaluator: str | None
+    in_phases: bool = False
 
     @classmethod
     def read(cls, path: str) -> "TaskFolder":
@@ -43,8 +39,6 @@ class TaskFolder:
             raise ValueError(f"{path}/task.yml is not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(content, dict) or not isinstance(content.get("files"), list):
             raise ValueError(f"{path}/task.yml has no list of files")
-        if content.get("multi_gpu"):
-            raise ValueError(f"{path}/task.yml is of several GPUs (multi_gpu), which --task-dir does not do")
         sources = {}
         for entry in content["files"]:
             if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("name", "source")):
@@ -57,58 +51,76 @@ class TaskFolder:
         if "reference.py" not in sources:
             raise ValueError(f"{path}/task.yml names no reference.py")
         evaluator = sources.pop("eval.py", None)
+        cases = [read_section(path, content, section) for section in ("tests", "benchmarks")]
+        reference = tree_of(str(sources["reference.py"]))
+        if in_phases := {*IN_PHASES} <= defined(reference):
+            entry = "in turn", functions_of(PHASES, reference, tree_of(evaluator))
+        else:
+            entry = ("ranks", *KERNEL[1:]) if content.get("multi_gpu") else KERNEL
+        worlds = {case.args.get("world_size") for case in cases[0] + cases[1]} if content.get("multi_gpu") else {1}
+        if len(worlds) != 1 or not all(isinstance(world, int) and world > 0 for world in worlds):
+            raise ValueError(f"{path}/task.yml is of several GPUs (multi_gpu), but its cases have no one world_size")
         return cls(
             str(folder),
             folder.name,
             {name.removesuffix(".py"): str(source) for name, source in sources.items() if name.endswith(".py")},
-            *(read_section(path, content, section) for section in ("tests", "benchmarks")),
+            *cases,
             str(evaluator) if evaluator else None,
+            entry,
+            *worlds,
+            in_phases,
         )
-
-    def cases(self, section: str) -> list[TestCase]:
-        """Lists the cases of a section, "tests" or "benchmarks"."""
-        return self.tests if section == "tests" else self.benchmarks
 
     def calls(self, input_bytes: int) -> int:
         """Says how many calls, each on inputs of its own, the grader times together: as its program's constants tell.
 
         input_bytes: of one call's inputs. One where the program has no such constant.
         """
-        found = {}
-        try:
-            tree = ast.parse(Path(self.evaluator).read_text()) if self.evaluator else ast.Module([], [])
-        except (OSError, ValueError, SyntaxError):
-            return 1
-        for node in tree.body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                with contextlib.suppress(ValueError, TypeError):
-                    found[node.targets[0].id] = product(node.value)
+        found = constants(tree_of(self.evaluator))
         if most := found.get("MAX_ITERATIONS_PER_BENCHMARK"):
             return max(1, min(most, found.get("BENCHMARK_INPUT_BYTES_TARGET", 0) // max(1, input_bytes)))
         return max(1, found.get("NUM_ITERATIONS_PER_BENCHMARK", 1))
 
     def tolerance(self) -> str:
         """Says by what results are compared, as far as the text of reference.py shows it."""
-        path = self.modules["reference"]
-        try:
-            tree = ast.parse(Path(path).read_text())
-        except (OSError, ValueError, SyntaxError) as error:
-            return f"nothing: {path} cannot be read: {error}"
+        if self.in_phases:
+            return "allclose with RTOL and ATOL of its reference.py, forward and backward, as its eval.py does"
         found = []
-        for node in ast.walk(tree):
+        for node in ast.walk(tree_of(self.modules["reference"])):
             if isinstance(node, ast.Call) and (said := [k for k in node.keywords if k.arg in ("rtol", "atol")]):
                 text = ", ".join(f"{k.arg} {ast.unparse(k.value)}" for k in said)
                 found.append(f"{text} (line {node.lineno})")
         return f"its check_implementation: {'; '.join(found) or 'no rtol or atol in a call of reference.py'}"
 
 
-def product(node: ast.expr) -> int:
-    """Evaluates an integer, or a product of some. Raises ValueError."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return product(node.left) * product(node.right)
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    raise ValueError("no integer")
+    def author(self) -> Author:
+        """Imports reference.py."""
+        reference = importlib.import_module("reference")
+        needed = IN_PHASES if self.in_phases else NEEDED
+        if missing := [name for name in needed if not callable(getattr(reference, name, None))]:
+            raise ValueError(f"{self.modules['reference']} has no {' and no '.join(missing)}")
+        if not self.in_phases:
+            return Author(
+                reference.generate_input,
+                lambda data, returned: verdict_of(reference.check_implementation(data, returned)),
+                takes_seed(reference.generate_input),
+            )
+        fixed = arguments(tree_of(self.evaluator), reference.generate_inputs)
+
+        def check(data, returned) -> tuple[bool, str]:
+            found = []
+            for phase, (_, count), got in zip(PHASES, self.entry[1], returned, strict=True):
+                want = getattr(reference, f"reference_{phase}")(*data[:count])
+                found.append(close(got, want, reference.RTOL, reference.ATOL, f"the {phase} result"))
+            return not any(found), "; ".join(filter(None, found))
+
+        generate = functools.partial(reference.generate_inputs, **fixed)
+        return Author(generate, check, takes_seed(reference.generate_inputs))
+
+
+def takes_seed(function) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def read_section(path: str, content: dict, section: str) -> list[TestCase]:
@@ -141,40 +153,3 @@ def parse_spec(text: str) -> TestCase:
     if not isinstance(entry, dict) or not entry or None in entry.values():
         raise ValueError(f"invalid test case: '{text}': expected key: value; key: value")
     return as_case(entry)
-
-
-class FolderModules(importlib.abc.MetaPathFinder):
-    """Lets a block of code import the modules of a task's folder, before any others of their names: this repository's
-    `task`, `reference` and `utils` are back after it, and stay with those that have imported them.
-
-    modules: names -> paths.
-    """
-
-    def __init__(self, modules: dict[str, str]):
-        self.modules, self.imported, self.others = modules, {}, {}
-
-    def find_spec(self, name, path=None, target=None):
-        return importlib.util.spec_from_file_location(name, self.modules[name]) if name in self.modules else None
-
-    def __enter__(self):
-        sys.dont_write_bytecode = True  # the folder is its owner's
-        self.others = self._exchanged(self.imported)
-        sys.meta_path.insert(0, self)
-        return self
-
-    def __exit__(self, *_):
-        sys.meta_path.remove(self)
-        self.imported = self._exchanged(self.others)
-
-    def _exchanged(self, wanted: dict) -> dict:
-        """Puts modules into sys.modules; returns those of their names that were there."""
-        there = {name: sys.modules.pop(name) for name in self.modules if name in sys.modules}
-        sys.modules.update(wanted)
-        return there
-
-    def reference(self):
-        """Imports reference.py, which is trusted as the task's author is. Raises ValueError, and what it raises."""
-        reference = importlib.import_module("reference")
-        if missing := [name for name in NEEDED if not callable(getattr(reference, name, None))]:
-            raise ValueError(f"{self.modules['reference']} has no {' and no '.join(missing)}")
-        return reference
