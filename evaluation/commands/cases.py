@@ -6,10 +6,12 @@ from pathlib import Path
 
 from evaluation import ROOT
 from evaluation.commands.show import Failure
-from evaluation.judge.folder_task import FolderTask
+from evaluation.judge.given_task import GivenTask
 from evaluation.judge.own_task import OwnTask
 from evaluation.judge.task import Task
-from evaluation.tasks.folder import TaskFolder, parse_spec
+from evaluation.tasks.folder import parse_spec
+from evaluation.tasks.others import OthersTask
+from evaluation.tasks.read import read
 from evaluation.upload.check import TASK_OF, leaderboard_of, task_of_file
 from reference import TASKS, task_of
 from task import TestCase, parse_case, read_task_yaml
@@ -23,7 +25,7 @@ def chosen_task(
     if not task_dir:
         return OwnTask(), chosen_cases(submission, task, case, spec, section, tests)
     folder = read_folder(task_dir, submission, task)
-    return FolderTask(folder), folder_cases(folder, section, case, spec, tests)
+    return GivenTask(folder), folder_cases(folder, section, case, spec, tests)
 
 
 def chosen_cases(
@@ -41,26 +43,26 @@ def numbered(cases: list[TestCase], case: int | None) -> list[tuple[int, TestCas
     return cases if case is None else [cases[case]]
 
 
-def read_folder(path: str, submission: str, task: str | None) -> TaskFolder:
+def read_folder(path: str, submission: str, task: str | None) -> OthersTask:
     """Reads the task of --task-dir, which goes with a submission that is named. Raises Failure."""
     if task:
         raise Failure("--task and --task-dir exclude each other")
     if os.path.abspath(submission) == str(ROOT / "submission.py"):
         raise Failure("--task-dir needs --submission FILE: this repository's is of another task")
     try:
-        return TaskFolder.read(path)
+        return read(path)
     except ValueError as error:
         raise Failure(str(error)) from None
 
 
 def folder_cases(
-    folder: TaskFolder, section: str, case: int | None, spec, tests: str | None = None
+    folder: OthersTask, section: str, case: int | None, spec, tests: str | None = None
 ) -> list[tuple[int, TestCase]]:
     """Lists (number, case) of a task's folder: those of --tests, of --spec or of its task.yml, one or all. Raises
     Failure."""
     cases = given_cases(tests, spec, parse_spec) or folder.cases(section)
     if not cases:
-        raise Failure(f"{folder.path}/task.yml has no {section}")
+        raise Failure(f"{folder.path} has no {section}: give --spec or --tests")
     return numbered(cases, case)
 
 

@@ -29,8 +29,10 @@ from evaluation.judge.inputs import mapped
 from evaluation.judge.loading import load_submission
 from evaluation.judge.task import Task
 from evaluation.tasks.data import copied
+from evaluation.tasks.entry import KERNEL
 from evaluation.tasks.estimate import size
-from evaluation.tasks.folder import FolderModules
+from evaluation.tasks.modules import FolderModules
+from evaluation.tasks.read import read
 
 
 @dataclasses.dataclass
@@ -46,13 +48,13 @@ class Request:
     page: str | None = None  # likewise, an HTML file
     title: str = ""  # of that
     memory: float = 16.0  # GiB of private memory
-    modules: dict[str, str] = dataclasses.field(default_factory=dict)  # as of judge.task.Task
+    task_dir: str | None = None  # the task of others that it is of
     config: dict[str, str] | None = None  # entries of its Config that differ from what is submitted
 
     @property
     def size(self) -> float:
         """Estimates how long it takes, in any unit."""
-        if self.modules:
+        if self.task_dir:
             return size(self.args)
         sizes = ([self.args[x]] if isinstance(self.args[x], int) else self.args[x] for x in "mnk")
         return sum((m + n) * k for m, n, k in zip(*sizes))
@@ -61,13 +63,16 @@ class Request:
 # ---- in the child process
 
 
-def givens(request: Request) -> tuple[Callable, int]:
-    """Makes what gives each call its inputs, and says how many calls there are."""
-    if request.modules:
-        own = FolderModules(request.modules).__enter__().reference()  # for as long as this process lives
+def givens(request: Request) -> tuple[Callable, int, tuple]:
+    """Makes what gives each call its inputs, and says how many calls there are, and how they are made."""
+    if request.task_dir:
+        of = read(request.task_dir)
+        if of.devices > 1:
+            raise configs.Unusable("a task of several GPUs: `python -m emulated_gpu profile --devices` models them")
+        FolderModules(of.modules).__enter__()  # for as long as this process lives
         args = {name: tuple(value) if isinstance(value, list) else value for name, value in request.args.items()}
-        data = own.generate_input(**args)
-        return lambda: copied(data), request.calls
+        data = of.author().generate(**args)
+        return lambda: copied(data), request.calls, of.entry
     kind = reference.task_of(request.args)
     data = kind.generate_input(**request.args, device=torch.device("cpu"))
 
@@ -75,15 +80,15 @@ def givens(request: Request) -> tuple[Callable, int]:
         there = emulated_gpu.device_tensors(item, copy=False)
         return mapped(lambda tensor: tensor.as_subclass(torch_cuda.CudaTensor), there)
 
-    return lambda: kind.upload(data, on_device), request.calls or kind.calls
+    return lambda: kind.upload(data, on_device), request.calls or kind.calls, KERNEL
 
 
 def serve(request: Request) -> dict:
     """Times one request: the reply. Runs in a process of its own."""
     torch_cuda.install()  # before the submission imports the DSL
-    given, calls = givens(request)
+    given, calls, entry = givens(request)
     guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulated_gpu"))])
-    kernel = load_submission(request.submission)
+    kernel = load_submission(request.submission, entry)
     if request.config:
         sizes = {name: value for name, value in request.args.items() if name != "seed"}
         configs.choose(sys.modules["submission"], sizes, request.config)
@@ -119,7 +124,7 @@ def run(
     requests = [
         Request(
             submission, case.args, profile, calls, extrapolate=False, timeline=to, page=page, title=title,
-            modules=of.modules,
+            task_dir=of.described().get("task_dir"),
         )
         for (_, case), to, page, title in zip(cases, folders, pages, titles)
     ]  # fmt: skip

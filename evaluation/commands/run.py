@@ -173,6 +173,9 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], options
             noted.setdefault(text, []).append(str(number))
     for text, of in noted.items():
         screen.line((f"note, case {', '.join(of)}", "yellow"), f": {text}")
+    for number, verdict in zip(numbers, verdicts):
+        for text in verdict.limits:
+            screen.line((f"not held, case {number}", "yellow"), f": {text}")
     if noted:
         screen.line("notes: not promised by the PTX ISA, seen to work (NOT_PROMISED.md); --strict fails them")
     if any(verdict.ulps for verdict in verdicts):
@@ -259,6 +262,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
             "ulps": verdict.ulps,
             "seconds": round(verdict.seconds, 3),
             "notes": verdict.notes,
+            "limits": verdict.limits,
             "us": verdict.us,
         }
         if replies:

@@ -15,13 +15,13 @@ LONGEST = 1000  # of a reason, characters
 
 
 def judge(cases: list[TestCase], options: Options) -> list[Verdict]:
-    """Runs the evaluator of a FolderTask once for all cases, with a secret seed, and returns a verdict for each.
+    """Runs the evaluator of a GivenTask once for all cases, with a secret seed, and returns a verdict for each.
 
     Options.timeout: seconds a case.
     """
-    mode, folder = "benchmark" if options.timed else "test", options.task.folder
+    mode, folder = "benchmark" if options.timed else "test", options.task.of
     if folder.evaluator is None:
-        return [Verdict(case.spec, reason=f"{folder.path}/task.yml names no eval.py") for case in cases]
+        return [Verdict(case.spec, reason=f"the task of {folder.path} names no eval.py") for case in cases]
     with tempfile.TemporaryDirectory(prefix="bot-") as name:
         files = folder.modules | {"eval": folder.evaluator, "submission": options.submission}
         for module, path in files.items():

@@ -5,17 +5,21 @@ import re
 import sys
 import traceback
 
+from evaluation.tasks.entry import KERNEL, entry
+from evaluation.tasks.modules import OURS
+
 # What CuTe DSL writes into its errors: colours, and a whole MLIR operation behind the one sentence
 NOISE = re.compile(r"\x1b\[[0-9;]*m|\n[^\n]*see current operation:.*", re.DOTALL)
 
 
-def load_submission(path: str):
-    """Imports the file as the module `submission`; returns its custom_kernel. Raises what the file raises."""
+def load_submission(path: str, told=KERNEL):
+    """Imports the file as the module `submission`; returns the function of a call's data that an entry tells
+    (../tasks/entry.py), by default its custom_kernel. Raises what the file raises."""
     spec = importlib.util.spec_from_file_location("submission", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["submission"] = module
     spec.loader.exec_module(module)
-    return module.custom_kernel
+    return entry(module, told)
 
 
 def explain(error: BaseException) -> str:
@@ -34,4 +38,9 @@ def explain(error: BaseException) -> str:
         *callers, last = frames
         where = "".join(f", from line {caller.lineno}" for caller in callers[:-4:-1])
         where = f" (line {last.lineno} of the submission, in {last.name}{where})"
-    return f"{type(error).__name__}: {NOISE.sub('', str(error))}{where}"
+    text = NOISE.sub("", str(error))
+    if isinstance(error, ImportError) and error.name in OURS:
+        text = f"{text.partition(' (')[0]}: its {error.name}.py is the task's; no file beside a submission goes with it"
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        text = f"{text}, which is not installed here; a submission without it is judged"
+    return f"{type(error).__name__}: {text}{where}"

@@ -14,6 +14,7 @@ from evaluation.judge.shared_tensors import Placed, Role
 from evaluation.judge.task import Call
 from evaluation.judge.verdict import Refused, compare, ulps
 from evaluation.tasks import data as any_data
+from evaluation.tasks.entry import KERNEL
 from task import TestCase, combine_seeds
 
 
@@ -21,6 +22,7 @@ class OwnTask:
     """Is the task of this repository that a case's arguments name."""
 
     modules: dict[str, str] = {}
+    entry, devices = KERNEL, 1
     graded = False
     columns = "speed of light", "% of it", "<best public kernel, modelled"
 
@@ -88,6 +90,7 @@ class OwnCase:
     """Makes the inputs of a case, and checks results: counts in the verdict of `trial` what differs."""
 
     samples = True
+    untimed = ""
 
     def __init__(self, trial):
         self.args, self.verdict = trial.args, trial.verdict

@@ -27,11 +27,13 @@ class Role:
 
 @dataclasses.dataclass
 class Storage:
-    """Holds a tensor's memory: where it lies, its role, and a live view if a call gets no contents in it."""
+    """Holds a tensor's memory: where it lies, its role, on which GPU, and a live view if a call gets no contents in
+    it."""
 
     address: int
     size: int
     role: Role
+    index: int = 0
     output: torch.Tensor | None = None
 
 
@@ -54,7 +56,7 @@ class Placed:
 
         pickled = any_data.as_text(any_data.packed(data, place))
         self.device = [one for one in self.storages.values() if one.role.on_device]
-        registered = [[one.address, one.size, one.role.name] for one in self.device]
+        registered = [[one.address, one.size, one.role.name, one.index] for one in self.device]
         self.spec = {"pickle": pickled, "tensors": tensors, "storages": registered}
         self.taken = [(one.address, one.size) for one in self.storages.values()]
 
@@ -62,11 +64,13 @@ class Placed:
         key, storage = _storage(tensor)
         if key not in self.storages:
             role = self.role(tensor, len(self.storages))
-            self.storages[key] = Storage(self.heap.take(storage.nbytes()).ctypes.data, storage.nbytes(), role)
+            address, index = self.heap.take(storage.nbytes()).ctypes.data, max(0, tensor.get_device())
+            self.storages[key] = Storage(address, storage.nbytes(), role, index)
         known = self.storages[key]
         spec = {
             "address": known.address, "bytes": known.size, "shape": list(tensor.shape), "stride": list(tensor.stride()),
             "offset": tensor.storage_offset(), "dtype": str(tensor.dtype), "device": known.role.on_device,
+            "index": known.index,
         }  # fmt: skip
         if not known.role.given:
             known.output = any_data.tensor_at(self.heap.arena.view, spec)
@@ -107,10 +111,11 @@ class Placed:
         self.taken = []
 
 
-def unplaced(spec: dict, tensor: Callable[[dict], torch.Tensor]):
-    """Makes the data of Placed.spec in the submission's process, with tensor(spec) for each of its tensors."""
-    tensors = [tensor(item) for item in spec["tensors"]]
-    return any_data.unpacked(any_data.as_bytes(spec["pickle"]), tensors.__getitem__)
+def unplaced(spec: dict, tensor: Callable[[dict], torch.Tensor]) -> Callable[[], object]:
+    """Gives what makes the data of Placed.spec in the submission's process, with the same tensors each time, of which
+    tensor(spec) makes each; all else is new."""
+    tensors, pickled = [tensor(item) for item in spec["tensors"]], any_data.as_bytes(spec["pickle"])
+    return lambda: any_data.unpacked(pickled, tensors.__getitem__)
 
 
 def _storage(tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage]:

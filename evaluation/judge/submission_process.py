@@ -20,6 +20,7 @@ from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.verdict import Refused
 
 LONGEST = 2**26  # bytes of a line from the submission's process
+BUSY = 0.25  # share of the time for which it computes: less is waiting, even on a busy machine
 LOG = 2**16  # bytes of its output that are looked at
 USERS_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "emulated-gpu"
 
@@ -76,7 +77,7 @@ class SubmissionProcess:
             "scratch": scratch, "builds": builds(options.submission), "cache": str(USERS_CACHE),
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
-            "modules": options.task.modules,
+            "modules": options.task.modules, "entry": options.task.entry, "devices": options.task.devices,
         }  # fmt: skip
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.rest = b""
@@ -113,12 +114,14 @@ class SubmissionProcess:
     @contextlib.contextmanager
     def answering(self, what: str):
         """Ends the process, and raises Refused, whatever goes wrong in this block."""
+        before = time.process_time(), self.computed()
         try:
             with limit(self.options.timeout):
                 yield
         except Late:
+            why = self.late(time.process_time() - before[0], self.computed() - before[1])
             self.kill()
-            raise Refused(f"hang: no {what} within {self.options.timeout:g} s, process killed") from None
+            raise Refused(f"{why}: no {what} within {self.options.timeout:g} s, process killed") from None
         except (EOFError, ConnectionError):
             raise Refused(f"crash during {what}: {self.died()}") from None
         except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, emulated.Garbled):
@@ -130,6 +133,24 @@ class SubmissionProcess:
         except Refused:
             self.kill()  # whatever went wrong stays out of the next case
             raise
+
+    def computed(self) -> float:
+        """Returns the seconds of CPU time that the process has had; 0.0 where there is none."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, LookupError, ValueError):
+            return 0.0
+
+    def late(self, judge: float, submission: float) -> str:
+        """Says why nothing came in time. judge, submission: the seconds for which they have computed meanwhile: what
+        computes may be slow, what does not will never answer."""
+        busy = BUSY * self.options.timeout
+        if judge > busy and judge > submission:
+            return f"slow (its kernels were still being emulated, {judge:.0f} s of CPU time; --timeout)"
+        if submission > busy:
+            return f"slow or endless (its host code was still computing, {submission:.0f} s of CPU time; --timeout)"
+        return "hang"
 
     def send(self, message) -> None:
         self.socket.sendall(json.dumps(message).encode() + b"\n")

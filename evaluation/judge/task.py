@@ -1,4 +1,4 @@
-"""What the judge asks of a task: this repository's two (own_task.py), or one that is a folder (folder_task.py).
+"""What the judge asks of a task: this repository's two (own_task.py), or one that others wrote (given_task.py).
 
 Nothing else in the judge, and on the command line only what finds the cases, knows which of them it has.
 """
@@ -29,8 +29,9 @@ class Call:
 class Case(Protocol):
     """Is a case while it is judged. rng: secret. timed_calls: how many are timed together. floor: the microseconds
     that one of them takes at least. samples: whether parts of a result can be checked by themselves: a recorded call's
-    check then takes what `left_out` says, too."""
+    check then takes what `left_out` says, too. untimed: why its calls can have no time, or ""."""
 
+    untimed: str
     rng: np.random.Generator
     timed_calls: int
     floor: float
@@ -63,11 +64,13 @@ class Case(Protocol):
 
 
 class Task(Protocol):
-    """Is a task. modules: name -> path of what its submissions import, beside this repository's modules. graded:
-    whether its own program judges it on a GPU, of any kind (folder_on_gpu.py). columns: the last ones of the table of
-    modelled times."""
+    """Is a task. modules: name -> path of what its submissions import, beside this repository's modules. entry: how a
+    submission is called (../tasks/entry.py). devices: how many GPUs. graded: whether its own program judges it on a
+    GPU, of any kind (folder_on_gpu.py). columns: the last ones of the table of modelled times."""
 
     modules: dict[str, str]
+    entry: tuple
+    devices: int
     graded: bool
     columns: tuple[str, ...]
 

@@ -24,7 +24,9 @@ class Trial:
         """
         with self.options.task.case(self) as case:
             count = max(2, self.options.calls)
-            if self.options.timed:
+            if self.options.timed and case.untimed:
+                self.verdict.modelled = {"error": case.untimed}
+            elif self.options.timed:
                 try:
                     self.verdict.modelled = RecordedCalls(self, case).time()
                     count = 0  # an audit has been right

@@ -21,7 +21,7 @@ class Verdict:
     isolation: what kept the submission's process from the judge's, see isolation.py. notes: what its kernels do that
     the PTX ISA does not promise and silicon is seen to do (emulated_gpu/NOT_PROMISED.md); no reason to fail. findings:
     rows (emulated_gpu/rows.py) of what the emulator has found and of the notes, as often as it did, with `of` and
-    `events`.
+    `events`. limits: sentences about what a pass of this case does not hold.
     """
 
     spec: str
@@ -35,6 +35,7 @@ class Verdict:
     isolation: str | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
     findings: list[dict] = dataclasses.field(default_factory=list)
+    limits: list[str] = dataclasses.field(default_factory=list)
 
     def note(self, notes: list) -> None:
         """Keeps notes, each once."""

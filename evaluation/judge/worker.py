@@ -26,7 +26,9 @@ from evaluation.judge.loading import explain, load_submission
 from evaluation.judge.worker_emulated import EmulatedDevice
 from evaluation.judge.worker_gpu import Case, CudaDevice, repeat
 from evaluation.tasks import data as any_data
-from evaluation.tasks.folder import FolderModules
+from evaluation.tasks import entry, ranks
+from evaluation.tasks.entry import KERNEL
+from evaluation.tasks.modules import FolderModules
 
 
 def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
@@ -72,15 +74,16 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
         files += options["modules"].values()
         answer(error=None, isolation=isolation.confine(files, options["judges"]))
         emulated = options["device"] != "cuda"
-        device = EmulatedDevice(arena, options["heap"], ask) if emulated else CudaDevice()
+        others = bool(options["modules"]) or options["entry"] != KERNEL  # whether they wrote the task
+        device = EmulatedDevice(arena, options["heap"], ask, options["devices"], others) if emulated else CudaDevice()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash ends at once
         if emulated:  # a GPU's address space would not fit into any limit
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
-        own = any_data, inputs, shared_tensors, worker_emulated, worker_gpu, sys.modules[__name__]
+        own = any_data, entry, ranks, inputs, shared_tensors, worker_emulated, worker_gpu, sys.modules[__name__]
         guards = Guards([reference, task, utils, *own, *device.guarded])
-        if options["modules"]:
+        if others:
             FolderModules(options["modules"]).__enter__()  # for as long as this process lives
-        kernel = load_submission(options["submission"])
+        kernel = load_submission(options["submission"], options["entry"])
         if options["config"]:
             configs.choose(sys.modules["submission"], *options["config"])
         problems = guards.replaced()

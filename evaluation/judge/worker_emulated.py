@@ -1,6 +1,8 @@
 """Runs the submission's host code, on the emulator; what it launches runs in the judge's process."""
 
+import functools
 import sys
+from collections.abc import Callable
 
 import emulated_gpu
 from emulated_gpu.arena import Arena, Heap
@@ -15,9 +17,12 @@ class EmulatedDevice:
     Tensors on the device lie in memory that both share, as they would lie in a GPU's.
     """
 
-    def __init__(self, arena: Arena, heap: int, ask):
-        """heap: where the submission's part of the memory begins. ask(message): the judge's answer to it."""
+    def __init__(self, arena: Arena, heap: int, ask, devices: int = 1, anew: bool = False):
+        """heap: where the submission's part of the memory begins. ask(message): the judge's answer to it. devices: how
+        many GPUs it is; launches of all of them run where `ask` leads. anew: a call gets new objects around its
+        tensors, as from the grader of a task whose data have a state."""
         torch_cuda.install()  # before the submission imports the DSL
+        emulated_gpu.DEVICE.become(devices)
         self.device, self.arena, self.ask, self.start = emulated_gpu.DEVICE, arena, ask, heap
         self.on_device = torch_cuda.CudaTensor
         self.session, self.error, self.kinds = emulated_gpu.session, emulated_gpu.EmulatorError, {}
@@ -25,8 +30,8 @@ class EmulatedDevice:
         self.device.heap = Heap(arena, heap, arena.end)
         self.device.elsewhere = self.launch
         self.sent: dict[int, int] = {}  # id of a loaded module, which the device keeps -> its number
-        self.objects: dict[int, object] = {}
-        self.kept = []
+        self.objects: dict[int, Callable[[], object]] = {}
+        self.anew, self.kept = anew, []
 
     def launch(
         self, module, kernel, grid, block, params, *, cluster=None, dynamic_shared=0, pdl=False, cooperative=False
@@ -53,19 +58,24 @@ class EmulatedDevice:
 
     def place(self, number: int, spec: dict) -> None:
         """Makes an object, known by its number, that the kernel may be called with. spec: of Placed."""
-        for address, size, name in spec["storages"]:
+        for address, size, name, index in spec["storages"]:
             if size:
-                self.device.memory.register(address, size, name)
+                self.device.memories[index].register(address, size, name).device = index
 
         def tensor(item: dict):
             found = any_data.tensor_at(self.arena.view, item)
-            return found.as_subclass(self.on_device) if item["device"] else found
+            if not item["device"]:
+                return found
+            found = found.as_subclass(self.on_device)
+            found.index = item["index"]
+            return found
 
-        self.objects[number] = unplaced(spec, tensor)
+        make = unplaced(spec, tensor)
+        self.objects[number] = make if self.anew else functools.cache(make)
 
     def call(self, kernel, number: int, schedule: int, record: bool) -> dict:
         """Calls the kernel on an object: where what it returned lies. record: its launches will run later."""
-        given = self.objects[number]
+        given = self.objects[number]()
         self.device.heap.reuse = not record
         with self.session(schedule=schedule):
             returned = kernel(given)

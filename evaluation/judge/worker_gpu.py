@@ -54,7 +54,7 @@ class Case:
     def __init__(self, device, arena: Arena, kind: task.Task, contents: list, objects: int, results: int):
         """Uploads the objects. contents: specs of placed data. results: an address for what the judge will compare."""
         self.device = device
-        self.contents = [unplaced(spec, lambda item: any_data.tensor_at(arena.view, item)) for spec in contents]
+        self.contents = [unplaced(spec, lambda item: any_data.tensor_at(arena.view, item))() for spec in contents]
         self.objects, self.handed = [], []  # the kernel gets lists of its own: it may edit them, not what is checked
         for i in range(objects):
             own = inputs.mapped(torch.Tensor.clone, self.contents[i % len(contents)])

@@ -5,6 +5,7 @@ where it is. What comes back is believed no further than JSON: tuples, lists and
 """
 
 import base64
+import functools
 import io
 import pickle
 from collections.abc import Callable
@@ -63,6 +64,39 @@ def copied(data):
         return len(copies) - 1
 
     return unpacked(packed(data, place), copies.__getitem__)
+
+
+def form(data) -> bytes:
+    """Gives all of data but what is in its tensors: what another call may differ in without getting tensors of its
+    own."""
+    storages = {}
+
+    def place(tensor: torch.Tensor) -> tuple:
+        storage = tensor.untyped_storage()
+        number = storages.setdefault(storage.data_ptr() if storage.nbytes() else -id(tensor), len(storages))
+        where = number, storage.nbytes(), tensor.storage_offset(), str(tensor.device), str(tensor.dtype)
+        return *where, tuple(tensor.shape), tensor.stride()
+
+    return packed(data, place)
+
+
+def same(data, other) -> bool:
+    """Tells whether two data have the same bits in all of their tensors, and the same values beside them."""
+    found = [], []
+
+    def place(tensor, into: list) -> int:
+        into.append(tensor)
+        return len(into)
+
+    plain = [packed(of, functools.partial(place, into=into)) for of, into in zip((data, other), found)]
+    return plain[0] == plain[1] and all(map(_same_bits, *found))
+
+
+def _same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    if (tensor.shape, tensor.dtype) != (other.shape, other.dtype):
+        return False
+    bits = [t.contiguous().view(-1).view(torch.uint8) if t.numel() else t for t in (tensor, other)]
+    return bool(torch.equal(*bits))
 
 
 def as_text(data: bytes) -> str:

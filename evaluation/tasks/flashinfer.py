@@ -1,5 +1,5 @@
-"""Tasks that are definitions of https://github.com/flashinfer-ai/flashinfer-bench: JSON with axes, inputs, outputs and a
-reference. A submission has a `run`."""
+"""Tasks that are definitions of https://github.com/flashinfer-ai/flashinfer-bench: JSON with axes, inputs, outputs and
+a reference. A submission has a `run`."""
 
 import dataclasses
 import json
@@ -117,7 +117,7 @@ def within(got, want, what: str) -> str:
 def workloads(file: Path, content: dict) -> list[TestCase]:
     """Lists the cases of the data set's workloads of a definition, where it lies in one: those whose inputs are drawn,
     or numbers. Raises ValueError where all others are all there is."""
-    lines = file.parents[2] / "workloads" / str(content.get("op_type")) / f"{file.stem}.jsonl"
+    lines = file.parent / ".." / ".." / "workloads" / str(content.get("op_type")) / f"{file.stem}.jsonl"
     if not lines.is_file():
         return []
     found, kinds = [], set()

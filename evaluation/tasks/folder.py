@@ -92,7 +92,6 @@ class TaskFolder(OthersTask):
                 found.append(f"{text} (line {node.lineno})")
         return f"its check_implementation: {'; '.join(found) or 'no rtol or atol in a call of reference.py'}"
 
-
     def author(self) -> Author:
         """Imports reference.py."""
         reference = importlib.import_module("reference")

@@ -10,6 +10,7 @@ def together(count: int, program: Callable[[int], object]) -> list:
     import torch
     import torch.distributed as dist
 
+    from emulated_gpu.machine.hosts import Stopped
     from emulated_gpu.serve import ranks
 
     returned = [None] * count
@@ -24,7 +25,7 @@ def together(count: int, program: Callable[[int], object]) -> list:
         finally:
             dist.destroy_process_group()
 
-    for error in ranks.run(count, of_rank):
-        if error is not None:
-            raise error
+    errors = [error for error in ranks.run(count, of_rank) if error is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):  # the others' is the first one's
+        raise error
     return returned

@@ -1,6 +1,7 @@
 """`--task-dir`: tasks of others, in folders of the form of gpu-mode/reference-kernels; tests/tasks is one."""
 
 import dataclasses
+import importlib
 import json
 import re
 import shutil
@@ -14,15 +15,18 @@ from evaluation.commands import run as running
 from evaluation.commands.cli import cli
 from evaluation.commands.run import LongCases
 from evaluation.judge import folder_on_gpu
-from evaluation.judge.folder_task import FolderTask
+from evaluation.judge.given_task import SAME, GivenTask
 from evaluation.judge.judge import Options, judge
 from evaluation.judge.verdict import Verdict
 from evaluation.tasks import data as any_data
 from evaluation.tasks.estimate import Estimate, size
-from evaluation.tasks.folder import FolderModules, TaskFolder, parse_spec
+from evaluation.tasks.folder import TaskFolder, parse_spec
+from evaluation.tasks.modules import FolderModules
+from evaluation.tasks.read import read
 from tests.thorough import all_but
 
 FOLDER = ROOT / "tests" / "tasks" / "doubled"
+DEFINITION = FOLDER.parent / "definition.json"
 KERNEL = '''
 import emulated_gpu
 from task import Options
@@ -69,7 +73,8 @@ def custom_kernel(data):
 WRONG = {
     "wrong": ("return x * 2, {'sum': (x * 2 + 0.5).sum()}", "mismatch found!"),
     "raises": ("raise ArithmeticError('no')", r"ArithmeticError: no \(line 4 of the submission"),
-    "hangs": ("while True: pass", "hang: no result within 2 s"),
+    "hangs": ("while True: pass", r"slow or endless \(its host code was still computing, .*\): no result within 2 s"),
+    "waits": ("import time; time.sleep(9)", "hang: no result within 2 s"),
     "shape": ("return x[1:], {'sum': x.sum()}", "SIZE MISMATCH"),
     "host": ("return (2 * x + 0.5).cpu(), {'sum': x.sum()}", "on cpu, is not in the device's memory"),
     "expanded": ("return x[:1].expand(1 << 40), {'sum': x.sum()}", "1099511627776 elements in 4 bytes"),
@@ -94,7 +99,7 @@ def verdicts(tmp_path):
         given = {"jobs": 1, "timeout": 60, "extra": False, **options}
         return judge(
             [folder.tests[number] for number in numbers],
-            Options(str(tmp_path / "own.py"), "emulated", task=FolderTask(folder), **given),
+            Options(str(tmp_path / "own.py"), "emulated", task=GivenTask(folder), **given),
         )
 
     return run
@@ -106,10 +111,10 @@ def test_right_results_pass(verdicts):
         assert "the judge's memory and files out of reach" in verdict.isolation
 
 
-@pytest.mark.parametrize("name", all_but(("wrong", "raises", "hangs", "shape", "host", "keeps"), WRONG))
+@pytest.mark.parametrize("name", all_but(("wrong", "raises", "hangs", "waits", "shape", "host", "keeps"), WRONG))
 def test_what_is_wrong_fails_with_its_reason(verdicts, name):
     body, reason = WRONG[name]
-    (verdict,) = verdicts(f"{TORCH}    {body}\n", 1, timeout=2 if name == "hangs" else 60)
+    (verdict,) = verdicts(f"{TORCH}    {body}\n", 1, timeout=2 if name in ("hangs", "waits") else 60)
     assert verdict.status == "fail"
     assert re.search(reason, verdict.reason), verdict.reason
 
@@ -117,6 +122,109 @@ def test_what_is_wrong_fails_with_its_reason(verdicts, name):
 def test_a_finding_fails(verdicts):
     (verdict,) = verdicts(KERNEL.replace("[%rd1];", "[%rd1+128];"), 1)
     assert verdict.status == "fail" and re.search("out-of-bounds: .* past the end of tensor", verdict.reason)
+
+
+PHASES = """
+def squares_forward(x):
+    return x.square().sum(1)
+
+def squares_backward(x, gradient):
+    return 2 * x * gradient[:, None]
+"""
+RANKS = """
+import torch.distributed as dist
+
+def custom_kernel(data):
+    x, rank, count = data
+    assert (dist.get_rank(), dist.get_world_size()) == (rank, count)
+    dist.all_reduce(x)
+    return x
+"""
+MODEL = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(size))
+
+    def forward(self, x):
+        return x * self.weight
+"""
+RUN = "def run(x, factor, y):\n    y.copy_(x * factor)\n"
+SPEC = "rows: 3; factor: 2.5; seed: 7"
+FORMS = {  # task's path, submission, case, an edit, what is said then
+    "phases": ("phases", PHASES, None, ("2 * x", "3 * x"), r"32 of 32 elements of the backward result are not within"),
+    "no phase": ("phases", PHASES, None, ("squares_backward", "other"), "has no attribute 'squares_backward'"),
+    "ranks": ("ranks", RANKS, None, ("return x", "return x + rank"), "rank 1: not the sum of all ranks"),
+    "a rank raises": ("ranks", RANKS, None, ("dist.all_reduce(x)", "1 // rank"), r"ZeroDivisionError: .*\(line 7 of"),
+    "model": (
+        "model.py",
+        MODEL,
+        None,
+        ("self.weight\n", "self.weight + 1\n"),
+        "128 of 128 elements of the result are not",
+    ),
+    "run": ("definition.json", RUN, SPEC, ("x * factor", "x"), "elements of the output y are neither within"),
+    "returns": (
+        "definition.json",
+        "def run(x, factor, **more):\n    return {'y': x * factor}",
+        SPEC,
+        ("'y'", "'z'"),
+        "run returned dict, expected y",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_tasks(tmp_path, name):
+    """What is right passes, and what an edit made wrong fails with its reason."""
+    path, right, spec, edit, reason = FORMS[name]
+    task = read(str(FOLDER.parent / path))
+    case = parse_spec(spec) if spec else task.tests[0]
+    for text, status in ((right, "pass"), (right.replace(*edit), "fail")):
+        (tmp_path / "own.py").write_text(text)
+        options = Options(str(tmp_path / "own.py"), "emulated", task=GivenTask(task), jobs=1, timeout=60, extra=False)
+        (verdict,) = judge([case], options)
+        assert verdict.status == status, verdict.reason
+    assert re.search(reason, verdict.reason), verdict.reason
+
+
+def test_a_state_of_the_data_is_that_of_a_new_call(verdicts):
+    """A task's data may count calls, as a cache of keys and values does."""
+    counts = "options['calls'] = options.get('calls', 0) + 1; assert options['calls'] == 1"
+    (verdict,) = verdicts(f"{TORCH}    {counts}; return 2 * x + 0.5, {{'sum': (2 * x + 0.5).sum()}}\n", 1)
+    assert verdict.status == "pass", verdict.reason
+
+
+def test_inputs_that_no_seed_changes_are_told(tmp_path):
+    (tmp_path / "task.yml").write_text((FOLDER.parent / "phases" / "task.yml").read_text())
+    text = (FOLDER.parent / "phases" / "reference.py").read_text()
+    (tmp_path / "eval.py").write_text((FOLDER.parent / "phases" / "eval.py").read_text())
+    (tmp_path / "own.py").write_text(PHASES)
+    for seed, limits in (("seed", []), ("1", [SAME])):
+        (tmp_path / "reference.py").write_text(text.replace("manual_seed(seed)", f"manual_seed({seed})"))
+        task = TaskFolder.read(str(tmp_path))
+        options = Options(str(tmp_path / "own.py"), "emulated", task=GivenTask(task), jobs=1, timeout=60, extra=False)
+        (verdict,) = judge(task.tests, options)
+        assert (verdict.status, verdict.limits) == ("pass", limits), verdict.reason
+
+
+def test_workloads_of_a_definition(tmp_path):
+    """Those whose inputs are drawn or numbers are cases; where there are only others, their kind is named."""
+    definitions, workloads = tmp_path / "definitions" / "test", tmp_path / "workloads" / "test"
+    definitions.mkdir(parents=True)
+    workloads.mkdir(parents=True)
+    shutil.copy(DEFINITION, definitions)
+    given = {"x": {"type": "random"}, "factor": {"type": "scalar", "value": 2.0}}
+    stored = {"x": {"type": "safetensors", "path": "x", "tensor_key": "x"}, "factor": given["factor"]}
+    lines = [json.dumps({"workload": {"axes": {"rows": 5}, "inputs": inputs}}) for inputs in (given, stored)]
+    (workloads / "definition.jsonl").write_text("\n".join(lines))
+    (case,) = read(str(definitions / "definition.json")).tests
+    assert case.args == {"rows": 5, "factor": 2.0, "seed": 0} and case.spec == "rows: 5; factor: 2.0; seed: 0"
+    (workloads / "definition.jsonl").write_text(lines[1])
+    with pytest.raises(ValueError, match="have inputs of type safetensors, scalar: none is read here"):
+        read(str(definitions / "definition.json"))
 
 
 LAZY = """custom_kernel(data, seen=[]):
@@ -198,7 +306,14 @@ def test_command(tmp_path):
 
 
 REFUSED = {
-    "no folder": (lambda path: ("--task-dir", path / "none"), "cannot read the task of "),
+    "no folder": (lambda path: ("--task-dir", path / "none"), "none is no task: there is nothing there; a task is "),
+    "no task": (lambda path: ("--task-dir", path / ".."), "is no task: it has no task.yml; a task is a folder of "),
+    "no Model": (
+        lambda path: ("--task-dir", path / "task.py"),
+        "has no Model and no get_inputs and no get_init_inputs",
+    ),
+    "no form": (lambda path: ("--task-dir", path / "task.yml"), "is no task: its form is not known"),
+    "no cases": (lambda path: ("--task-dir", DEFINITION), "has no tests: give --spec or --tests"),
     "no submission": (lambda path: ("--task-dir", path, "--submission", ROOT / "submission.py"), "needs --submission"),
     "two tasks": (lambda path: ("--task-dir", path, "--task", "nvfp4_dual_gemm"), "exclude each other"),
     "no such case": (lambda path: ("--task-dir", path, "--case", "7"), "there is no case 7: the last is 1"),
@@ -222,7 +337,11 @@ BROKEN = {
     "file": ("task.yml", "files: [{name: utils.py, source: ../none.py}]", "names utils.py, and there is no file"),
     "entry": ("task.yml", "files: [submission.py]", "a file has a name and a source"),
     "reference": ("task.yml", "files: []", "names no reference.py"),
-    "GPUs": ("task.yml", "files: []\nmulti_gpu: true", "is of several GPUs"),
+    "GPUs": (
+        "task.yml",
+        "files: [{name: reference.py, source: reference.py}]\nmulti_gpu: true\ntests: [{seed: 1}]",
+        "its cases have no one world_size",
+    ),
     "cases": ("task.yml", "files: [{name: reference.py, source: reference.py}]\ntests: [1]", "is not a list of cases"),
 }
 
@@ -239,9 +358,13 @@ def test_what_is_no_task_is_said_in_a_sentence(tmp_path, name):
 
 def test_a_reference_without_its_functions_is_refused(tmp_path):
     (tmp_path / "reference.py").write_text("generate_input = 3\n")
-    with FolderModules({"reference": str(tmp_path / "reference.py")}) as modules:
+    (tmp_path / "task.yml").write_text("files: [{name: reference.py, source: reference.py}]\n")
+    folder = TaskFolder.read(str(tmp_path))
+    with FolderModules(folder.modules):
         with pytest.raises(ValueError, match="has no generate_input and no check_implementation"):
-            modules.reference()
+            folder.author()
+        with pytest.raises(ModuleNotFoundError, match="the task names none"):
+            importlib.import_module("utils")
     import reference
 
     assert hasattr(reference, "TASKS")  # this repository's again
@@ -346,7 +469,7 @@ def on_gpu(tmp_path, text: str, timed: bool = False) -> list:
     (tmp_path / "eval.py").write_text(EVALUATOR)
     (tmp_path / "submission.py").write_text(text)
     folder = dataclasses.replace(TaskFolder.read(str(FOLDER)), evaluator=str(tmp_path / "eval.py"))
-    task = FolderTask(folder)
+    task = GivenTask(folder)
     options = Options(str(tmp_path / "submission.py"), "cuda", task=task, timed=timed, timeout=20)
     return folder_on_gpu.judge(folder.tests, options)
 
@@ -378,5 +501,5 @@ def test_on_a_gpu_a_forged_report_is_no_time(tmp_path, mean):
 
 def test_on_a_gpu_a_folder_without_an_evaluator_fails(tmp_path):
     folder = TaskFolder.read(str(FOLDER))
-    verdicts = folder_on_gpu.judge(folder.tests, Options(submission="none.py", device="cuda", task=FolderTask(folder)))
-    assert {(v.status, v.reason.partition("task.yml ")[2]) for v in verdicts} == {("fail", "names no eval.py")}
+    verdicts = folder_on_gpu.judge(folder.tests, Options(submission="none.py", device="cuda", task=GivenTask(folder)))
+    assert {(v.status, v.reason.partition(f"{FOLDER} ")[2]) for v in verdicts} == {("fail", "names no eval.py")}

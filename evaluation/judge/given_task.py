@@ -1,19 +1,21 @@
 """A task that others wrote: its reference and its check run in the examiner, on copies.
 
-Nothing is known about such a task but that `check_implementation(data, output)` says whether an output is right. So
-results pass by that, not bit by bit; which tensors are outputs, and that inputs come back unchanged, is not checked;
-and fresh inputs are the task's own, from a secret seed.
+Nothing is known about such a task but that its author's check says whether an output is right. So results pass by
+that, not bit by bit; which tensors are outputs, and that inputs come back unchanged, is not checked; and fresh inputs
+are the task's own, from a secret seed. A task of several GPUs has a list of data, one a rank, and of results.
 """
 
 import contextlib
 import dataclasses
 import functools
 import random
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
+import emulated_gpu
 from emulated_gpu.serve import torch_cuda
 from evaluation.judge.inputs import Taken
 from evaluation.judge.loading import explain
@@ -22,7 +24,9 @@ from evaluation.judge.task import Call
 from evaluation.judge.verdict import Refused
 from evaluation.tasks import data as any_data
 from evaluation.tasks.estimate import size
-from evaluation.tasks.folder import FolderModules, TaskFolder
+from evaluation.tasks.modules import FolderModules
+from evaluation.tasks.others import Author, OthersTask
+from evaluation.tasks.ranks import together
 from task import TestCase, combine_seeds
 
 EXPANDED = 2**30  # bytes, at most, of a result whose elements lie in one another's place
@@ -39,43 +43,59 @@ GUARANTEES_ON_GPU = (
 )
 
 
+SAME = "its inputs do not depend on a seed: a result that is kept from the first call passes"
+NODE = (
+    "launches of a task of several GPUs run one after the other here, not beside each other: kernels that wait for "
+    "those of another GPU hang, and there is no time (docs/two_gpus.md has both, without a judge)"
+)
+
+
 @functools.cache
-def modules_of(modules: tuple[tuple[str, str], ...]) -> FolderModules:
-    """Makes what a folder's modules are imported with, once in this process, which gets an emulated GPU."""
+def modules_of(modules: tuple[tuple[str, str], ...], devices: int) -> FolderModules:
+    """Makes what a task's modules are imported with, once in this process, which gets so many emulated GPUs."""
     torch_cuda.install()
+    emulated_gpu.DEVICE.become(devices)
     return FolderModules(dict(modules))
 
 
 @dataclasses.dataclass(frozen=True)
-class FolderTask:
-    """Is the task of a folder."""
+class GivenTask:
+    """Is a task that others wrote."""
 
-    folder: TaskFolder
+    of: OthersTask
     graded = True
     columns = ()
 
     @property
     def modules(self) -> dict[str, str]:
-        return self.folder.modules
+        return self.of.modules
+
+    @property
+    def entry(self) -> tuple:
+        return self.of.entry
+
+    @property
+    def devices(self) -> int:
+        return self.of.devices
 
     @contextlib.contextmanager
     def case(self, trial):
-        with modules_of(tuple(self.modules.items())) as modules:
+        with modules_of(tuple(self.modules.items()), self.devices):
             try:
-                reference = modules.reference()
+                author = self.of.author()
             except Exception as error:
-                raise Refused(f"the task's reference.py: {explain(error)}") from None
-            yield FolderCase(trial, self.folder, reference)
+                raise Refused(f"the task's reference: {explain(error)}") from None
+            yield GivenCase(trial, self.of, author)
 
     def name(self, cases: list[TestCase]) -> str:
-        return self.folder.name
+        return self.of.name
 
     def notes(self, device: str) -> list[str]:
-        compared = f"{self.folder.name}, compared by {self.folder.tolerance()}"
-        return [compared, GUARANTEES_ON_GPU if device == "cuda" else GUARANTEES]
+        said = [f"{self.of.name}, compared by {self.of.tolerance()}"]
+        return [*said, GUARANTEES_ON_GPU if device == "cuda" else GUARANTEES, *([NODE] if self.devices > 1 else ())]
 
     def described(self) -> dict:
-        return {"task_dir": self.folder.path, "compared_by": self.folder.tolerance()}
+        return {"task_dir": self.of.path, "compared_by": self.of.tolerance()}
 
     def title(self, case: TestCase) -> str:
         return case.spec
@@ -89,7 +109,7 @@ class FolderTask:
     def estimate_from(self, weights: list[float]) -> list[TestCase]:
         """Lists the two smallest tests, of different sizes, if all cases are large beside the smallest: from two it
         shows how the seconds grow."""
-        of_size = {size(case.args): case for case in self.folder.tests}
+        of_size = {size(case.args): case for case in self.of.tests}
         small = sorted(of_size)[:2]
         if not small or min(weights) < LARGE * small[0]:
             return []
@@ -99,29 +119,35 @@ class FolderTask:
         return []
 
 
-class FolderCase:
-    """Makes inputs and checks results with a folder's `reference`, which is its module."""
+class GivenCase:
+    """Makes inputs and checks results with what the task's author has written."""
 
     samples = False
     floor = 0.0  # nobody knows what a call has to read
 
-    def __init__(self, trial, folder: TaskFolder, reference):
-        self.args, self.folder, self.reference = trial.args, folder, reference
+    def __init__(self, trial, of: OthersTask, author: Author):
+        self.args, self.of, self.author, self.verdict = trial.args, of, author, trial.verdict
         self.heap, self.arena, secret = trial.examiner.heap, trial.examiner.arena, trial.options.secret
-        self.hidden = combine_seeds(self.args["seed"], secret) if "seed" in self.args else None
-        self.rng = np.random.default_rng(combine_seeds(self.hidden or 0, secret + 1))
+        self.untimed = NODE if of.devices > 1 else ""
+        self.hidden = combine_seeds(int(self.args.get("seed", 0)), secret)
+        self.rng = np.random.default_rng(combine_seeds(self.hidden, secret + 1))
         self.before: dict[int, list] = {}  # id of a recorded call's placed inputs -> what lay where its results are
+        if self.args.get("world_size", 1) != of.devices and of.devices > 1:
+            raise Refused(f"world_size is {self.args.get('world_size')}, and the task's is {of.devices}")
 
     def generate(self, call: int):
         """Makes the inputs of a call: the first has the case's own seed, the others one that nobody knows."""
-        args = dict(self.args)
-        if call and self.hidden is not None:
-            args["seed"] = self.hidden + 42 * call
-        seed = int(args.get("seed", 0)) % 2**32
+        args, seed = dict(self.args), int(self.args.get("seed", 0))
+        if call:
+            seed = self.hidden + 42 * call
+            if self.author.seeded:
+                args["seed"] = seed
         for seeded in (random.seed, np.random.seed, torch.manual_seed):  # of what a reference draws without a generator
-            seeded(seed)
+            seeded(seed % 2**32)
         try:
-            return self.reference.generate_input(**args)
+            if self.of.devices > 1:
+                return together(self.of.devices, lambda rank: self.author.generate(**args, rank=rank))
+            return self.author.generate(**args)
         except Exception as error:
             raise Refused(f"generate_input: {explain(error)}") from None
 
@@ -133,13 +159,21 @@ class FolderCase:
     @functools.cached_property
     def timed_calls(self) -> int:
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in any_data.tensors(self.seen)}
-        return self.folder.calls(sum(storage.nbytes() for storage in storages.values()))
+        return self.of.calls(sum(storage.nbytes() for storage in storages.values()))
 
     def calls(self, count: int, extra: bool) -> Iterator[Call]:
         """Gives the calls, each with inputs of its own. extra: one more."""
+        first = None
         for number in range(count + extra):
             data = self.generate(number)
-            yield Call(lambda data=data: data, functools.partial(self.problems, data), number)
+            if not number:
+                first = any_data.copied(data)  # a call may write into what it gets
+            elif first is not None:
+                if any_data.same(first, data):
+                    self.verdict.limits.append(SAME)
+                first = None
+            check = functools.partial(self.problems, data)
+            yield Call(lambda data=data: data, check, number, sizes=any_data.form(data))
 
     def recorded(self, count: int) -> list[Call]:
         def check(data, returned) -> list[str]:
@@ -177,8 +211,10 @@ class FolderCase:
         """Copies a result. Raises Refused, or what garbage raises."""
 
         def copy(spec: dict) -> torch.Tensor:
-            found = self.live(spec)
-            return found.cuda() if str(spec["device"]).startswith("cuda") else found.clone()
+            found, where = self.live(spec), re.fullmatch(r"cuda(:\d{1,3})?", str(spec["device"]))
+            if where and int((where[1] or ":0")[1:]) >= self.of.devices:
+                raise ValueError(f"{where[0]} is no device here")
+            return found.to(where[0]) if where else found.clone()
 
         try:
             return any_data.rebuilt(results, copy)
@@ -194,15 +230,19 @@ class FolderCase:
             view.copy_(content)
 
     def problems(self, data, returned) -> list[str]:
-        """Says what the task's check_implementation finds wrong with a result."""
+        """Says what the author's check finds wrong with a result."""
         try:
-            said = self.reference.check_implementation(any_data.copied(data), returned)
+            if self.of.devices == 1:
+                found = [self.author.check(any_data.copied(data), returned)]
+            elif not isinstance(returned, list) or len(returned) != self.of.devices:
+                return ["the submission's process has not answered for each rank"]
+            else:
+                copies = any_data.copied(data)
+                found = together(self.of.devices, lambda rank: self.author.check(copies[rank], returned[rank]))
         except Exception as error:
             return [f"check_implementation: {type(error).__name__}: {str(error)[:1000]}"]
-        good, message = said if isinstance(said, tuple) and len(said) == 2 else (not said, said)
-        if isinstance(said, bool):
-            good, message = said, ""
-        if not isinstance(good, bool) or not isinstance(message, (str, list, type(None))):
-            return [f"check_implementation returned {type(said).__name__}, not (passed, message)"]
-        told = " ".join(str(message or "the task's check finds the result wrong").split())[:1000]
-        return [] if good else [told]
+        several = len(found) > 1
+        return [
+            (f"rank {rank}: " if several else "") + " ".join(told.split())[:1000]
+            for rank, (good, told) in enumerate(found) if not good
+        ]  # fmt: skip
