@@ -6,18 +6,18 @@ import ragged_moe.torch_ops  # noqa: F401  # torch.ops.ragged_moe
 
 __version__ = "0.1.0"  # that of emulated_gpu, with which it comes
 WHERE = {
-    "batched_experts": "ragged_moe.batched",
-    "experts": "ragged_moe.routed_experts",
-    "experts_workspace_bytes": "ragged_moe.routed_experts",
-    "grouped_gemm_fp8": "ragged_moe.grouped_gemm",
-    "grouped_gemm_nvfp4": "ragged_moe.grouped_gemm_fp4",
-    "pad_intermediate": "ragged_moe.padding",
-    "pack_mxfp4": "ragged_moe.fp4_weights",
-    "pack_nvfp4": "ragged_moe.fp4_weights",
-    "route": "ragged_moe.routers",
-    "run": "ragged_moe.layer",
-    "warmup": "ragged_moe.compile_ahead",
-    "workspace_bytes": "ragged_moe.layer",
+    "batched_experts": "ragged_moe.layers.batched_experts",
+    "experts": "ragged_moe.layers.experts",
+    "experts_workspace_bytes": "ragged_moe.layers.experts",
+    "grouped_gemm_fp8": "ragged_moe.layers.grouped_gemm_fp8",
+    "grouped_gemm_nvfp4": "ragged_moe.layers.grouped_gemm_fp4",
+    "pad_intermediate": "ragged_moe.runtime.pad_weights",
+    "pack_mxfp4": "ragged_moe.layers.pack_weights",
+    "pack_nvfp4": "ragged_moe.layers.pack_weights",
+    "route": "ragged_moe.layers.route",
+    "run": "ragged_moe.layers.deepseek_layer",
+    "warmup": "ragged_moe.warm_up",
+    "workspace_bytes": "ragged_moe.layers.deepseek_layer",
 }
 __all__ = list(WHERE)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 
-from ragged_moe.problem import BF16, F32, I32
+from ragged_moe.runtime.sizes import BF16, F32, I32
 
 LIBRARY = torch.library.Library("ragged_moe", "FRAGMENT")
 BELOW_AUTOGRAD, EAGER = torch._C._after_autograd_keyset, (DispatchKey.CUDA, DispatchKey.CPU)
@@ -59,10 +59,10 @@ def operator(schema: str, fake: Callable) -> Callable:
 @functools.cache
 def functions() -> SimpleNamespace:
     """Return what the operators run, imported now."""
-    from ragged_moe.batched import batched_experts
-    from ragged_moe.grouped_gemm import grouped_gemm_fp8
-    from ragged_moe.routed_experts import experts
-    from ragged_moe.routers import route
+    from ragged_moe.layers.batched_experts import batched_experts
+    from ragged_moe.layers.experts import experts
+    from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8
+    from ragged_moe.layers.route import route
 
     all_of_them = experts, batched_experts, route, grouped_gemm_fp8
     return SimpleNamespace(**{function.__name__: function for function in all_of_them})

@@ -3,8 +3,8 @@ submission.
 
 | task | test | benchmark on a GPU |
 |---|---|---|
-| fp8_grouped_gemm | ragged_moe.check | ragged_moe.bench |
-| fp8_moe, the DeepSeek-V3 layer | ragged_moe.layer_check | ragged_moe.layer_bench |
+| fp8_grouped_gemm | ragged_moe check gemm | ragged_moe bench gemm |
+| fp8_moe, the DeepSeek-V3 layer | ragged_moe check layer | ragged_moe bench layer |
 | nvfp4_grouped_gemm, nvfp4_moe (ragged_moe.experts), on a B200 (W4A4) | only modelled, by `benchmark`, `profile` | |
 | mxfp4_grouped_gemm, mxfp4_moe (ragged_moe.experts), on a B200 (W4A8) | likewise | |
 
@@ -39,18 +39,18 @@ from task import TestCase, parse_case
 
 # Of each task: what checks it, and what times it
 TASKS = {
-    "fp8_grouped_gemm": ("ragged_moe.check", "ragged_moe.bench"),
-    "fp8_moe": ("ragged_moe.layer_check", "ragged_moe.layer_bench"),
+    "fp8_grouped_gemm": (("check", "gemm"), ("bench", "gemm")),
+    "fp8_moe": (("check", "layer"), ("bench", "layer")),
 }
 # Tasks of which there are modelled times alone
 MODELLED = "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
 # Likewise, on all GPUs of a machine, a process each; only rented ones, not a task of eval.py
-ON_ALL_GPUS = {"moe_parallel": ("ragged_moe.parallel_check", "ragged_moe.parallel_bench")}
+ON_ALL_GPUS = {"moe_parallel": (("check", "parallel"), ("bench", "parallel"))}
 # Back to back; a call of the layer takes minutes to simulate
 CALLS = {task: 3 if task.endswith("_moe") else 15 for task in (*TASKS, *MODELLED)}
 # Cases of a run that names none: minutes
 SHORT = {task: (0,) if task.endswith("_moe") else (1, 9, 11) for task in CALLS}
-CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # ragged_moe.check: for swept configs
+CHECKED = "ragged", "cut into many parts", "shares, then whole tiles"  # ragged_moe check gemm: for swept configs
 PEAK_TFLOPS = 148 * 8192 * 2 * 1.85e-3  # profile b200: FP8, dense; e2m1 twice that
 NOTE = "No value was checked; what is right is what `test` checks."
 
@@ -61,8 +61,8 @@ NOTE = "No value was checked; what is right is what `test` checks."
 def cases(task: str, case: int | None, spec: tuple[str, ...]) -> list[tuple[int, TestCase]]:
     """Lists (number, case): those of --spec, or the numbered one, or a few. Raises ValueError.
 
-    The grouped GEMMs have the rows of ragged_moe.bench; `m: [64, 0, 5]; n: 4096; k: 7168`, m of each expert, is any
-    other. The layers have the T of ragged_moe.layer_bench; `t: 2048` is any other.
+    The grouped GEMMs have the rows of ragged_moe bench gemm; `m: [64, 0, 5]; n: 4096; k: 7168`, m of each
+    expert, is any other. The layers have the T of ragged_moe bench layer; `t: 2048` is any other.
     """
     if spec:
         return [(number, valid(task, parse_case(line))) for number, line in enumerate(spec)]
@@ -206,11 +206,12 @@ def test(task: str, device: str, schedules: int) -> int:
     if task in MODELLED:
         of = task.partition("_")[0]
         checks = {"nvfp4": "w4a4", "mxfp4": "w4a8"}[of]
-        by = f"python -m ragged_moe.check --format {of} and by tests/ragged_moe/{checks}_checks.py"
+        by = f"python -m ragged_moe check gemm --format {of} and by tests/ragged_moe/{checks}_checks.py"
         raise ValueError(f"{task} is tested by {by}")
     check, _ = TASKS[task]
     where = [["--emulated", "h200"], ["--emulated", "b200"]] if is_emulated(device) else [[]]
-    commands = [[sys.executable, "-m", check, "--schedules", str(schedules), *option] for option in where]
+    command = [sys.executable, "-m", "ragged_moe", *check, "--schedules", str(schedules)]
+    commands = [[*command, *option] for option in where]
     return max([subprocess.call(command) != 0 for command in commands])
 
 
@@ -232,7 +233,7 @@ def benchmark(
     ((_, one),) = cases(task, case, ()) if case is not None else ((0, None),)
     only = [] if one is None else ["--tokens", str(one.args["t"])] if "t" in one.args else ["--rows", str(case)]
     written = ["--json", json_file] if json_file else []
-    return subprocess.call([sys.executable, "-m", bench, *only, *written])
+    return subprocess.call([sys.executable, "-m", "ragged_moe", *bench, *only, *written])
 
 
 def is_emulated(device: str) -> bool:

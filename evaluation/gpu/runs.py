@@ -197,7 +197,8 @@ def of_moe(request: dict, files: dict[str, bytes]) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, "rows.json")
         launcher = TORCHRUN if request["task"] in moe_tasks.ON_ALL_GPUS else ()
-        command = [sys.executable, "-m", *launcher, *([bench, "--json", str(written)] if timed else [checks])]
+        words = [*bench, "--json", str(written)] if timed else checks
+        command = [sys.executable, "-m", *launcher, "ragged_moe", *words]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         files[f"{request['task']}.txt"] = done.stdout
         print(done.stdout.decode(errors="replace"), flush=True)
@@ -218,8 +219,8 @@ def of_moe(request: dict, files: dict[str, bytes]) -> dict:
 
 
 def moe_times(rows: list[dict]) -> list[tuple[str, float]]:
-    """Lists (case, microseconds a call) of what ragged_moe.bench, ragged_moe.layer_bench or ragged_moe.parallel_bench
-    wrote; layers' are in CUDA graphs.
+    """Lists (case, microseconds a call) of what ragged_moe bench gemm, ragged_moe bench layer or
+    ragged_moe bench parallel wrote; layers' are in CUDA graphs.
     """
     return [
         (f"t: {x['T']}", next(x["us"][name] for name in IN_GRAPHS if name in x["us"]))

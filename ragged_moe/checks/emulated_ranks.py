@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.parallel_check --emulated` runs these: ranks.py on so many emulated GPUs, right, and with
-faults."""
+"""`python -m ragged_moe check parallel --emulated` runs these: ranks.py on so many emulated GPUs, right, and
+with faults."""
 
 import concurrent.futures
 import datetime
@@ -29,7 +29,8 @@ OF_GEMMS = {"tma", "mma", "commit"}  # what only GEMMs do; to let it be late tak
 
 
 def schedules_of(count: int) -> list[int]:
-    """The first schedules that delay what crosses GPUs, and nothing of the GEMMs, which ragged_moe.layer_check has."""
+    """The first schedules that delay what crosses GPUs, and nothing of the GEMMs, which ragged_moe check layer
+    has."""
     seeds = (seed for seed in itertools.count() if not OF_GEMMS & Schedule(seed).lazy_classes())
     return list(itertools.islice(seeds, count))
 

@@ -1,4 +1,5 @@
-"""`python -m ragged_moe.check` runs these cases, and BOUND says how far a result may be from the exact reference.
+"""`python -m ragged_moe check gemm` runs these cases, and BOUND says how far a result may be from the exact
+reference.
 
 Import this after emulated_gpu.install, if a GPU is emulated.
 """
@@ -8,8 +9,8 @@ import dataclasses
 import torch
 
 import emulated_gpu
-from ragged_moe.grouped_gemm import grouped_gemm_fp8, launcher
 from ragged_moe.kernels.config import Config
+from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8, launcher
 from ragged_moe.reference.grouped_gemm import magnitudes, reference
 
 CTAS = 12  # of an emulated launch: cases are small, and the K of some tiles must be shared

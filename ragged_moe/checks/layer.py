@@ -1,4 +1,5 @@
-"""`python -m ragged_moe.layer_check` runs these checks: of what each stage of the layer leaves, and of the result.
+"""`python -m ragged_moe check layer` runs these checks: of what each stage of the layer leaves, and of the
+result.
 
 Import this after emulated_gpu.install, if a GPU is emulated.
 """
@@ -10,12 +11,12 @@ import click
 import torch
 
 import emulated_gpu
-from ragged_moe import problem as p
 from ragged_moe.checks.grouped_gemm import BOUND
-from ragged_moe.device import device_of
-from ragged_moe.layer import Layer, layer_of, run
+from ragged_moe.layers.deepseek_layer import Layer, layer_of, run
 from ragged_moe.reference import layer as d
 from ragged_moe.reference.grouped_gemm import magnitudes, reference
+from ragged_moe.runtime import sizes as p
+from ragged_moe.runtime.device import device_of
 from ragged_moe.tuning.back_ends import tuning
 
 
@@ -122,8 +123,8 @@ def check_product(x: p.Inputs, space) -> str | None:
 
 
 def check_second(x: p.Inputs, space) -> str | None:
-    """Return what is wrong with GEMM2's o, given what GEMM1 left, by the bound of ragged_moe.check; None if nothing
-    is."""
+    """Return what is wrong with GEMM2's o, given what GEMM1 left, by the bound of ragged_moe check gemm; None
+    if nothing is."""
     used = int(space.m_indptr[-1])
     operands = space.c[:used], space.c_scale[:, :used], x.gemm2_weights, x.gemm2_weights_scale, space.m_indptr
     found, expected = space.o[:used].double(), reference(*operands).double()

@@ -1,4 +1,5 @@
-"""What `python -m ragged_moe.parallel_check --lose HOW` does: ranks on this host's GPUs, of which the last one is lost.
+"""What `python -m ragged_moe check parallel --lose HOW` does: ranks on this host's GPUs, of which the last one
+is lost.
 
 Processes that nobody watches, as torchrun would end them all. A rank that waits for the lost one must end with an error
 that names it: by itself, within TIMEOUT seconds where it waits in our kernels, and by NCCL's watchdog in collectives.
@@ -17,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from ragged_moe.checks.parallel import draw, weights_of
-from ragged_moe.parallel import ExpertParallel
-from ragged_moe.problem import Sizes
+from ragged_moe.parallel.expert_parallel import ExpertParallel
+from ragged_moe.runtime.sizes import Sizes
 
 TIMEOUT = 5  # seconds that the others wait
 SPARE = 20  # seconds more until they must have ended: NCCL's watchdog looks from time to time

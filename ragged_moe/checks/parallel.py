@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.parallel_check` runs these checks of ExpertParallel: on GPUs a process a rank, emulated all in
-one.
+"""`python -m ragged_moe check parallel` runs these checks of ExpertParallel: on GPUs a process a rank,
+emulated all in one.
 
 Import this after emulated_gpu.install, if GPUs are emulated.
 """
@@ -10,10 +10,10 @@ import click
 import torch
 import torch.distributed as dist
 
-from ragged_moe.parallel import ExpertParallel
-from ragged_moe.problem import BF16, F32, Sizes
+from ragged_moe.layers.experts import experts
+from ragged_moe.parallel.expert_parallel import ExpertParallel
 from ragged_moe.reference import layer as d
-from ragged_moe.routed_experts import experts
+from ragged_moe.runtime.sizes import BF16, F32, Sizes
 
 TOLERANCE = 0.01  # of the norm: a rank's sums are rounded to bf16 before they are added
 SLEEP = 1 << 20  # cycles that a rank is late, at most

@@ -1,5 +1,5 @@
-"""What each rank of `python -m ragged_moe.parallel_check --emulated` runs, under `python -m emulated_gpu run --devices
-N`.
+"""What each rank of `python -m ragged_moe check parallel --emulated` runs, under `python -m emulated_gpu run
+--devices N`.
 
 Calls of ExpertParallel one behind the other, in buffers that all of them use; the emulator looks for races between GPUs
 meanwhile. Results are the reference's; what each rank prints of them is the same under every schedule.
@@ -16,13 +16,13 @@ import torch.distributed as dist
 from ragged_moe.checks.emulated_ranks import FAULTS
 from ragged_moe.checks.layer import close
 from ragged_moe.checks.parallel import draw, weights_of
-from ragged_moe.device import gpu
 from ragged_moe.kernels import combine, dispatch, exchange, program
 from ragged_moe.kernels.ptx import ptx_if, select
-from ragged_moe.parallel import ExpertParallel
-from ragged_moe.problem import Sizes
+from ragged_moe.parallel.expert_parallel import ExpertParallel
 from ragged_moe.reference.experts import experts
 from ragged_moe.reference.layer import distance, quantised
+from ragged_moe.runtime.device import gpu
+from ragged_moe.runtime.sizes import Sizes
 
 SIZES = Sizes(hidden=128, intermediate=128, local=2)  # of a rank
 TOP_K, MOST, SMS = 2, 4, 2

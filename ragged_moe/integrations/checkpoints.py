@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from ragged_moe.fp4_weights import pack_mxfp4, pack_nvfp4, require_scales
-from ragged_moe.problem import E4M3, F32
+from ragged_moe.layers.pack_weights import pack_mxfp4, pack_nvfp4, require_scales
+from ragged_moe.runtime.sizes import E4M3, F32
 
 INDEX = "model.safetensors.index.json"
 

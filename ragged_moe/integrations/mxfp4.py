@@ -2,7 +2,7 @@
 
 import torch
 
-from ragged_moe.problem import F32
+from ragged_moe.runtime.sizes import F32
 
 GROUP = 32  # of K, which share a scale
 LARGEST = 2  # exponent of 4 and 6, e2m1's largest

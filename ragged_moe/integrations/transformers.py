@@ -12,11 +12,11 @@ from transformers.integrations import ragged_moe as interface
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
-from ragged_moe.fp4_weights import pack_mxfp4
 from ragged_moe.integrations.checkpoints import apart
 from ragged_moe.integrations.mxfp4 import mxfp4_of
-from ragged_moe.problem import BF16, E4M3, F32, LARGEST
-from ragged_moe.routed_experts import sizes_of
+from ragged_moe.layers.experts import sizes_of
+from ragged_moe.layers.pack_weights import pack_mxfp4
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, LARGEST
 from ragged_moe.torch_ops import experts_op
 
 NAME = "moe_fp8"  # set_experts_implementation("grouped_mm") goes back

@@ -145,9 +145,10 @@ class GroupedGemmArguments:
 
 
 class Fp4Arguments:
-    """Words: addresses of a bf16 or f16 [total_m, k], b_global f32 [experts], b and b_scale as ragged_moe.fp4_weights
-    packs them; the others as of GroupedGemmArguments. If gated b_global is [experts, 1 or 2], out [total_m, n/2], and a
-    word before the stream says which. With a bias its address is the last word before the stream.
+    """Words: addresses of a bf16 or f16 [total_m, k], b_global f32 [experts], b and b_scale as
+    ragged_moe.layers.pack_weights packs them; the others as of GroupedGemmArguments. If gated b_global is [experts, 1
+    or 2], out [total_m, n/2], and a word before the stream says which. With a bias its address is the last word before
+    the stream.
     """
 
     def __init__(self, config: Config):
@@ -166,9 +167,9 @@ class Fp4Arguments:
 
 
 class Fp4ByE4m3Arguments:
-    """Words: addresses of a e4m3 [total_m, k], row_scale f32 [experts, n], b and b_scale as ragged_moe.fp4_weights
-    packs them for such tokens; the others as of GroupedGemmArguments, but that a_scale f32 [total_m] and, with a bias,
-    its address are before the stream. If gated out is [total_m, n/2].
+    """Words: addresses of a e4m3 [total_m, k], row_scale f32 [experts, n], b and b_scale as
+    ragged_moe.layers.pack_weights packs them for such tokens; the others as of GroupedGemmArguments, but that a_scale
+    f32 [total_m] and, with a bias, its address are before the stream. If gated out is [total_m, n/2].
     """
 
     def __init__(self, config: Config):
@@ -187,7 +188,7 @@ class Fp4ByE4m3Arguments:
 
 class BlockScaledArguments:
     """Words: addresses of a, records [total_m] (block_scaled.py), b_global f32 [experts], b and b_scale as
-    ragged_moe.fp4_weights packs them, m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags
+    ragged_moe.layers.pack_weights packs them, m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags
     (context.Operands); total_m, n, k, experts, first step of a search among them, CTAs in the grid; `more`; CUDA
     stream.
 

@@ -24,7 +24,7 @@ from cuda.bindings import runtime
 from cutlass.cute.runtime import load_module
 from cutlass.cutlass_dsl import CuTeDSL
 
-from ragged_moe.device import emulated
+from ragged_moe.runtime.device import emulated
 
 SOURCES = Path(__file__).parents[1]  # ragged_moe/
 PREFIX = "moe"  # of the exported symbols

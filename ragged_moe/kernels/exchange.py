@@ -12,8 +12,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ragged_moe.kernels.ptx import divide, load_relaxed_if, select
-from ragged_moe.problem import BF16, E4M3, F32, I32
-from ragged_moe.scratch import Part, offsets
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
+from ragged_moe.runtime.workspace import Part, offsets
 
 MAX_RANKS = 32  # a lane each
 DISPATCH, MOST, FREED, COMBINE = 1, 2, 3, 4  # what a kernel was waiting for, in the word that it leaves the host

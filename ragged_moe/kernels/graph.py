@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from cuda.bindings import runtime
 
-from ragged_moe.device import Stream
+from ragged_moe.runtime.device import Stream
 
 RELAXED = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
 

@@ -13,9 +13,9 @@ import cutlass.cute as cute
 from cutlass import Int64
 from cutlass.cute.runtime import make_ptr
 
-from ragged_moe.device import Stream
 from ragged_moe.kernels import disk_cache
 from ragged_moe.kernels.graph import Graph
+from ragged_moe.runtime.device import Stream
 
 OFTEN = 16  # launches of one kind at the same addresses, after which a graph would have paid for its making
 MOST_GRAPHS = 256  # of a kind of call: for as many layers, each with tensors of its own

@@ -22,7 +22,7 @@ from ragged_moe.kernels.ptx import (
     store_global_word,
     wait_for_previous_kernel,
 )
-from ragged_moe.problem import LARGEST
+from ragged_moe.runtime.sizes import LARGEST
 
 WARPS = 8
 THREADS = 32 * WARPS

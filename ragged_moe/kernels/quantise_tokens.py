@@ -24,7 +24,7 @@ from ragged_moe.kernels.ptx import (
     store_shared,
     wait_for_previous_kernel,
 )
-from ragged_moe.problem import LARGEST
+from ragged_moe.runtime.sizes import LARGEST
 
 MAX_WARPS = 32
 SM_WARPS, SM_CTAS = 64, 32  # that an SM has at once

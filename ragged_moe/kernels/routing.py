@@ -43,7 +43,7 @@ from ragged_moe.kernels.ptx import (
     store_shared,
     wait_for_previous_kernel,
 )
-from ragged_moe.problem import EXPERTS, GROUPS, PRUNED, TOP_GROUPS, TOP_K
+from ragged_moe.runtime.sizes import EXPERTS, GROUPS, PRUNED, TOP_GROUPS, TOP_K
 
 WARPS = 16
 THREADS = 32 * WARPS

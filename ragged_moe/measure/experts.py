@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.experts_bench --json FILE` times ragged_moe.experts and ragged_moe.batched_experts at the sizes
-of models.
+"""`python -m ragged_moe bench experts --json FILE` times ragged_moe.experts and ragged_moe.batched_experts at
+the sizes of models.
 
 A timing is CALLS calls back to back between two events, after a fill that flushes L2; the median of --repeats timings,
 contestants in random order each time. The calls go round SETS sets of tokens, with the same weights. Tokens are bf16
@@ -30,19 +30,19 @@ from pathlib import Path
 import click
 import torch
 
-from ragged_moe import problem as p
-from ragged_moe.batched import batched_experts
 from ragged_moe.kernels.config import Activation
 from ragged_moe.kernels.program import OFTEN
-from ragged_moe.layer import layer_of, run
+from ragged_moe.layers.batched_experts import batched_experts
+from ragged_moe.layers.deepseek_layer import layer_of, run
+from ragged_moe.layers.experts import At, experts, launch, quantise_program
+from ragged_moe.layers.route import route
 from ragged_moe.measure import grouped_gemm
 from ragged_moe.measure.layer import GRAPH
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, FLUSH, captured, elapsed, medians, need_gpu, record, timings
 from ragged_moe.reference import layer as d
-from ragged_moe.routed_experts import At, experts, launch, quantise_program
-from ragged_moe.routers import route
-from ragged_moe.scratch import Arena
+from ragged_moe.runtime import sizes as p
+from ragged_moe.runtime.workspace import Arena
 from ragged_moe.torch_ops import experts_out_op
 
 DEEPSEEK = p.Sizes()

@@ -13,7 +13,6 @@ import torch
 from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
-from ragged_moe.device import device_of
 from ragged_moe.kernels.program import Program
 from ragged_moe.kernels.ptx import (
     let_next_kernel_start,
@@ -26,6 +25,7 @@ from ragged_moe.kernels.ptx import (
     store_global_words,
     wait_for_previous_kernel,
 )
+from ragged_moe.runtime.device import device_of
 
 COPY, RING = 32 * 1024, 6
 WRITERS = 128  # threads that write the output

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ragged_moe.measure.sglang_files import enter
-from ragged_moe.problem import BF16, E4M3, F32, I32
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
 
 BLOCK = 128
 DEFAULT = dict(BLOCK_SIZE_M=64, BLOCK_SIZE_N=128, BLOCK_SIZE_K=128, GROUP_SIZE_M=32, num_warps=4, num_stages=3)

@@ -1,4 +1,5 @@
-"""`python -m ragged_moe.bench --json FILE` times grouped_gemm_fp8 and the peers that are installed on this GPU.
+"""`python -m ragged_moe bench gemm --json FILE` times grouped_gemm_fp8 and the peers that are installed on
+this GPU.
 
 A timing is CALLS calls back to back between two events, on sets of inputs that together are larger than L2, after a
 fill that flushes it; the median of --repeats timings, contestants in random order each time. All contestants work on
@@ -18,11 +19,11 @@ from collections.abc import Callable
 
 import torch
 
-from ragged_moe.device import device_of
-from ragged_moe.grouped_gemm import grouped_gemm_fp8
+from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8
 from ragged_moe.measure.floor import Floor
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, FLUSH, medians, timings
+from ragged_moe.runtime.device import device_of
 from ragged_moe.tuning.back_ends import tuning
 
 LEAST = 200 << 20  # bytes of all sets of inputs: four times the L2

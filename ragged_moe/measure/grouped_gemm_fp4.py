@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.bench --format nvfp4` times grouped_gemm_nvfp4 on this GPU, Marlin, grouped_gemm_fp8 and a
-floor.
+"""`python -m ragged_moe bench gemm --format nvfp4` times grouped_gemm_nvfp4 on this GPU, Marlin,
+grouped_gemm_fp8 and a floor.
 
 As grouped_gemm.py times: calls back to back on sets of inputs that together are larger than L2, contestants shuffled.
 Marlin is timed with the block that SGLang chooses for it, and with each other one. FP8 has weights of the same sizes.
@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 import torch
 
-from ragged_moe.fp4_weights import pack_nvfp4
-from ragged_moe.grouped_gemm import grouped_gemm_fp8
-from ragged_moe.grouped_gemm_fp4 import grouped_gemm_nvfp4
+from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4
+from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8
+from ragged_moe.layers.pack_weights import pack_nvfp4
 from ragged_moe.measure import marlin
 from ragged_moe.measure.floor import Floor
 from ragged_moe.measure.grouped_gemm import FLOORS, LEAST, OURS, Inputs, Row, label, routed
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, FLUSH, medians, timings
-from ragged_moe.problem import BF16, E4M3, I32
+from ragged_moe.runtime.sizes import BF16, E4M3, I32
 from ragged_moe.tuning import sm90
 
 SIZES = ((4096, 7168), (7168, 2048), (3072, 4096), (4096, 1536))  # N, K of DeepSeek-V3 and of Qwen3-235B

@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.bench --format mxfp4` times grouped_gemm_nvfp4 on this Hopper GPU with MXFP4 weights, W4A16 and
-W4A8.
+"""`python -m ragged_moe bench gemm --format mxfp4` times grouped_gemm_nvfp4 on this Hopper GPU with MXFP4
+weights, W4A16 and W4A8.
 
 As grouped_gemm.py times. Both have the same weights, packed for each, and the same tokens in bf16. W4A8 rounds them to
 e4m3 in a launch in front; its two launches are timed apart, too. FP8 is grouped_gemm_fp8 with weights of the same
@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 import torch
 
-from ragged_moe.fp4_weights import TILE, pack_mxfp4
-from ragged_moe.grouped_gemm import grouped_gemm_fp8, launcher
-from ragged_moe.grouped_gemm_fp4 import grouped_gemm_nvfp4, launch_quantiser
+from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4, launch_quantiser
+from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8, launcher
+from ragged_moe.layers.pack_weights import TILE, pack_mxfp4
 from ragged_moe.measure.grouped_gemm import Inputs, Row, label
 from ragged_moe.measure.grouped_gemm_fp4 import with_weights
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, FLUSH, medians, timings
-from ragged_moe.problem import BF16, E4M3, F32, I32
 from ragged_moe.reference.layer import distance
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
 from ragged_moe.tuning import sm90
 
 SIZES = ((5760, 2880), (4096, 7168))  # N, K of GEMM1 of gpt-oss and of DeepSeek-V3

@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.layer_bench --json FILE` times the layer, its stages and the peers that are installed on this
-GPU.
+"""`python -m ragged_moe bench layer --json FILE` times the layer, its stages and the peers that are installed
+on this GPU.
 
 A timing is CALLS calls back to back between two events, after a fill that flushes L2; the median of --repeats timings,
 contestants in random order each time. The calls go round several sets of tokens, with the same weights: those of all
@@ -20,13 +20,13 @@ from collections.abc import Callable
 
 import torch
 
-from ragged_moe import problem as p
-from ragged_moe.layer import Layer, Space, run
+from ragged_moe.layers.deepseek_layer import Layer, Space, run
 from ragged_moe.measure.floor import Floor
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, timings
 from ragged_moe.reference import layer as d
-from ragged_moe.scratch import Arena
+from ragged_moe.runtime import sizes as p
+from ragged_moe.runtime.workspace import Arena
 
 TOKENS = (1, 7, 16, 64, 256, 901, 2048, 4096, 11948, 14107)
 FEW = 2048  # largest T whose ratios are averaged apart from those above

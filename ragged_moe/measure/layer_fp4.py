@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.layer_bench --format nvfp4` times ragged_moe.experts on this GPU with NVFP4 weights, and with
-FP8 ones.
+"""`python -m ragged_moe bench layer --format nvfp4` times ragged_moe.experts on this GPU with NVFP4 weights,
+and with FP8 ones.
 
 And Marlin's two GEMMs, with each block size, composed as SGLang's fused_marlin_moe does. It has its blocks of rows for
 nothing; what is between and behind its GEMMs are Triton kernels (marlin_layer.py, peers.py). The floor is two kernels
@@ -14,15 +14,15 @@ from collections.abc import Callable
 
 import torch
 
-from ragged_moe.fp4_weights import U8, pack_nvfp4
+from ragged_moe.layers.experts import experts
+from ragged_moe.layers.pack_weights import U8, pack_nvfp4
 from ragged_moe.measure import marlin
 from ragged_moe.measure.floor import Floor
 from ragged_moe.measure.layer import GRAPH
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, timings
-from ragged_moe.problem import BF16, E4M3, EXPERTS, F32, I32, Sizes
 from ragged_moe.reference.layer import draw, route
-from ragged_moe.routed_experts import experts
+from ragged_moe.runtime.sizes import BF16, E4M3, EXPERTS, F32, I32, Sizes
 
 TOKENS = 1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096
 OURS, FP8, MARLIN, BEST, LOADS = "this", "FP8", "Marlin", "Marlin, best block", "loads"

@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.layer_bench --format mxfp4` times ragged_moe.experts on this Hopper GPU with MXFP4 weights,
-W4A16 and W4A8.
+"""`python -m ragged_moe bench layer --format mxfp4` times ragged_moe.experts on this Hopper GPU with MXFP4
+weights, W4A16 and W4A8.
 
 Both have the same weights, packed for each: gpt-oss-20b's sizes, experts, biases and SwiGLU, 4 experts a token, drawn
 at random. A timing is as layer.py's.
@@ -9,13 +9,13 @@ import random
 
 import torch
 
+from ragged_moe.layers.experts import experts
 from ragged_moe.measure.grouped_gemm_mxfp4 import W4A8, W4A16, packed
 from ragged_moe.measure.layer import GRAPH
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, timings
-from ragged_moe.problem import BF16, F32, I32
 from ragged_moe.reference.layer import distance
-from ragged_moe.routed_experts import experts
+from ragged_moe.runtime.sizes import BF16, F32, I32
 
 TOKENS = 64, 256, 512, 1024, 2048, 4096, 8192, 16384
 EXPERTS, TOP_K, SIZE = 32, 4, 2880  # of a layer; of a token; H and I

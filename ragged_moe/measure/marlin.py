@@ -17,7 +17,7 @@ import click
 import torch
 
 from ragged_moe.measure.sglang_files import enter
-from ragged_moe.problem import BF16, F32, I32
+from ragged_moe.runtime.sizes import BF16, F32, I32
 
 BLOCKS = 8, 16, 32, 48, 64  # tokens of a block
 E2M1_ID = 2 | 1 << 8 | 1 << 16 | 1 << 49  # SGLang's number of the type: 2 exponent bits, 1 mantissa bit, signed

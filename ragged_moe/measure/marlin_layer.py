@@ -8,7 +8,7 @@ import triton.language as tl
 
 from ragged_moe.measure import marlin
 from ragged_moe.measure.peers import combine
-from ragged_moe.problem import BF16, I32, Sizes
+from ragged_moe.runtime.sizes import BF16, I32, Sizes
 
 
 @triton.jit

@@ -10,14 +10,14 @@ from collections.abc import Callable
 import torch
 
 import emulated_gpu
-from ragged_moe import problem as p
-from ragged_moe.device import device_of
-from ragged_moe.grouped_gemm import launcher
-from ragged_moe.grouped_gemm_fp4 import grouped_gemm_nvfp4, packed_operands
 from ragged_moe.kernels.config import Config
-from ragged_moe.layer import Layer
+from ragged_moe.layers.deepseek_layer import Layer
+from ragged_moe.layers.experts import experts
+from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4, packed_operands
+from ragged_moe.layers.grouped_gemm_fp8 import launcher
 from ragged_moe.reference import layer as d
-from ragged_moe.routed_experts import experts
+from ragged_moe.runtime import sizes as p
+from ragged_moe.runtime.device import device_of
 from ragged_moe.tuning.back_ends import tuning
 
 LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
@@ -51,8 +51,8 @@ def layer(tokens: int, sets: int, calls: int) -> tuple[list[Callable], list[tupl
     """Return (calls, of each set of tokens its rows and the experts that have some, the stages that a call launches,
     whether a kernel awaits values that another CTA's tensor core has made).
 
-    Logits are drawn as ragged_moe.layer_bench draws them, a set with no rows left out; weights are the same in all
-    calls.
+    Logits are drawn as ragged_moe bench layer draws them, a set with no rows left out; weights are the same in
+    all calls.
     """
     sizes = p.Sizes()
     made = Layer(torch.device("cpu"), sizes)

@@ -1,11 +1,12 @@
-"""What the options of ragged_moe.bench and ragged_moe.layer_bench ask for, and what is wrong with them."""
+"""What the options of ragged_moe bench gemm and ragged_moe bench layer ask for, and what is wrong
+with them."""
 
 from pathlib import Path
 
 import click
 import torch
 
-from ragged_moe.fp4_weights import HOPPER
+from ragged_moe.layers.pack_weights import HOPPER
 from ragged_moe.measure.marlin import load_marlin
 from ragged_moe.measure.timing import need_gpu
 

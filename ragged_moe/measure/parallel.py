@@ -1,4 +1,5 @@
-"""`torchrun --nproc-per-node 2 -m ragged_moe.parallel_bench --json FILE` times ExpertParallel on the GPUs of this host.
+"""`torchrun --nproc-per-node 2 -m ragged_moe bench parallel --json FILE` times ExpertParallel on the GPUs of
+this host.
 
 Contestants: ours by one-sided stores and by collectives; DeepGEMM's mega MoE (sgl-deep-gemm 0.1.4.post1), where it is
 installed; and ragged_moe.experts on each GPU alone, for the tokens that all ranks send it: the same rows, no
@@ -24,12 +25,12 @@ import torch
 import torch.distributed as dist
 
 from ragged_moe.checks.parallel import draw
+from ragged_moe.layers.experts import experts as experts_of_one_gpu
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, record, timings
-from ragged_moe.parallel import ExpertParallel
-from ragged_moe.problem import BF16, Sizes
+from ragged_moe.parallel.expert_parallel import ExpertParallel
 from ragged_moe.reference import layer as d
-from ragged_moe.routed_experts import experts as experts_of_one_gpu
+from ragged_moe.runtime.sizes import BF16, Sizes
 
 TOKENS = (1, 8, 16, 64, 128, 512, 2048)
 TOP_K = 8

@@ -1,4 +1,4 @@
-"""ragged_moe.layer_bench times the layer against these peers; those that are not installed are left out.
+"""`python -m ragged_moe bench layer` times the layer against these peers; those that are not installed are left out.
 
     DeepGEMM masked, DeepGEMM contiguous   compose the pieces of serving stacks: routing, rows copied to where the
                                            grouped GEMMs of sgl-deep-gemm want them, SwiGLU and e4m3, weighted sum
@@ -23,7 +23,7 @@ import triton.language as tl
 
 from ragged_moe.measure.fused_moe import DEFAULT, FusedMoe, Memory
 from ragged_moe.measure.timing import captured, elapsed
-from ragged_moe.problem import BF16, E4M3, EXPERTS, F32, TOP_K, Inputs
+from ragged_moe.runtime.sizes import BF16, E4M3, EXPERTS, F32, TOP_K, Inputs
 
 BLOCK = 128
 I32 = torch.int32

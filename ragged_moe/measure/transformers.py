@@ -1,5 +1,5 @@
-"""`python -m ragged_moe.transformers_bench --json FILE` times a random Qwen3-MoE model in FP8 under transformers, on
-this GPU.
+"""`python -m ragged_moe bench transformers --json FILE` times a random Qwen3-MoE model in FP8 under
+transformers, on this GPU.
 
 Its experts have the weights of transformers' FP8 quantiser, blocks of 128 x 128; attention is bf16. Implementations of
 experts, in one process: transformers' eager, batched_mm and grouped_mm, whose Triton kernels are kernels-community's
@@ -30,7 +30,7 @@ from transformers.integrations import finegrained_fp8
 
 from ragged_moe.integrations.transformers import NAME, enable
 from ragged_moe.measure.timing import need_gpu
-from ragged_moe.problem import E4M3, F32
+from ragged_moe.runtime.sizes import E4M3, F32
 
 QWEN3_30B = {
     "hidden_size": 2048, "moe_intermediate_size": 768, "num_attention_heads": 32, "num_key_value_heads": 4,

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import torch
 
 from ragged_moe.kernels.config import Activation
-from ragged_moe.problem import BF16, E4M3
 from ragged_moe.reference import quantise_fp4, quantise_mxfp8, quantise_tokens
 from ragged_moe.reference.grouped_gemm import reference
 from ragged_moe.reference.grouped_gemm_fp4 import reference as reference_fp4
 from ragged_moe.reference.grouped_gemm_fp4 import reference_by_e4m3
 from ragged_moe.reference.layer import quantised
 from ragged_moe.reference.tensor_core import exact
+from ragged_moe.runtime.sizes import BF16, E4M3
 
 
 def lists(ids: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

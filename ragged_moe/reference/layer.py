@@ -1,9 +1,10 @@
-"""These functions compute what the DeepSeek-V3 MoE layer in FP8 (ragged_moe.problem) and each of its stages must
+"""These functions compute what the DeepSeek-V3 MoE layer in FP8 (ragged_moe.runtime.sizes) and each of its stages must
 give."""
 
 import torch
 
-from ragged_moe.problem import (
+from ragged_moe.reference.grouped_gemm import BLOCK_K, reference
+from ragged_moe.runtime.sizes import (
     BF16,
     E4M3,
     EXPERTS,
@@ -17,7 +18,6 @@ from ragged_moe.problem import (
     Inputs,
     Sizes,
 )
-from ragged_moe.reference.grouped_gemm import BLOCK_K, reference
 
 
 def draw(sizes: Sizes, tokens: int, seed: int = 0, offset: int = 0, device: str = "cpu") -> Inputs:

@@ -6,7 +6,7 @@ v1.0 (6.3) allows: so nothing saturates.
 
 import torch
 
-from ragged_moe.problem import E4M3
+from ragged_moe.runtime.sizes import E4M3
 
 BLOCK = 32
 LARGEST = 448.0  # of e4m3

@@ -255,8 +255,8 @@ def own_launch(script: str, options: dict[str, str]) -> None:
         empty = [torch.empty(nbytes, dtype=torch.uint8) for nbytes in h200_loads.tensor_bytes(case)]
         tensors = emulated_gpu.device_tensors(empty, copy=False)
         return made([tensor.data_ptr() for tensor in tensors])
-    from ragged_moe.grouped_gemm import launcher
     from ragged_moe.kernels.config import Config
+    from ragged_moe.layers.grouped_gemm_fp8 import launcher
 
     # The points are named in words that ragged_moe.kernels.config.Config has others for
     swap_ab = not entries.pop("tokens_on_m", 0)

@@ -19,11 +19,11 @@ COUNTS = 3, 0, 11, 1, 4
 
 @pytest.fixture(scope="module")
 def ragged_moe():
-    """The module ragged_moe.batched, its kernels compiled into the emulator."""
+    """The module ragged_moe.layers.batched_experts, its kernels compiled into the emulator."""
     without_cuda(MACHINE, SMS)
-    from ragged_moe import batched
+    from ragged_moe.layers import batched_experts
 
-    return batched
+    return batched_experts
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_none_and_all(ragged_moe, weights, counts):
 
 def test_chosen_by_expected_rows(ragged_moe):
     """Kernels are those for as many rows as are expected, whatever M is."""
-    from ragged_moe.layer import layer_of
+    from ragged_moe.layers.deepseek_layer import layer_of
 
     for most, expected_m in ((1024, 2), (1024, 64), (128, 128), (3, None)):
         sizes = ragged_moe.sizes_of(32, most, 7168, 2048, expected_m)
@@ -110,7 +110,7 @@ WRONG = {
 @pytest.mark.parametrize("sentence", WRONG)
 def test_what_is_refused(ragged_moe, weights, monkeypatch, sentence):
     monkeypatch.setattr(ragged_moe, "launch", lambda *_: pytest.fail("it was not refused"))
-    monkeypatch.setattr("ragged_moe.device.EmulatedGpu.reaches", lambda *_: True)
+    monkeypatch.setattr("ragged_moe.runtime.device.EmulatedGpu.reaches", lambda *_: True)
     hidden = torch.zeros(EXPERTS, MOST, HIDDEN, dtype=torch.bfloat16)
     given = dict(zip(("hidden", "counts", "w13", "w13_scale", "w2", "w2_scale"),
                      (hidden, torch.zeros(EXPERTS, dtype=torch.int32), *weights)))  # fmt: skip

@@ -14,15 +14,15 @@ def without_cuda(machine: str, sms: int | None = None) -> None:
     quick_dsl.install()
     torch.cuda.is_available = lambda: False
     if sms is not None:
-        from ragged_moe.device import device_of
+        from ragged_moe.runtime.device import device_of
 
         type(device_of(torch.device("cpu"))).sms = sms
 
 
 def fp8_experts(hidden: int, intermediate: int, local: int, scaled: float) -> tuple[torch.Tensor, ...]:
     """Draw (w13, w13_scale, w2, w2_scale). scaled: what the drawn scales of w13 are multiplied by."""
-    from ragged_moe.problem import Sizes
     from ragged_moe.reference import layer as d
+    from ragged_moe.runtime.sizes import Sizes
 
     x = d.draw(Sizes(hidden, intermediate, local), 1)
     return x.gemm1_weights, x.gemm1_weights_scale * scaled, x.gemm2_weights, x.gemm2_weights_scale

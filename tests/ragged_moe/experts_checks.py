@@ -23,11 +23,11 @@ SCALED = 0.25  # of the drawn scales: products that the limit cuts, and others
 
 @pytest.fixture(scope="module")
 def ragged_moe():
-    """The module ragged_moe.routed_experts, its kernels compiled into the emulator."""
+    """The module ragged_moe.layers.experts, its kernels compiled into the emulator."""
     without_cuda(MACHINE, SMS)
-    from ragged_moe import routed_experts
+    from ragged_moe.layers import experts
 
-    return routed_experts
+    return experts
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_layout_that_is_not_named_is_refused(ragged_moe, weights, layout, toke
 @pytest.mark.parametrize("hidden", all_but([1920], [128, 1920]))
 def test_rows_are_quantised_where_they_are_permuted(ragged_moe, hidden):
     """To the bit as tokens are, also of zeros; what is behind the last row stays."""
-    from ragged_moe.layer import permute_quantised_program
+    from ragged_moe.layers.deepseek_layer import permute_quantised_program
     from ragged_moe.reference.layer import quantised
 
     rows, room = torch.tensor([2, 0, 0, 3, 1, 2, 3, 0, 3], dtype=torch.int32), 12
@@ -133,7 +133,7 @@ def test_rows_are_quantised_where_they_are_permuted(ragged_moe, hidden):
 @pytest.mark.thorough
 def test_many_tokens_an_expert(ragged_moe, weights, monkeypatch):
     """The kernels for them: tokens on M, permuted, and their epilogue's activation."""
-    from ragged_moe.layer import Layer
+    from ragged_moe.layers.deepseek_layer import Layer
     from ragged_moe.reference.layer import quantised
     from ragged_moe.tuning import sm90, sm100
 

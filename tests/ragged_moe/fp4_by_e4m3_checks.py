@@ -50,7 +50,7 @@ def test_tokens_are_quantised_to_the_references_bits(fp4, rows, k):
     """Tokens of all sizes, of zeros, and with a NaN or an infinity. 832 columns are no multiple of what a CTA loads at
     once, 16576 more than it holds.
     """
-    from ragged_moe.grouped_gemm_fp4 import token_program
+    from ragged_moe.layers.grouped_gemm_fp4 import token_program
     from ragged_moe.reference.quantise_tokens import quantised
 
     g = torch.Generator().manual_seed(3)

@@ -143,7 +143,7 @@ def biases() -> dict[str, torch.Tensor]:
 
 def called(arguments, schedule=0, **options):
     """As `fp4_layer.called`, on six SMs."""
-    from ragged_moe.device import device_of
+    from ragged_moe.runtime.device import device_of
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)
@@ -170,7 +170,7 @@ def test_layer(layer, schedule):
 @pytest.mark.parametrize("first", range(4))
 def test_layer_under_each_config(layer, monkeypatch, first):
     """With rows for all of a tile, more than one tile, and none."""
-    from ragged_moe.fp4_layer import Fp4Layer, fp4_layer_of
+    from ragged_moe.layers.fp4_layer import Fp4Layer, fp4_layer_of
     from ragged_moe.tuning import sm90
 
     arguments, exact = dict(layer[0]), layer[1]
@@ -221,7 +221,7 @@ def test_layer_refuses(layer, sentence):
 
 def test_what_is_packed_for_hopper_is_not_for_blackwell(layer, monkeypatch):
     import ragged_moe
-    from ragged_moe.device import device_of
+    from ragged_moe.runtime.device import device_of
 
     monkeypatch.setattr(type(device_of(torch.device("cpu"))), "capability", (10, 0))
     with emulated_gpu.session(), pytest.raises(ValueError, match=r"w13 is uint8 of 4 .* the 3 .* capability \(10, 0\)"):
@@ -232,7 +232,7 @@ def test_what_is_packed_for_hopper_is_not_for_blackwell(layer, monkeypatch):
 def test_input_scales_are_left_out(layer, monkeypatch):
     """A call with Blackwell's operands is checked, and noted, as one without."""
     import ragged_moe
-    from ragged_moe import routed_experts
+    from ragged_moe.layers import experts as routed_experts
 
     def checked(hidden, hidden_scale, ids, weights, of_weights, *_):
         raise ValueError(f"{of_weights[-2:]}")
@@ -272,10 +272,10 @@ LAYER_FAULTS = ["global scale", "bias", "rows", "not copied", "m_indptr read ear
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", LAYER_FAULTS)
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
-    from ragged_moe import routed_experts
     from ragged_moe.kernels import assign, loads
     from ragged_moe.kernels.config import Config
     from ragged_moe.kernels.epilogue import global_scale, swiglu_bf16
+    from ragged_moe.layers import experts as routed_experts
 
     arguments = layer[0] | (biases() if fault == "bias" else {})
     if fault == "global scale":
@@ -303,7 +303,7 @@ def test_gpt_oss_checkpoint(fp4, tmp_path, monkeypatch, hidden):
     """MXFP4 from a file: rows of gate and up in turn, biases, and K = 2880, which ends inside a k-block. Tokens are
     permuted in a launch of its own, and GEMM1 has tiles of 256 rows, as of more tokens.
     """
-    from ragged_moe import fp4_layer
+    from ragged_moe.layers import fp4_layer
     from ragged_moe.tuning import sm90
 
     fp4_layer.fp4_layer_of.cache_clear()  # a layer knows its configs
@@ -341,8 +341,8 @@ def deepseek_file(folder, hidden: int, intermediate: int, experts: int) -> dict[
 
 def test_deepseek_checkpoint(fp4, tmp_path):
     """NVFP4 from files: each expert's gate, then up, with global scales of their own; packed as by hand."""
-    from ragged_moe.fp4_weights import pack_nvfp4
     from ragged_moe.integrations.checkpoints import nvfp4_experts
+    from ragged_moe.layers.pack_weights import pack_nvfp4
 
     made = deepseek_file(tmp_path, 128, 64, 3)
     found = nvfp4_experts(tmp_path, "model.layers.3.mlp.experts", [2, 1], "cpu")

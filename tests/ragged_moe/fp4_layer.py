@@ -16,7 +16,7 @@ def drawn(hidden: int, intermediate: int, local: int, tokens: int) -> tuple[dict
 
     A token has three of six experts, of which `local` are here.
     """
-    from ragged_moe.fp4_weights import pack_nvfp4
+    from ragged_moe.layers.pack_weights import pack_nvfp4
     from ragged_moe.reference.grouped_gemm_fp4 import dequantised
 
     g, arguments, exact = torch.Generator().manual_seed(2), {}, {}
@@ -107,7 +107,7 @@ def distance(found, arguments, exact, activation: dict, **rounding) -> float:
 @contextlib.contextmanager
 def planted(fault: str, found: tuple[str, ...]) -> Iterator[None]:
     """Compile kernels anew, before and behind the block, for a fault in them. found: those that the emulator finds."""
-    from ragged_moe.grouped_gemm import launcher
+    from ragged_moe.layers.grouped_gemm_fp8 import launcher
 
     launcher.cache_clear()
     try:

@@ -46,15 +46,15 @@ CLUSTER = "M256_N256_2CTA" if MACHINE == "b200" else "M128_N256_C2"
 
 
 def launcher(config):
-    """ragged_moe.grouped_gemm.launcher of the emulated GPU."""
-    from ragged_moe.grouped_gemm import launcher
+    """ragged_moe.layers.grouped_gemm_fp8.launcher of the emulated GPU."""
+    from ragged_moe.layers.grouped_gemm_fp8 import launcher
 
     return launcher(torch.device("cpu"), config)
 
 
 def partial_sums(config) -> torch.Tensor:
     """Those that the last launch under this config has left."""
-    from ragged_moe.scratch import arena_of
+    from ragged_moe.runtime.workspace import arena_of
 
     made = launcher(config)
     return arena_of(made.torch_device, made.device).take(made, made.parts).tensors[0]
@@ -62,7 +62,7 @@ def partial_sums(config) -> torch.Tensor:
 
 def forget_kernels():
     """Compile again what is launched next."""
-    from ragged_moe.grouped_gemm import launcher
+    from ragged_moe.layers.grouped_gemm_fp8 import launcher
 
     launcher.cache_clear()
 
@@ -70,8 +70,8 @@ def forget_kernels():
 # `make test` has these.
 KEPT = [("ragged", config) for config in (SWAP_AB, TILE, CLUSTER)]
 KEPT += [("cut into many parts", SWAP_AB), ("several token tiles", CLUSTER), ("nan, cut into many parts", SWAP_AB)]
-# `python -m ragged_moe.check --emulated` has every case under every config. Here those that differ in what a CTA gets
-# have all three kernels, and each of the other ones one.
+# `python -m ragged_moe check gemm --emulated` has every case under every config. Here those that differ in
+# what a CTA gets have all three kernels, and each of the other ones one.
 CASES = [(name, config) for name in ("ragged", "cut into many parts") for config in (SWAP_AB, TILE, CLUSTER)]
 CASES += [("even", TILE), ("one expert has all", CLUSTER), ("several token tiles", SWAP_AB), ("nan", TILE)]
 CASES += [("several token tiles", CLUSTER), ("nan", CLUSTER), ("the ring goes round", CLUSTER)]
@@ -132,7 +132,7 @@ def test_example_of_the_page(ragged_moe, monkeypatch):
 def test_orders_of_events(ragged_moe, schedule):
     """One class of operation after the other is late, then all: clusters, cut tiles and bursts included.
 
-    `python -m ragged_moe.check` has all cases of all configs in ten orders.
+    `python -m ragged_moe check gemm` has all cases of all configs in ten orders.
     """
     few, more, many = (getattr(tuned(), name) for name in (SWAP_AB, SHARED, CLUSTER))
     of_many = "ragged" if schedule == 2 else "cut into many parts"  # of clusters, arrivals late

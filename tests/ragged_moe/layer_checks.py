@@ -1,7 +1,7 @@
 """The layer on the emulated GPU that MOE_MACHINE names: right for adversarial routing, and stage by stage.
 
 All checks of the emulator are on. test_moe_kernel.py runs this, in a process for each machine; the command
-`python -m ragged_moe.layer_check` has more cases, every config of GEMM1 among them.
+`python -m ragged_moe check layer` has more cases, every config of GEMM1 among them.
 """
 
 import dataclasses
@@ -69,8 +69,8 @@ def test_routing_orders_of_events(check, sizes):
 def test_routing_waits_for_no_cta_that_need_not_be_there(check, sizes, monkeypatch):
     """Its launch is cooperative: refused where its CTAs cannot run all at once. Grids of one that is not would starve
     each other."""
-    from ragged_moe import layer
     from ragged_moe.kernels import routing
+    from ragged_moe.layers import deepseek_layer as layer
 
     x = check.case("random", sizes, 80, 32)  # 5 CTAs, of which 4 fit on an SM
     one_sm = dataclasses.replace(emulated_gpu.DEVICE.chip, sms=1)
@@ -102,7 +102,7 @@ def test_early_weights(check, monkeypatch, which):
     In equal shares, and in whole tiles in turn.
     """
     from emulated_gpu.machine.schedule import FunctionalClock as Clock
-    from ragged_moe import layer
+    from ragged_moe.layers import deepseek_layer as layer
 
     sizes = check.p.Sizes(hidden=512, intermediate=256, local=4)
     early, first, stages = set(), set(), {}  # rows of 128 bytes of the weights; a warp's first tile, two stages of it
@@ -138,7 +138,7 @@ def test_early_weights(check, monkeypatch, which):
 
 def finalised(check) -> str | None:
     """What is wrong with finalise's sums, NaN and infinities included; the last threads have no columns."""
-    from ragged_moe.layer import Layer
+    from ragged_moe.layers.deepseek_layer import Layer
 
     layer, tokens, g = Layer(torch.device("cpu"), check.p.Sizes(1152, 128, 8)), 5, torch.Generator().manual_seed(0)
     with emulated_gpu.session(strict=True):
@@ -181,7 +181,7 @@ def test_layer(check, sizes, which, name, tokens, schedule):
 @pytest.mark.parametrize("which, tokens", all_but([], [(0, 7), (-1, 20)]))
 def test_workspace(check, sizes, which, tokens):
     """The caller's memory, just as large as it must be and of any contents, gives the same bits."""
-    from ragged_moe.layer import Layer
+    from ragged_moe.layers.deepseek_layer import Layer
 
     x, outputs = check.case("all local", sizes, tokens, 32), []
     made = Layer(torch.device("cpu"), sizes)
@@ -218,7 +218,7 @@ def test_example_of_the_page(check, monkeypatch):
 def test_run(check, sizes, monkeypatch):
     """ragged_moe.run itself, twice in the same memory: nothing of the call before is left. No tokens are no launch."""
     import ragged_moe
-    from ragged_moe import layer
+    from ragged_moe.layers import deepseek_layer as layer
 
     monkeypatch.setattr(layer.layer_of(torch.device("cpu"), sizes), "sms", 6)
     for name, tokens in (("all local", 7), ("all remote", 5), ("random", 0)):
@@ -243,7 +243,7 @@ STAGES = [stage for stage in FAULTS if stage != "permute" or MACHINE == "h200"]
 @pytest.mark.parametrize("stage", all_but(("routing", "finalise", "permute"), STAGES))
 def test_planted_faults_are_seen(check, sizes, monkeypatch, stage):
     """What the tests above are worth: each of these kernels fails."""
-    from ragged_moe import layer
+    from ragged_moe.layers import deepseek_layer as layer
 
     module, name, value = FAULTS[stage]
     program = getattr(layer, f"{stage}_program")

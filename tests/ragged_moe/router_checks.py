@@ -33,11 +33,11 @@ KEPT = ("DeepSeek-V3", "DeepSeek-V4") if MACHINE == "h200" else ("Qwen2-MoE",)
 
 @pytest.fixture(scope="module")
 def ragged_moe():
-    """The module ragged_moe.routers, its kernels compiled into the emulator."""
+    """The module ragged_moe.layers.route, its kernels compiled into the emulator."""
     without_cuda(MACHINE)
-    from ragged_moe import routers
+    from ragged_moe.layers import route
 
-    return routers
+    return route
 
 
 def draw(experts: int, top_k: int, of_logits: torch.dtype, of_bias: torch.dtype | None):

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ragged_moe import device, grouped_gemm
 from ragged_moe.checks.grouped_gemm import Case
-from ragged_moe.grouped_gemm import grouped_gemm_fp8
 from ragged_moe.kernels.config import BARRIER_BYTES, SMEM, TABLE_BYTES, Config
+from ragged_moe.layers import grouped_gemm_fp8 as grouped_gemm
+from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8
+from ragged_moe.runtime import device
 from ragged_moe.tuning import sm90, sm100
 from ragged_moe.tuning.sm90 import (
     GEMM,

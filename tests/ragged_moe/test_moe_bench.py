@@ -1,14 +1,15 @@
-"""What ragged_moe.bench and ragged_moe.layer_bench refuse, and what they say of rows with MXFP4 weights."""
+"""What ragged_moe bench gemm and ragged_moe bench layer refuse, and what they say of rows with MXFP4
+weights."""
 
 import pytest
 import torch
 from click.testing import CliRunner
 
-from ragged_moe import bench, layer_bench
+from ragged_moe.commands import bench_gemm, bench_layer
 from ragged_moe.measure import grouped_gemm_mxfp4, layer_mxfp4
 from ragged_moe.measure.grouped_gemm_mxfp4 import FP8, GEMM, QUANTISER, W4A8, W4A16
 
-BOTH = pytest.mark.parametrize("command", [bench.main, layer_bench.main], ids=["bench", "layer_bench"])
+BOTH = pytest.mark.parametrize("command", [bench_gemm.main, bench_layer.main], ids=["bench", "layer_bench"])
 
 
 def refused(command, tmp_path, *arguments: str) -> str:
@@ -39,10 +40,10 @@ def test_gpus(command, tmp_path, monkeypatch):
 
 
 def test_numbers(tmp_path):
-    assert "'1,x' must be numbers from 0 on, separated by commas" in refused(bench.main, tmp_path, "--rows", "1,x")
-    found = refused(bench.main, tmp_path, "--format", "mxfp4", "--rows", "3,20")
+    assert "'1,x' must be numbers from 0 on, separated by commas" in refused(bench_gemm.main, tmp_path, "--rows", "1,x")
+    found = refused(bench_gemm.main, tmp_path, "--format", "mxfp4", "--rows", "3,20")
     assert found == "Error: --rows has 20, but --format mxfp4 has rows 0 to 19"
-    assert "'0' must be numbers from 1 on" in refused(layer_bench.main, tmp_path, "--tokens", "0")
+    assert "'0' must be numbers from 1 on" in refused(bench_layer.main, tmp_path, "--tokens", "0")
 
 
 def test_rows_with_mxfp4():

@@ -6,13 +6,16 @@ import dataclasses
 import pytest
 import torch
 
-from ragged_moe import batched, calls, device, grouped_gemm, layer, operands, routed_experts, routers, scratch
-from ragged_moe import problem as p
 from ragged_moe.kernels import program
+from ragged_moe.layers import batched_experts as batched
+from ragged_moe.layers import deepseek_layer, grouped_gemm_fp8, repeated_calls, route
+from ragged_moe.layers import experts as routed_experts
 from ragged_moe.reference import layer as d
+from ragged_moe.runtime import device, operands, workspace
+from ragged_moe.runtime import sizes as p
 
 SIZES = p.Sizes(hidden=256, intermediate=128, local=4)
-MODULES = layer, routed_experts, batched, routers
+MODULES = deepseek_layer, routed_experts, batched, route
 STREAM, SIDE = 7, 8
 
 
@@ -24,9 +27,9 @@ def launched(monkeypatch) -> list:
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
-    for module in (*MODULES, scratch, grouped_gemm):
+    for module in (*MODULES, workspace, grouped_gemm_fp8):
         monkeypatch.setattr(module, "device_of", lambda *_: made)
-    monkeypatch.setattr(scratch, "arenas", {})
+    monkeypatch.setattr(workspace, "arenas", {})
     monkeypatch.setattr(program, "kept", [])
     seen = []
 
@@ -63,7 +66,7 @@ def forget() -> None:
         module.calls.known.clear()
         for x in vars(module).values():
             getattr(x, "cache_clear", lambda: None)()
-    grouped_gemm.launcher.cache_clear()
+    grouped_gemm_fp8.launcher.cache_clear()
 
 
 def experts(x, tokens: int, k: int = 2, **options):
@@ -77,7 +80,7 @@ def experts(x, tokens: int, k: int = 2, **options):
 
 def run(x):
     output = torch.zeros(len(x.hidden_states), 256, dtype=p.BF16)
-    return lambda: layer.run(*x.tensors(), 0, 2.5, output)
+    return lambda: deepseek_layer.run(*x.tensors(), 0, 2.5, output)
 
 
 def batched_experts(x):
@@ -115,10 +118,10 @@ def test_words_are_those_of_a_call_on_its_own(launched, monkeypatch, name):
 def test_a_router_writes_what_it_returns(launched):
     logits = [torch.zeros(3, 64) for _ in range(2)]
     for x in logits:
-        made = routers.route(x, 4)
+        made = route.route(x, 4)
         ((_, *words),) = launched[-1:]
         assert words[:4] == [x.data_ptr(), 0, made[0].data_ptr(), made[1].data_ptr()]
-    assert len(routers.calls.known) == 1 and len(launched) == 2
+    assert len(route.calls.known) == 1 and len(launched) == 2
 
 
 def test_what_has_changed_is_checked(launched):
@@ -148,7 +151,7 @@ def test_scratch_memory_that_has_moved(launched):
     """Notes are gone when the arena has grown; the words are then those of its new places."""
     few, many = (experts(d.draw(SIZES, 5), tokens) for tokens in (5, 900))
     before = words_of(launched, few)
-    (arena,) = scratch.arenas.values()
+    (arena,) = workspace.arenas.values()
     assert len(arena.tapes) == 1
     many()
     assert len(arena.tapes) == 1
@@ -187,11 +190,11 @@ def test_a_capture_leaves_notes_of_others(launched, monkeypatch):
     call = experts(d.draw(SIZES, 5), 5)
     for _ in range(program.OFTEN + 2):
         call()
-    ((key, arena),) = scratch.arenas.items()
+    ((key, arena),) = workspace.arenas.items()
     with monkeypatch.context() as patch:
         patch.setattr(device.Gpu, "order", lambda self: (STREAM, 3))
         call()
-    assert len(scratch.arenas) == 2 and scratch.arenas[key] is arena
+    assert len(workspace.arenas) == 2 and workspace.arenas[key] is arena
     assert words_of(launched, call)[0][0] == "graph"
 
 
@@ -202,7 +205,7 @@ def test_graphs_are_few(launched, monkeypatch):
     for call in kinds:
         for _ in range(program.OFTEN + 2):
             call()
-    (arena,) = scratch.arenas.values()
+    (arena,) = workspace.arenas.values()
     (tape,) = arena.tapes.values()
     assert len(tape.graphs) == 2 and len(tape.seen) <= 2
     assert words_of(launched, kinds[2])[0][0] == "graph" != words_of(launched, kinds[0])[0][0]
@@ -216,7 +219,7 @@ def test_graphs_of_all_kinds_are_few(launched, monkeypatch):
     for call in kinds:
         for _ in range(program.OFTEN + 2):
             call()
-    (arena,) = scratch.arenas.values()
+    (arena,) = workspace.arenas.values()
     assert sum(len(tape.graphs) for tape in arena.tapes.values()) == len(program.kept) == 3
     assert [words_of(launched, call)[0][0] == "graph" for call in kinds] == [False, False, True, True, True]
     for _ in range(program.OFTEN - 1):
@@ -233,11 +236,11 @@ def test_what_stays_of_many_kinds(launched):
     out = torch.zeros(1300, 256, dtype=p.BF16)
     for tokens in range(1, 1300):
         routed_experts.experts(*(t[:tokens] for t in given), *weights, out=out[:tokens])
-    (arena,) = scratch.arenas.values()
+    (arena,) = workspace.arenas.values()
     known = routed_experts.calls.known
-    assert len(arena.tapes) == len(known) == 1299 - calls.MOST and not program.kept
+    assert len(arena.tapes) == len(known) == 1299 - repeated_calls.MOST and not program.kept
     held = sum(t.nbytes for t in (arena.buffer, *arena.kept.values()))
-    of_largest = layer.Layer(torch.device("cpu"), dataclasses.replace(SIZES, top_k=2)).workspace_bytes(1299)
+    of_largest = deepseek_layer.Layer(torch.device("cpu"), dataclasses.replace(SIZES, top_k=2)).workspace_bytes(1299)
     assert held <= 2 * of_largest + 2**25  # and a GPU's partial sums, whatever T is
 
 
@@ -258,13 +261,13 @@ def test_out_that_lies_in_an_operand(launched, function, names, repeated):
         call, shape = routed_experts.experts, (5, 256)
     elif function == "run":
         given, shape = x.tensors(), (5, 256)
-        call = lambda *t, out: layer.run(*t, 0, 2.5, out)  # noqa: E731
+        call = lambda *t, out: deepseek_layer.run(*t, 0, 2.5, out)  # noqa: E731
     elif function == "batched_experts":
         given = torch.zeros(4, 9, 256, dtype=p.E4M3), torch.zeros(4, dtype=p.I32), *weights, torch.ones(4, 2, 9).mT
         call, shape = lambda *t, out: batched.batched_experts(*t[:6], hidden_scale=t[6], out=out), (4, 9, 256)
     else:
         given = torch.zeros(9, 256, dtype=p.E4M3), torch.ones(2, 9), *weights[:2], torch.zeros(5, dtype=p.I32)
-        call, shape = grouped_gemm.grouped_gemm_fp8, (9, weights[0].shape[1])
+        call, shape = grouped_gemm_fp8.grouped_gemm_fp8, (9, weights[0].shape[1])
     out = torch.zeros(shape, dtype=p.BF16)
     for i, name in enumerate(names):
         operand = given[i]
@@ -289,14 +292,14 @@ def test_out_that_lies_in_an_operand(launched, function, names, repeated):
 
 
 def test_a_workspace_that_lies_in_an_operand(launched):
-    x, need = d.draw(SIZES, 5), layer.Layer(torch.device("cpu"), SIZES).workspace_bytes(5)
+    x, need = d.draw(SIZES, 5), deepseek_layer.Layer(torch.device("cpu"), SIZES).workspace_bytes(5)
     room = torch.zeros(need + 4096, dtype=torch.uint8)
     output = room[16 : 16 + 5 * 512].view(p.BF16).view(5, 256)
     with pytest.raises(ValueError, match="^workspace shares memory with output, but must not$"):
-        layer.run(*x.tensors(), 0, 2.5, output, room[2048 + 16 :])
+        deepseek_layer.run(*x.tensors(), 0, 2.5, output, room[2048 + 16 :])
     hidden = room[: 5 * 256].view(p.E4M3).view(5, 256)
     with pytest.raises(ValueError, match="^workspace shares memory with hidden_states, but must not$"):
-        layer.run(*x.tensors()[:2], hidden, *x.tensors()[3:], 0, 2.5, torch.zeros(5, 256, dtype=p.BF16), room)
+        deepseek_layer.run(*x.tensors()[:2], hidden, *x.tensors()[3:], 0, 2.5, torch.zeros(5, 256, dtype=p.BF16), room)
     given = torch.zeros(5, 2, dtype=torch.int32), torch.rand(5, 2), *x.tensors()[4:]
     hidden = room[: 5 * 512].view(p.BF16).view(5, 256)
     with pytest.raises(ValueError, match="^workspace shares memory with hidden, but must not$"):
@@ -316,7 +319,7 @@ def test_a_flag_that_is_no_bool(launched, x):
     with pytest.raises(ValueError, match=f"^gate_first is {x!r}, but must be True or False$"):
         batched.batched_experts(*given, gate_first=x)
     with pytest.raises(ValueError, match=f"^renormalize is {x!r}, but must be True or False$"):
-        routers.route(torch.zeros(3, 64), 4, renormalize=x)
+        route.route(torch.zeros(3, 64), 4, renormalize=x)
     assert len(launched) == before
 
 
@@ -348,5 +351,5 @@ def test_a_call_that_leaves_an_operand_out_is_not_noted(launched):
     x = d.draw(SIZES, 5)
     x.gemm2_weights_scale = x.gemm1_weights_scale.flatten()[: 4 * 2].view(4, 2, 1)
     experts(x, 5)()
-    (arena,) = scratch.arenas.values()
+    (arena,) = workspace.arenas.values()
     assert not len(arena.tapes)

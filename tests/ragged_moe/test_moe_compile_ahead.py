@@ -10,22 +10,21 @@ import pytest
 import torch
 
 import ragged_moe
-from ragged_moe import (
-    batched,
-    compile_ahead,
-    device,
-    fp4_layer,
-    grouped_gemm,
-    grouped_gemm_fp4,
-    layer,
-    routed_experts,
-    routers,
-    scratch,
-)
-from ragged_moe import problem as p
-from ragged_moe.calls import Calls
+from ragged_moe import warm_up
 from ragged_moe.kernels import disk_cache
 from ragged_moe.kernels.block_scaled import W4A4, W4A8
+from ragged_moe.layers import (
+    batched_experts,
+    deepseek_layer,
+    experts,
+    fp4_layer,
+    grouped_gemm_fp4,
+    grouped_gemm_fp8,
+    route,
+)
+from ragged_moe.layers.repeated_calls import Calls
+from ragged_moe.runtime import device, workspace
+from ragged_moe.runtime import sizes as p
 from ragged_moe.tuning import sm90
 
 ROOT = Path(__file__).parents[2]
@@ -42,34 +41,34 @@ def made(monkeypatch) -> list[tuple[str, str]]:
         seen.append((type(host).__name__, variant))
         return lambda *words: None
 
-    for module in (grouped_gemm, layer, fp4_layer, compile_ahead, routed_experts, batched, routers, scratch):
+    for module in (grouped_gemm_fp8, deepseek_layer, fp4_layer, warm_up, experts, batched_experts, route, workspace):
         monkeypatch.setattr(module, "device_of", lambda *_: gpu)
-    for module in (grouped_gemm, grouped_gemm_fp4, layer, routed_experts, batched, routers):
+    for module in (grouped_gemm_fp8, grouped_gemm_fp4, deepseek_layer, experts, batched_experts, route):
         monkeypatch.setattr(module, "Program", program)
-    for module in (grouped_gemm, layer, fp4_layer):
+    for module in (grouped_gemm_fp8, deepseek_layer, fp4_layer):
         monkeypatch.setattr(module, "launcher", launchers)
-    for module, name in ((routed_experts, "assign_program"), (routed_experts, "quantise_program"),
-                         (batched, "program"), (routers, "program")):  # fmt: skip
+    for module, name in ((experts, "assign_program"), (experts, "quantise_program"),
+                         (batched_experts, "program"), (route, "program")):  # fmt: skip
         monkeypatch.setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
-    monkeypatch.setattr(compile_ahead, "current_device", lambda: CPU)
-    arena = scratch.Arena(CPU, 0)
-    for module in (compile_ahead, routed_experts, batched, routers):
-        monkeypatch.setattr(module, "layer_of", functools.cache(layer.Layer), raising=False)
+    monkeypatch.setattr(warm_up, "current_device", lambda: CPU)
+    arena = workspace.Arena(CPU, 0)
+    for module in (warm_up, experts, batched_experts, route):
+        monkeypatch.setattr(module, "layer_of", functools.cache(deepseek_layer.Layer), raising=False)
         monkeypatch.setattr(module, "arena_of", lambda *_: arena, raising=False)
         monkeypatch.setattr(module, "fp4_layer_of", functools.cache(fp4_layer.fp4_layer_of.__wrapped__), raising=False)
-    monkeypatch.setattr(routed_experts, "one", lambda _: torch.ones(1))
-    for module in (routed_experts, batched, routers):
+    monkeypatch.setattr(experts, "one", lambda _: torch.ones(1))
+    for module in (experts, batched_experts, route):
         monkeypatch.setattr(module, "calls", Calls())
     for name in ("routing", "permute", "permute_quantised", "gemm1", "finalise"):
-        cached = functools.cache(getattr(layer, f"{name}_program").__wrapped__)
-        for module in (layer, fp4_layer, compile_ahead):
+        cached = functools.cache(getattr(deepseek_layer, f"{name}_program").__wrapped__)
+        for module in (deepseek_layer, fp4_layer, warm_up):
             if hasattr(module, f"{name}_program"):
                 monkeypatch.setattr(module, f"{name}_program", cached)
     launchers.cache_clear()
     return seen
 
 
-launchers = functools.cache(grouped_gemm.Launcher)
+launchers = functools.cache(grouped_gemm_fp8.Launcher)
 
 
 class Idle(device.Gpu):
@@ -100,7 +99,7 @@ def test_kernels_of_layers(made, monkeypatch, bias):
     names = [name for name, _ in made]
     assert names.count("Routing") == names.count("Permute") == names.count("Finalise") == 1
     assert ("Routing", f"f32_bias={bias is torch.float32}") in made
-    before, one = list(made), compile_ahead.layer_of(CPU, sizes)
+    before, one = list(made), warm_up.layer_of(CPU, sizes)
     assert {repr(config) for t in (1, 64, 200, 3000) for config in one.configs(t)} <= {variant for _, variant in made}
     ragged_moe.warmup(layers=[((1, 64, 200, 3000), 256, 128, 32)], routing_bias=bias)
     assert made == before
@@ -131,14 +130,14 @@ def call_experts(tokens: int, given: dict) -> None:
     if hidden.dtype is torch.float8_e4m3fn:
         options |= {"hidden_scale": torch.ones(tokens, 2), "hidden_scale_layout": "tokens_first"}
     x = p.Sizes(256, 128, LOCAL)
-    weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in routed_experts.expectations(
+    weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in experts.expectations(
         tokens, x.hidden, x.intermediate, LOCAL, k, torch.bfloat16, torch.int32)[3:]]  # fmt: skip
     if given.get("packed"):
-        capability = scratch.device_of().capability
+        capability = workspace.device_of().capability
         of, mxfp4, e4m3 = [], given.get("mxfp4", False), given.get("activation") == "fp8"
         for n, k in ((256, 256), (256, 128)):
             of += grouped_gemm_fp4.packed_operands(LOCAL, n, k, capability, mxfp4=mxfp4, e4m3=e4m3)
-        of += routed_experts.fp4_expectations(256, 128, LOCAL, None, e4m3)
+        of += experts.fp4_expectations(256, 128, LOCAL, None, e4m3)
         *weights, options["w13_global"], options["w2_global"], w13_bias, w2_bias = [
             torch.zeros(shape).to(dtype) for _, dtype, shape, _ in of
         ]
@@ -164,7 +163,7 @@ def test_kernels_of_experts(made, variant):
 
 @pytest.mark.parametrize("form", [W4A4, W4A8])
 def test_kernels_of_packed_experts_on_blackwell(made, form):
-    scratch.device_of().capability = 10, 0
+    workspace.device_of().capability = 10, 0
     given = EXPERTS | {"packed": True, "limit": 7.0} | ({"mxfp4": True, "biased": True} if form is W4A8 else {})
     ragged_moe.warmup(experts=[given])
     before = list(made)
@@ -180,7 +179,7 @@ def test_kernels_of_batched_experts(made, scaled):
     ragged_moe.warmup(batched_experts=[BATCHED | {"scaled": scaled}])
     before = list(made)
     hidden = torch.zeros(LOCAL, 64, 256).to(torch.float8_e4m3fn if scaled else torch.bfloat16)
-    weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in batched.expectations(
+    weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in batched_experts.expectations(
         LOCAL, 64, 256, 128, torch.bfloat16)[2:]]  # fmt: skip
     options = {"hidden_scale": torch.ones(LOCAL, 64, 2)} if scaled else {}
     for expected in BATCHED["expected_m"]:

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ragged_moe import problem as p
 from ragged_moe.reference import layer as d
+from ragged_moe.runtime import sizes as p
 
 SMALL = p.Sizes(hidden=256, intermediate=128, local=4)
 

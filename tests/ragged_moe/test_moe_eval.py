@@ -1,6 +1,5 @@
 """`eval.py COMMAND --task fp8_grouped_gemm|fp8_moe`: what is run, what is modelled, and what is refused."""
 
-import importlib.util
 import json
 
 import pytest
@@ -8,6 +7,7 @@ from click.testing import CliRunner
 
 from evaluation.commands import moe_tasks
 from evaluation.commands.cli import cli
+from ragged_moe.__main__ import COMMANDS
 
 
 def called(monkeypatch, *arguments, code=0, task="fp8_grouped_gemm"):
@@ -17,24 +17,23 @@ def called(monkeypatch, *arguments, code=0, task="fp8_grouped_gemm"):
     return CliRunner().invoke(cli, [*arguments, "--task", task]), commands
 
 
-@pytest.mark.parametrize(
-    "task, module", [("fp8_grouped_gemm", "ragged_moe.check"), ("fp8_moe", "ragged_moe.layer_check")]
-)
-def test_tests_run_on_both_emulated_gpus(monkeypatch, task, module):
+@pytest.mark.parametrize("task, of", [("fp8_grouped_gemm", "gemm"), ("fp8_moe", "layer")])
+def test_tests_run_on_both_emulated_gpus(monkeypatch, task, of):
     result, commands = called(monkeypatch, "test", "--device", "emulated", "--schedules", "20", task=task)
-    check = ["-m", module, "--schedules", "20", "--emulated"]
+    check = ["-m", "ragged_moe", "check", of, "--schedules", "20", "--emulated"]
     assert result.exit_code == 0 and commands == [[*check, "h200"], [*check, "b200"]]
 
 
 @pytest.mark.parametrize("task", moe_tasks.TASKS)
 def test_what_is_run_is_there(task):
-    assert all(importlib.util.find_spec(module) for module in moe_tasks.TASKS[task])
+    assert all(of in COMMANDS[kind] for kind, of in moe_tasks.TASKS[task])
 
 
 @pytest.mark.parametrize("task", moe_tasks.MODELLED)
 def test_what_is_modelled_alone_is_said(monkeypatch, task):
     result, commands = called(monkeypatch, "test", "--device", "emulated", task=task)
-    assert result.exit_code == 2 and f"is tested by python -m ragged_moe.check --format {task[:5]} " in result.output
+    assert result.exit_code == 2
+    assert f"is tested by python -m ragged_moe check gemm --format {task[:5]} " in result.output
     monkeypatch.setattr(moe_tasks.torch.cuda, "is_available", lambda: True)
     result, _ = called(monkeypatch, "benchmark", "--device", "cuda", task=task)
     assert result.exit_code == 2 and f"{task} is modelled alone: --device emulated" in result.output and not commands

@@ -14,12 +14,14 @@ import torch
 from click.testing import CliRunner
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ragged_moe import device, layer, pack
-from ragged_moe import problem as p
+from ragged_moe.integrations import flashinfer_bench
 from ragged_moe.kernels.config import SMEM
 from ragged_moe.kernels.routing import MAX_CHUNK, MAX_CTAS, THREADS, grid_of
+from ragged_moe.layers import deepseek_layer
 from ragged_moe.measure import layer as layer_bench
 from ragged_moe.reference import layer as d
+from ragged_moe.runtime import device
+from ragged_moe.runtime import sizes as p
 from ragged_moe.tuning import sm90, sm100
 from tests.submission.test_machine_code import most_used
 
@@ -36,7 +38,7 @@ def operands() -> dict:
 @pytest.fixture(autouse=True)
 def no_kernels(monkeypatch):
     """CPU tensors are taken for an emulated GPU's, and no kernels are made for it."""
-    monkeypatch.setattr(layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
+    monkeypatch.setattr(deepseek_layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
     monkeypatch.setattr(device, "emulated", lambda: True)
     monkeypatch.setattr(device.EmulatedGpu, "reaches", lambda *_: True)
 
@@ -94,7 +96,7 @@ def test_refused(name, change, sentence):
     given = operands()
     given[name] = change(given[name])
     with pytest.raises(ValueError, match="^" + sentence.replace("[", r"\[").replace("(", r"\(")):
-        layer.run(**given)
+        deepseek_layer.run(**given)
 
 
 @pytest.mark.parametrize("bias", [torch.bfloat16, torch.float32])
@@ -104,7 +106,7 @@ def test_good_operands_reach_the_layer(offset, bias):
     given = operands()
     given |= {"local_expert_offset": offset, "routing_bias": given["routing_bias"].to(bias)}
     with pytest.raises(pytest.fail.Exception, match="it was not refused"):
-        layer.run(**given)
+        deepseek_layer.run(**given)
 
 
 @pytest.mark.parametrize("kind, sentence", [
@@ -117,25 +119,25 @@ def test_good_operands_reach_the_layer(offset, bias):
 def test_tensors_without_memory_are_refused(monkeypatch, kind, sentence):
     """In one sentence, before the layer's kernels are made, and output stays as it was."""
     monkeypatch.undo()
-    monkeypatch.setattr(layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
+    monkeypatch.setattr(deepseek_layer, "layer_of", lambda *_: pytest.fail("it was not refused"))
     given, mode = operands(), FakeTensorMode()
     output = given["output"].fill_(7)
     tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor) and name != "output"}
     if kind == "fake":
-        monkeypatch.setattr(layer, "device_of", lambda *_: object.__new__(device.Gpu))
+        monkeypatch.setattr(deepseek_layer, "device_of", lambda *_: object.__new__(device.Gpu))
         given |= {name: mode.from_tensor(x) for name, x in tensors.items()}
     elif kind == "meta":
         given |= {name: x.to("meta") for name, x in tensors.items()}
     monkeypatch.setattr(device, "emulated", lambda: kind == "host")  # another test may have installed one
     with pytest.raises(ValueError, match=f"^{sentence}$"):
-        layer.run(**given)
+        deepseek_layer.run(**given)
     assert (output == 7).all()
 
 
 def test_more_tokens_than_routing_does_are_refused():
     x = d.draw(p.Sizes(128, 128, 1), 16385)
     with pytest.raises(ValueError, match="^hidden_states: dimension T is 16385, but must be from 0 to 16384"):
-        layer.run(*vars(x).values(), torch.empty(16385, 128, dtype=torch.bfloat16))
+        deepseek_layer.run(*vars(x).values(), torch.empty(16385, 128, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("sms", [4 * 33, 148])
@@ -160,8 +162,8 @@ def test_configs_of_a_b200():
 
 def test_when_routing_prefetches(monkeypatch):
     """From 8 to 32 rows an expert: beyond, some have two tiles of rows, and what GEMM1 begins with is not known."""
-    one, seen = layer.Layer(torch.device("cpu"), SIZES), []
-    monkeypatch.setattr(layer, "routing_program", lambda *_: lambda *words: seen.append(words[-4] > 0))
+    one, seen = deepseek_layer.Layer(torch.device("cpu"), SIZES), []
+    monkeypatch.setattr(deepseek_layer, "routing_program", lambda *_: lambda *words: seen.append(words[-4] > 0))
     for tokens in (255, 256, 1055, 1056, 2048):
         x = dataclasses.replace(d.draw(SIZES, 1), hidden_states=torch.empty(tokens, 0))
         one.route(x, one.space(tokens))
@@ -195,21 +197,22 @@ def test_an_sm_has_room_for_two_ctas_of_routing(arch, tmp_path):
 
 def test_trace_set(tmp_path):
     """The definition that is packed has the layer's tensors, and its reference the layer's result."""
-    axes = {"seq_len": 5} | {name: x["value"] for name, x in pack.definition()["axes"].items() if "value" in x}
+    fixed = flashinfer_bench.definition()["axes"].items()
+    axes = {"seq_len": 5} | {name: x["value"] for name, x in fixed if "value" in x}
     h, i, e = (axes[f"{name}"] for name in ("hidden_size", "intermediate_size", "num_local_experts"))
-    specs = pack.definition()["inputs"] | pack.definition()["outputs"]
-    for name, dtype, shape, _ in layer.expectations(torch.Size((5, h)), torch.Size((e, h, i))):
+    specs = flashinfer_bench.definition()["inputs"] | flashinfer_bench.definition()["outputs"]
+    for name, dtype, shape, _ in deepseek_layer.expectations(torch.Size((5, h)), torch.Size((e, h, i))):
         assert str(dtype) == f"torch.{specs[name]['dtype']}" and [axes[x] for x in specs[name]["shape"]] == list(shape)
     assert list(specs) == [*vars(d.draw(SIZES, 0)), "output"]
     module, x = {}, d.draw(SIZES, 30, 0, 16)
-    exec(pack.REFERENCE, module)
+    exec(flashinfer_bench.REFERENCE, module)
     assert d.distance(module["run"](*vars(x).values()), d.layer(x)) < 0.004  # rounded to bf16
     arguments = ["--folder", str(tmp_path), "--author", "someone", "--tokens", "1,64"]
-    assert CliRunner().invoke(pack.main, arguments).exit_code == 0
-    lines = (tmp_path / "workloads" / "moe" / f"{pack.DEFINITION}.jsonl").read_text().splitlines()
+    assert CliRunner().invoke(flashinfer_bench.main, arguments).exit_code == 0
+    lines = (tmp_path / "workloads" / "moe" / f"{flashinfer_bench.DEFINITION}.jsonl").read_text().splitlines()
     assert [json.loads(x)["workload"]["axes"]["seq_len"] for x in lines] == [1, 64]
     assert len(list(tmp_path.glob("*/moe/*.json"))) == 2
-    assert "nothing to write" in CliRunner().invoke(pack.main, ["--author", "someone"]).output
+    assert "nothing to write" in CliRunner().invoke(flashinfer_bench.main, ["--author", "someone"]).output
 
 
 def test_peer_table():
@@ -221,15 +224,15 @@ def test_peer_table():
 
 def test_packed(tmp_path):
     """It is complete: imported from elsewhere, as FlashInfer-Bench does, it has the definition's arguments."""
-    packed = pack.solution("name", "author")
+    packed = flashinfer_bench.solution("name", "author")
     for source in packed["sources"]:
         file = tmp_path / "fib_python_name" / source["path"]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source["content"])
     path, function = packed["spec"]["entry_point"].split("::")
     code = (
-        f"import inspect, fib_python_name.{path.removesuffix('.py')} as m; import ragged_moe.layer;"
-        " print(ragged_moe.layer.__file__);"
+        f"import inspect, fib_python_name.{path.removesuffix('.py')} as m; import ragged_moe.layers.deepseek_layer;"
+        " print(ragged_moe.layers.deepseek_layer.__file__);"
     )
     code += f" print(*inspect.signature(m.{function}).parameters)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},

@@ -30,7 +30,7 @@ except ValueError as e:
     print(e)
 """
 LAYER = """
-from ragged_moe.problem import Sizes
+from ragged_moe.runtime.sizes import Sizes
 from ragged_moe.reference import layer as reference
 
 x = reference.draw(Sizes(256, 128, 4), 5)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ragged_moe.padding import pad_intermediate
-from ragged_moe.problem import Sizes
 from ragged_moe.reference.layer import dequantised, draw
+from ragged_moe.runtime.pad_weights import pad_intermediate
+from ragged_moe.runtime.sizes import Sizes
 
 
 def slices(x, i: int, which: int) -> tuple:

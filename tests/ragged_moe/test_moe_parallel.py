@@ -1,4 +1,5 @@
-"""ragged_moe.parallel: two emulated GPUs compute what one would, say who is lost, and what cannot be is refused."""
+"""ragged_moe.parallel.expert_parallel: two emulated GPUs compute what one would, say who is lost, and what cannot be is
+refused."""
 
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from ragged_moe import parallel
+from ragged_moe.parallel import expert_parallel
 
 HERE = Path(__file__).parent
 
@@ -38,5 +39,5 @@ def test_what_is_refused(monkeypatch, sentence):
     monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
     arguments = {"num_experts": 8, "max_tokens": 16, "hidden_size": 256, "top_k": 4} | WRONG[sentence]
     with pytest.raises(ValueError) as refused:
-        parallel.ExpertParallel(None, **arguments)
+        expert_parallel.ExpertParallel(None, **arguments)
     assert str(refused.value).startswith(sentence)

@@ -7,12 +7,14 @@ import weakref
 import pytest
 import torch
 
-from ragged_moe import device, fp4_layer, grouped_gemm, grouped_gemm_fp4, layer, scratch
-from ragged_moe import problem as p
 from ragged_moe.kernels.block_scaled import W4A4, W4A8
 from ragged_moe.kernels.config import Activation, Config
+from ragged_moe.layers import deepseek_layer, fp4_layer, grouped_gemm_fp4, grouped_gemm_fp8
 from ragged_moe.reference import layer as d
-from ragged_moe.scratch import Part, arena_of
+from ragged_moe.runtime import device
+from ragged_moe.runtime import sizes as p
+from ragged_moe.runtime import workspace as scratch
+from ragged_moe.runtime.workspace import Part, arena_of
 from ragged_moe.tuning import sm100
 
 CPU = torch.device("cpu")
@@ -28,14 +30,14 @@ def gpu(monkeypatch) -> device.Gpu:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 7, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: made.capture > 0, raising=False)
     monkeypatch.setattr(device.runtime, "cudaStreamGetCaptureInfo", lambda stream: (0, 1, made.capture, None))
-    for module in (scratch, layer, grouped_gemm, fp4_layer):
+    for module in (scratch, deepseek_layer, grouped_gemm_fp8, fp4_layer):
         monkeypatch.setattr(module, "device_of", lambda *_: made)
     monkeypatch.setattr(scratch, "arenas", {})
     return made
 
 
-def launcher_of(gpu: device.Gpu, program=None) -> grouped_gemm.Launcher:
-    made = object.__new__(grouped_gemm.Launcher)
+def launcher_of(gpu: device.Gpu, program=None) -> grouped_gemm_fp8.Launcher:
+    made = object.__new__(grouped_gemm_fp8.Launcher)
     made.config, made.torch_device, made.device, made.grid = Config(block_m=16), CPU, gpu, 2
     made.program = program or (lambda *words: None)
     made.words = lambda *_: (0,)
@@ -44,7 +46,7 @@ def launcher_of(gpu: device.Gpu, program=None) -> grouped_gemm.Launcher:
 
 def test_calls_of_one_stream_share_one_allocation(gpu):
     """It grows with the largest call, of any layer; smaller ones use its beginning, and find the same again."""
-    one, other = layer.Layer(CPU, SIZES), layer.Layer(CPU, dataclasses.replace(SIZES, hidden=384))
+    one, other = deepseek_layer.Layer(CPU, SIZES), deepseek_layer.Layer(CPU, dataclasses.replace(SIZES, hidden=384))
     few = one.space(5)
     assert one.space(16) == few and few.room == 16
     many = one.space(900)
@@ -58,7 +60,7 @@ def test_calls_of_one_stream_share_one_allocation(gpu):
 
 def test_what_launches_leave_is_apart_and_filled(gpu):
     """Flags, the barrier and polled sums are as at first after the buffer was written, and after it has grown."""
-    one = layer.Layer(CPU, SIZES)
+    one = deepseek_layer.Layer(CPU, SIZES)
     first = one.tensors(5)
     arena_of(CPU, gpu).buffer.fill_(0x55)
     for space in (first, one.tensors(900)):
@@ -69,7 +71,7 @@ def test_what_launches_leave_is_apart_and_filled(gpu):
 def test_parts_do_not_overlap(gpu):
     """Of a room: each begins at a multiple of 256 bytes, behind the one before."""
     for tokens in (1, 200, 4096):
-        space = layer.Layer(CPU, SIZES).tensors(tokens)
+        space = deepseek_layer.Layer(CPU, SIZES).tensors(tokens)
         spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in space[2:] if t.numel())
         assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:]))
         assert all(t.data_ptr() % 256 == arena_of(CPU, gpu).buffer.data_ptr() % 256 for t in space[2:12] if t.numel())
@@ -146,9 +148,9 @@ def test_launches_of_a_layer_are_not_interleaved(gpu, monkeypatch):
     seen, others = [], {name: threading.Event() for name in "ab"}
     stages = {name: Stage(name, seen, others) for name in ("routing", "permute", "gemm1", "gemm2", "finalise")}
     for name in ("routing", "permute", "gemm1", "finalise"):
-        monkeypatch.setattr(layer, f"{name}_program", lambda *_, stage=stages[name]: stage)
-    monkeypatch.setattr(layer, "launcher", lambda *_: launcher_of(gpu, stages["gemm2"]))
-    one, x = layer.Layer(CPU, SIZES), d.draw(SIZES, 400)
+        monkeypatch.setattr(deepseek_layer, f"{name}_program", lambda *_, stage=stages[name]: stage)
+    monkeypatch.setattr(deepseek_layer, "launcher", lambda *_: launcher_of(gpu, stages["gemm2"]))
+    one, x = deepseek_layer.Layer(CPU, SIZES), d.draw(SIZES, 400)
     output = torch.empty(400, 256, dtype=p.BF16)
     together(lambda: one(x, output))
     threads, names = zip(*seen)
@@ -176,12 +178,12 @@ def test_scratch_of_the_grouped_gemm_is_made_once(gpu, monkeypatch):
 
 def test_workspace_bytes(gpu, monkeypatch):
     """More tokens never need less; every smaller number of them fits."""
-    monkeypatch.setattr(layer, "current_device", lambda: CPU)
-    monkeypatch.setattr(layer, "layer_of", layer.Layer)
-    sizes = [layer.workspace_bytes(t, 7168, 2048, 32) for t in (0, 1, 16, 17, 160, 161, 512, 4096, 16384)]
+    monkeypatch.setattr(deepseek_layer, "current_device", lambda: CPU)
+    monkeypatch.setattr(deepseek_layer, "layer_of", deepseek_layer.Layer)
+    sizes = [deepseek_layer.workspace_bytes(t, 7168, 2048, 32) for t in (0, 1, 16, 17, 160, 161, 512, 4096, 16384)]
     assert sizes == sorted(sizes) and sizes[0] == sizes[2] < sizes[3] and 2**31 < sizes[-1] < 2**32
     with pytest.raises(ValueError, match="^hidden_states: dimension H is 100, but must be a multiple of 128"):
-        layer.workspace_bytes(1, 100, 128, 4)
+        deepseek_layer.workspace_bytes(1, 100, 128, 4)
 
 
 @pytest.mark.parametrize("change, sentence", [
@@ -193,19 +195,19 @@ def test_workspace_bytes(gpu, monkeypatch):
     (lambda w: w.to("meta"), "workspace is on meta, but must be on cpu, as hidden_states is"),
 ])  # fmt: skip
 def test_workspaces_that_are_refused(gpu, monkeypatch, change, sentence):
-    monkeypatch.setattr(layer, "layer_of", layer.Layer)
-    monkeypatch.setattr(layer.Layer, "launch", lambda *_: pytest.fail("it was not refused"))
+    monkeypatch.setattr(deepseek_layer, "layer_of", deepseek_layer.Layer)
+    monkeypatch.setattr(deepseek_layer.Layer, "launch", lambda *_: pytest.fail("it was not refused"))
     x, output = d.draw(SIZES, 3), torch.empty(3, 256, dtype=p.BF16)
-    workspace = torch.empty(layer.Layer(CPU, SIZES).workspace_bytes(3), dtype=torch.uint8)
+    workspace = torch.empty(deepseek_layer.Layer(CPU, SIZES).workspace_bytes(3), dtype=torch.uint8)
     with pytest.raises(ValueError, match=f"^{sentence}"):
-        layer.run(*vars(x).values(), output, change(workspace))
+        deepseek_layer.run(*vars(x).values(), output, change(workspace))
     with pytest.raises(pytest.fail.Exception, match="it was not refused"):
-        layer.run(*vars(x).values(), output, workspace=workspace)
+        deepseek_layer.run(*vars(x).values(), output, workspace=workspace)
 
 
 def test_a_workspace_is_used_instead_of_the_arena(gpu):
     """But for what launches leave to the next ones, which a workspace of any contents could not have."""
-    one = layer.Layer(CPU, SIZES)
+    one = deepseek_layer.Layer(CPU, SIZES)
     workspace = torch.empty(one.workspace_bytes(500), dtype=torch.uint8)
     space, begin = one.space(500, workspace=workspace), workspace.data_ptr()
     ends = [at + part.nbytes for at, part in zip(space[2:], one.shared_parts(512))]

@@ -12,8 +12,10 @@ import types
 import pytest
 import torch
 
-from ragged_moe import batched, routed_experts, torch_ops
+from ragged_moe import torch_ops
 from ragged_moe.integrations.mxfp4 import mxfp4_of
+from ragged_moe.layers import batched_experts
+from ragged_moe.layers import experts as routed_experts
 from ragged_moe.reference.grouped_gemm_fp4 import dequantised, e8m0
 from tests.ragged_moe import serving_stubs as stubs
 
@@ -182,7 +184,7 @@ def test_sglang_refuses(monkeypatch, calls, config, info, sentence):
 def test_operators_take_what_the_functions_take():
     """An argument that an operator drops would be dropped here in silence."""
     for function, operator in ((routed_experts.experts, torch_ops.experts_op),
-                               (batched.batched_experts, torch_ops.batched_experts_op)):  # fmt: skip
+                               (batched_experts.batched_experts, torch_ops.batched_experts_op)):  # fmt: skip
         taken = {argument.name for argument in operator._schema.arguments}
         assert set(inspect.signature(function).parameters) - {"out", "workspace"} == taken
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ragged_moe.grouped_gemm import Launcher
 from ragged_moe.kernels.block_scaled import W4A4, W4A8
 from ragged_moe.kernels.config import SMEM, Config
+from ragged_moe.layers.grouped_gemm_fp8 import Launcher
 from ragged_moe.tuning.sm100 import (
     FP4,
     FP4_GEMM1,

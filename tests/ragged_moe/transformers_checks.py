@@ -54,8 +54,8 @@ def adapter():
     emulated_gpu.install(MACHINE)
     quick_dsl.install()
     torch.cuda.is_available = lambda: False
-    from ragged_moe.device import device_of
     from ragged_moe.integrations import transformers
+    from ragged_moe.runtime.device import device_of
 
     type(device_of(torch.device("cpu"))).sms = 6
     op = transformers.experts_op

@@ -1,5 +1,5 @@
-"""ragged_moe.parallel on two emulated H200s, a rank each: right for any tokens, in memory that was used before; then
-one ends.
+"""ragged_moe.parallel.expert_parallel on two emulated H200s, a rank each: right for any tokens, in memory that was used
+before; then one ends.
 
 test_moe_parallel.py runs this under `python -m emulated_gpu run --devices 2`.
 """

@@ -57,8 +57,8 @@ def test_orders_of_events(fp4, schedule):
 
 def records(x: torch.Tensor, of_all: torch.Tensor) -> torch.Tensor:
     """What the kernel makes of tokens."""
-    from ragged_moe.grouped_gemm_fp4 import quantise_program
     from ragged_moe.kernels.block_scaled import W4A4
+    from ragged_moe.layers.grouped_gemm_fp4 import quantise_program
 
     rows, k = x.shape
     with emulated_gpu.session(strict=True):
@@ -92,7 +92,7 @@ def test_quantised_tokens_have_the_references_bits(fp4, of_all):
 @pytest.fixture(scope="module")
 def called(fp4):
     """Operands as a checkpoint has them, packed, and the result that they must give."""
-    from ragged_moe.fp4_weights import pack_nvfp4
+    from ragged_moe.layers.pack_weights import pack_nvfp4
     from ragged_moe.reference.grouped_gemm_fp4 import dequantised, reference
     from ragged_moe.reference.quantise_fp4 import fake_quantised
 
@@ -232,14 +232,14 @@ def test_layer(layer, schedule):
 @pytest.mark.thorough
 def test_a_like_call_repeats_the_launches_with_its_own_operands(layer, monkeypatch):
     from ragged_moe import experts as call
-    from ragged_moe import routed_experts
+    from ragged_moe.layers import experts
 
     with emulated_gpu.session(strict=True):
         on_device = emulated_gpu.device_tensors(tuple(layer[0].values()))
         call(**dict(zip(layer[0], on_device)), local_expert_offset=1, num_experts=6)
         other = layer[0] | {"w2_input_scale": torch.tensor([0.01]), "hidden": layer[0]["hidden"].flip(0)}
         on_device = emulated_gpu.device_tensors(tuple(other.values()))
-        monkeypatch.setattr(routed_experts, "checked", None)
+        monkeypatch.setattr(experts, "checked", None)
         found = call(**dict(zip(other, on_device)), local_expert_offset=1, num_experts=6).cpu()
     assert distance(found, other, layer[1]) <= FAR
 
@@ -300,15 +300,16 @@ LAYER_FAULTS += ["a single row's weight", "a single row's place"]
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", LAYER_FAULTS)
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
-    from ragged_moe import routed_experts
-    from ragged_moe.calls import Calls
+    from ragged_moe.repeated_calls import Calls
+
     from ragged_moe.kernels import loads
     from ragged_moe.kernels.block_scaled import Nvfp4
     from ragged_moe.kernels.epilogue import block_scaled
     from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
     from ragged_moe.kernels.sm100 import scaled_issue, token_scales
+    from ragged_moe.layers import experts
 
-    monkeypatch.setattr(routed_experts, "calls", Calls())  # of right kernels, whose launches would be repeated
+    monkeypatch.setattr(experts, "calls", Calls())  # of right kernels, whose launches would be repeated
     if fault == "global scale":
         real = block_scaled.load_global_float
         monkeypatch.setattr(block_scaled, "load_global_float", lambda at, wanted: real(at & ~4, wanted))
@@ -332,6 +333,6 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     else:
         real_part = QuantiseBlocks.part
         monkeypatch.setattr(QuantiseBlocks, "part", lambda self, x, *more: real_part(self, x + 32, *more))
-        monkeypatch.setattr(routed_experts, "assign_program", routed_experts.assign_program.__wrapped__)
+        monkeypatch.setattr(experts, "assign_program", experts.assign_program.__wrapped__)
     with planted(fault, found=("other columns", "no fence", "a single row's place")):
         assert not distance(fp4_layer.called(layer[0]), *layer) <= FAR

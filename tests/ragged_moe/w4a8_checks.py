@@ -49,8 +49,8 @@ def test_orders_of_events(fp4, schedule):
 
 def test_tokens_are_quantised_to_the_references_bits(fp4):
     """Blocks of all sizes that bf16 has, zeros, 448 and what is just above, subnormal numbers, NaN and infinities."""
-    from ragged_moe.grouped_gemm_fp4 import quantise_program
     from ragged_moe.kernels.block_scaled import W4A8
+    from ragged_moe.layers.grouped_gemm_fp4 import quantise_program
     from ragged_moe.reference.quantise_mxfp8 import quantised
 
     rows, k, g = 11, 1088, torch.Generator().manual_seed(3)
@@ -76,7 +76,7 @@ def test_tokens_are_quantised_to_the_references_bits(fp4):
 @pytest.fixture(scope="module")
 def operands(fp4):
     """Of a call, as a checkpoint has them, packed, and what results they must give; K is no multiple of 128."""
-    from ragged_moe.fp4_weights import pack_mxfp4
+    from ragged_moe.layers.pack_weights import pack_mxfp4
     from ragged_moe.reference.grouped_gemm_fp4 import dequantised, e8m0, reference
     from ragged_moe.reference.quantise_mxfp8 import fake_quantised
 
@@ -125,7 +125,7 @@ def misplaced(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("sentence", WRONG)
 def test_refuses(operands, sentence, monkeypatch):
     import ragged_moe
-    from ragged_moe.device import device_of
+    from ragged_moe.runtime.device import device_of
 
     given = operands[0] | WRONG[sentence](operands[0])
     gpu = device_of(torch.device("cpu"))
@@ -236,7 +236,7 @@ def test_layer_of_gpt_oss_sizes(fp4, tmp_path):
 @pytest.mark.thorough
 def test_a_like_call_repeats_the_launches_with_its_own_operands(layer, monkeypatch):
     from ragged_moe import experts as call
-    from ragged_moe import routed_experts
+    from ragged_moe.layers import experts
 
     options = {"local_expert_offset": 1, "num_experts": 6, "gate_first": True}
     with emulated_gpu.session(strict=True):
@@ -244,7 +244,7 @@ def test_a_like_call_repeats_the_launches_with_its_own_operands(layer, monkeypat
         call(**dict(zip(layer[0], on_device)), **options)
         other = layer[0] | {"w2_bias": layer[0]["w2_bias"] * 2, "hidden": layer[0]["hidden"].flip(0)}
         on_device = emulated_gpu.device_tensors(tuple(other.values()))
-        monkeypatch.setattr(routed_experts, "checked", None)
+        monkeypatch.setattr(experts, "checked", None)
         found = call(**dict(zip(other, on_device)), **options).cpu()
     assert distance(found, other, layer[1]) <= FAR
 
@@ -264,7 +264,7 @@ WRONG_LAYER = {
 @pytest.mark.parametrize("sentence", WRONG_LAYER)
 def test_layer_refuses(layer, sentence, monkeypatch):
     import ragged_moe
-    from ragged_moe.device import device_of
+    from ragged_moe.runtime.device import device_of
 
     arguments = layer[0] | WRONG_LAYER[sentence](layer[0])
     monkeypatch.setattr(type(device_of(torch.device("cpu"))), "reaches", lambda *_: True)
@@ -291,14 +291,15 @@ LAYER_FAULTS = ["bias", "biases of other rows", "rows", "scales of c", "other co
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", LAYER_FAULTS)
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
-    from ragged_moe import routed_experts
-    from ragged_moe.calls import Calls
+    from ragged_moe.repeated_calls import Calls
+
     from ragged_moe.kernels import loads
     from ragged_moe.kernels.epilogue import block_scaled
     from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
     from ragged_moe.kernels.sm100 import scaled_issue, token_scales
+    from ragged_moe.layers import experts
 
-    monkeypatch.setattr(routed_experts, "calls", Calls())  # of right kernels, whose launches would be repeated
+    monkeypatch.setattr(experts, "calls", Calls())  # of right kernels, whose launches would be repeated
     if fault == "bias":
         monkeypatch.setattr(block_scaled, "fma", lambda x, y, z: x * y)
     elif fault == "biases of other rows":
@@ -316,6 +317,6 @@ def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
     else:
         real_part = QuantiseBlocks.part
         monkeypatch.setattr(QuantiseBlocks, "part", lambda self, x, *more: real_part(self, x + 32, *more))
-        monkeypatch.setattr(routed_experts, "assign_program", routed_experts.assign_program.__wrapped__)
+        monkeypatch.setattr(experts, "assign_program", experts.assign_program.__wrapped__)
     with planted(fault, found=("scales of c", "other columns", "no fence")):
         assert not distance(called(layer[0]), *layer) <= FAR

@@ -35,7 +35,7 @@ from ragged_moe.kernels.ptx import (
     warpgroup_barrier,
 )
 from ragged_moe.kernels.schedule import WorkTile
-from ragged_moe.problem import LARGEST
+from ragged_moe.runtime.sizes import LARGEST
 
 # Named barriers: 1 and 2 are of a warpgroup each
 BARRIER = 3  # of both warpgroups

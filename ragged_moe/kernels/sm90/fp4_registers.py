@@ -1,7 +1,8 @@
 """What the sm_90a mainloops for weights in e2m1 have in common: a thread's weights, from a stage to operand A.
 
 Each of two warpgroups has 64 of every 128 weight rows of the tile: if gated 64 of up's and the same of gate's. Packed
-weights lie in a stage as ragged_moe.fp4_weights orders them, so that a thread loads its own 16 bytes for 64 of K.
+weights lie in a stage as ragged_moe.layers.pack_weights orders them, so that a thread loads its own 16 bytes for 64 of
+K.
 """
 
 from cutlass import Int32

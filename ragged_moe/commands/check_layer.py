@@ -1,4 +1,5 @@
-"""Checks the layer stage by stage, and as a whole, against ragged_moe.reference.layer: python -m ragged_moe.layer_check
+"""Checks the layer stage by stage, and as a whole, against ragged_moe.reference.layer: python -m
+ragged_moe check layer
 
 On a Hopper or Blackwell GPU if there is one, at the definition's full size, else on an emulated one with small sizes,
 where every access of memory and every order of events is checked, too.
@@ -24,7 +25,3 @@ def main(machine: str | None, schedules: int) -> None:
         check_on_gpu()
     else:
         check_emulated(schedules)
-
-
-if __name__ == "__main__":
-    main()

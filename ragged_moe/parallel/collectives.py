@@ -10,12 +10,12 @@ are those of one_sided.py: a rank's sums are rounded to bf16 and added in f32 in
 import torch
 import torch.distributed as dist
 
-from ragged_moe.device import device_of
 from ragged_moe.kernels.exchange import Layout
-from ragged_moe.layer import Layer
-from ragged_moe.problem import BF16, E4M3, F32, I32, Inputs
-from ragged_moe.routed_experts import experts, quantise_program
-from ragged_moe.scratch import Part, offsets
+from ragged_moe.layers.deepseek_layer import Layer
+from ragged_moe.layers.experts import experts, quantise_program
+from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32, Inputs
+from ragged_moe.runtime.workspace import Part, offsets
 
 
 class Collectives:

@@ -5,8 +5,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ragged_moe.device import device_of
-from ragged_moe.fp4_weights import (
+from ragged_moe.kernels import quantise_blocks, quantise_tokens
+from ragged_moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
+from ragged_moe.kernels.config import MAX_EXPERTS, Config
+from ragged_moe.kernels.program import Program
+from ragged_moe.layers.grouped_gemm_fp8 import Launcher, Plan
+from ragged_moe.layers.pack_weights import (
     ATOM,
     ATOM_ROWS,
     BLACKWELL,
@@ -18,14 +22,10 @@ from ragged_moe.fp4_weights import (
     packed_for,
     rounded_up,
 )
-from ragged_moe.grouped_gemm import Launcher, Plan
-from ragged_moe.kernels import quantise_blocks, quantise_tokens
-from ragged_moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
-from ragged_moe.kernels.config import MAX_EXPERTS, Config
-from ragged_moe.kernels.program import Program
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
-from ragged_moe.problem import BF16, E4M3, F32, I32
-from ragged_moe.scratch import Part, arena_of
+from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
+from ragged_moe.runtime.workspace import Part, arena_of
 from ragged_moe.tuning import sm90, sm100
 
 F16, U8 = torch.float16, torch.uint8

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ragged_moe.device import current_device, device_of
 from ragged_moe.kernels import dequantise_e4m3
 from ragged_moe.kernels.dequantise import EXPONENT_OF_ONE, NAN_SCALE, PLACES
-from ragged_moe.operands import MAX_ROWS, complain, contiguous, require, require_apart
-from ragged_moe.problem import E4M3, F32
+from ragged_moe.runtime.device import current_device, device_of
+from ragged_moe.runtime.operands import MAX_ROWS, complain, contiguous, require, require_apart
+from ragged_moe.runtime.sizes import E4M3, F32
 
 U8 = torch.uint8
 TILE = 64  # weight rows, and K

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 
 import torch
 
-from ragged_moe.calls import Call, Calls
-from ragged_moe.device import current_device, device_of
-from ragged_moe.fp4_layer import Fp4Inputs, fp4_layer_of
-from ragged_moe.fp4_weights import BLACKWELL, HOPPER, TILE, is_e4m3, is_for_e4m3, is_mxfp4, packed_for
-from ragged_moe.grouped_gemm_fp4 import TMA_FP4_BYTES, input_scale_operand, one, packed_operands
 from ragged_moe.kernels import assign, quantise
 from ragged_moe.kernels.config import MAX_EXPERTS, Activation
 from ragged_moe.kernels.program import Program, Recorded
 from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
-from ragged_moe.layer import Layer, Space, activation_of, check_workspace, layer_of
-from ragged_moe.operands import (
+from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, check_workspace, layer_of
+from ragged_moe.layers.fp4_layer import Fp4Inputs, fp4_layer_of
+from ragged_moe.layers.grouped_gemm_fp4 import TMA_FP4_BYTES, input_scale_operand, one, packed_operands
+from ragged_moe.layers.pack_weights import BLACKWELL, HOPPER, TILE, is_e4m3, is_for_e4m3, is_mxfp4, packed_for
+from ragged_moe.layers.repeated_calls import Call, Calls
+from ragged_moe.runtime.device import current_device, device_of
+from ragged_moe.runtime.operands import (
     MAX_ROWS,
     Operand,
     addresses,
@@ -35,8 +35,8 @@ from ragged_moe.operands import (
     require_apart,
     require_flags,
 )
-from ragged_moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
-from ragged_moe.scratch import arena_of
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32, Inputs, Sizes
+from ragged_moe.runtime.workspace import arena_of
 
 MAX_TOKENS = 65536
 NO_FP4 = (None,) * 6

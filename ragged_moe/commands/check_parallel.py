@@ -1,8 +1,8 @@
 """Checks ExpertParallel.
 
-    torchrun --nproc-per-node 2 -m ragged_moe.parallel_check                # on these GPUs
-    python -m ragged_moe.parallel_check --lose killed                       # there, too: a rank that dies, or is late
-    python -m ragged_moe.parallel_check --emulated --ranks 8 --schedules 20 # on emulated H200s
+    torchrun --nproc-per-node 2 -m ragged_moe check parallel                # on these GPUs
+    python -m ragged_moe check parallel --lose killed                       # there, too: a rank that dies, or
+    is late python -m ragged_moe check parallel --emulated --ranks 8 --schedules 20 # on emulated H200s
 
 On GPUs against ragged_moe.experts on a single one and, bit by bit, against collectives: random sizes, late ranks, CUDA
 graphs. Emulated against the reference, under many orders of events, with planted faults, each of which must be found.
@@ -41,7 +41,3 @@ def main(calls: int, how: str | None, emulated: bool, ranks: int, schedules: int
         dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
         check_on_gpus(dist.group.WORLD, calls)
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ragged_moe.device import device_of
 from ragged_moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, MAX_EXPERTS, Config
 from ragged_moe.kernels.program import Program
 from ragged_moe.kernels.schedule import search_step
 from ragged_moe.kernels.stream_k import EMPTY
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require, require_apart
-from ragged_moe.problem import BF16, E4M3, F32, I32
-from ragged_moe.scratch import Part, arena_of
+from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require, require_apart
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
+from ragged_moe.runtime.workspace import Part, arena_of
 from ragged_moe.tuning.back_ends import kernel, tuning
 
 ALIGNED = 0, 1, 2, 5  # which of the operands are read or written by 16 bytes

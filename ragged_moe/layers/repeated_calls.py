@@ -10,10 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 
-from ragged_moe.device import Device
 from ragged_moe.kernels.program import Recorded, Tape
-from ragged_moe.operands import extent
-from ragged_moe.scratch import Arena, arena_of
+from ragged_moe.runtime.device import Device
+from ragged_moe.runtime.operands import extent
+from ragged_moe.runtime.workspace import Arena, arena_of
 
 MOST = 1024  # kinds of calls that are known at a time
 TYPE_AND_SHAPE = operator.attrgetter("dtype", "shape")

@@ -14,14 +14,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 
-from ragged_moe.device import device_of
 from ragged_moe.kernels import assign, combine, dispatch, exchange
 from ragged_moe.kernels.exchange import Layout
 from ragged_moe.kernels.program import Program
-from ragged_moe.layer import Layer
-from ragged_moe.problem import I32, Inputs
-from ragged_moe.routed_experts import I64, At
-from ragged_moe.scratch import arena_of
+from ragged_moe.layers.deepseek_layer import Layer
+from ragged_moe.layers.experts import I64, At
+from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.sizes import I32, Inputs
+from ragged_moe.runtime.workspace import arena_of
 
 REASONS = {
     exchange.DISPATCH: "rank {rank} has not sent its tokens within {seconds:g} s",

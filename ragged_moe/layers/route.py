@@ -5,15 +5,15 @@ import numbers
 
 import torch
 
-from ragged_moe.calls import Call, Calls
-from ragged_moe.device import Device, device_of
 from ragged_moe.kernels import router
 from ragged_moe.kernels.program import Program, float_bits
 from ragged_moe.kernels.router import MAX_EXPERTS, MAX_TOP_K, SCORINGS, Choice
-from ragged_moe.operands import addresses, complain, contiguous, require, require_flags
-from ragged_moe.problem import BF16, F32, I32
-from ragged_moe.routed_experts import MAX_TOKENS
-from ragged_moe.scratch import arena_of
+from ragged_moe.layers.experts import MAX_TOKENS
+from ragged_moe.layers.repeated_calls import Call, Calls
+from ragged_moe.runtime.device import Device, device_of
+from ragged_moe.runtime.operands import addresses, complain, contiguous, require, require_flags
+from ragged_moe.runtime.sizes import BF16, F32, I32
+from ragged_moe.runtime.workspace import arena_of
 
 calls = Calls()
 

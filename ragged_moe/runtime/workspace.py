@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ragged_moe.device import Device, device_of
+from ragged_moe.runtime.device import Device, device_of
 
 ALIGNMENT = 256  # bytes, of each part in a buffer
 

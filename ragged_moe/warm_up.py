@@ -5,15 +5,18 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from ragged_moe import batched, grouped_gemm, routed_experts, routers
-from ragged_moe.device import current_device, device_of
-from ragged_moe.fp4_layer import fp4_layer_of
-from ragged_moe.fp4_weights import HOPPER, is_e4m3
 from ragged_moe.kernels import assign
 from ragged_moe.kernels import batched as batch
-from ragged_moe.layer import activation_of, expectations, finalise_program, layer_of, routing_program
-from ragged_moe.operands import require_flags
-from ragged_moe.problem import BF16, F32, I32, Sizes
+from ragged_moe.layers import batched_experts as batched
+from ragged_moe.layers import experts as routed_experts
+from ragged_moe.layers import grouped_gemm_fp8
+from ragged_moe.layers import route as routers
+from ragged_moe.layers.deepseek_layer import activation_of, expectations, finalise_program, layer_of, routing_program
+from ragged_moe.layers.fp4_layer import fp4_layer_of
+from ragged_moe.layers.pack_weights import HOPPER, is_e4m3
+from ragged_moe.runtime.device import current_device, device_of
+from ragged_moe.runtime.operands import require_flags
+from ragged_moe.runtime.sizes import BF16, F32, I32, Sizes
 from ragged_moe.tuning.back_ends import tuning
 
 Count = int | Iterable[int]
@@ -41,9 +44,9 @@ def warmup(
     choose = tuning(device_of(device).capability).choose_gemm
     for total_m, local, n, k in grouped_gemms:
         for m in counts(total_m):
-            grouped_gemm.expectations(m, n, k, local)
+            grouped_gemm_fp8.expectations(m, n, k, local)
             if m:
-                grouped_gemm.launcher(device, choose(m, local, n, k))
+                grouped_gemm_fp8.launcher(device, choose(m, local, n, k))
     for tokens, hidden, intermediate, local in layers:
         for t in counts(tokens):
             expectations(torch.Size((t, hidden)), torch.Size((local, hidden, intermediate)), routing_bias)

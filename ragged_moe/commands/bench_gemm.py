@@ -1,4 +1,5 @@
-"""python -m ragged_moe.bench: the grouped GEMM, of FP8, NVFP4 or MXFP4 weights, and its peers, timed on this GPU."""
+"""python -m ragged_moe bench gemm: the grouped GEMM, of FP8, NVFP4 or MXFP4 weights, and its peers, timed on
+this GPU."""
 
 import json
 import random
@@ -43,7 +44,3 @@ def main(
             file.write_text(json.dumps(record(repeats, rows, geomeans=of.geomeans(rows)), indent=1) + "\n")
         torch.cuda.empty_cache()
     click.echo(f"\n{name}\n\n{of.table(rows)}\n\ngeometric means: {of.geomeans(rows)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,5 @@
-"""Packs the layer as one file for FlashInfer-Bench: python -m ragged_moe.pack -o solution.json --author NAME
+"""Packs the layer as one file for FlashInfer-Bench: python -m ragged_moe.integrations.flashinfer_bench -o solution.json
+--author NAME
 
 The file is a `Solution` of https://github.com/flashinfer-ai/flashinfer-bench (flashinfer_bench/data/solution.py of
 0.1.2): Python sources with their paths, and the function to call, which writes to its last argument.
@@ -6,7 +7,7 @@ The file is a `Solution` of https://github.com/flashinfer-ai/flashinfer-bench (f
 With --folder it writes what FlashInfer-Bench's own evaluator runs, a trace set: that file, the definition (its
 reference in words of this repo), and a workload for each T, all of whose tensors the evaluator draws:
 
-    python -m ragged_moe.pack --folder DIR --author NAME
+    python -m ragged_moe.integrations.flashinfer_bench --folder DIR --author NAME
     flashinfer-bench run --local DIR --atol 1 --rtol 0.3 --required-matched-ratio 0.9    # the contest's tolerance
 """
 
@@ -16,9 +17,9 @@ from pathlib import Path
 
 import click
 
-from ragged_moe.problem import EXPERTS, Sizes
+from ragged_moe.runtime.sizes import EXPERTS, Sizes
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]  # ragged_moe/
 TOKENS = (1, 7, 16, 64, 901, 2048)
 DEFINITION = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
 ENTRY = '''"""The evaluator imports this file as part of a package of its own name; ragged_moe/ lies beside it."""
@@ -28,7 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ragged_moe.layer import run as layer  # noqa: E402
+from ragged_moe.layers.deepseek_layer import run as layer  # noqa: E402
 
 
 def run(
@@ -53,7 +54,7 @@ def file_of(module: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def needed(module: str = "layer") -> list[Path]:
+def needed(module: str = "layers.deepseek_layer") -> list[Path]:
     """Files of the modules of moe that this one imports, directly or not, of their packages, and its own; sorted."""
     found, waiting = {}, ["", module]
     while waiting:

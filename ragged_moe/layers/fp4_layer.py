@@ -23,17 +23,17 @@ import functools
 
 import torch
 
-from ragged_moe.device import device_of
-from ragged_moe.fp4_weights import BLACKWELL, HOPPER
-from ragged_moe.grouped_gemm import launcher
-from ragged_moe.grouped_gemm_fp4 import records_part, token_program
 from ragged_moe.kernels import assign, permute, quantise_tokens
 from ragged_moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from ragged_moe.kernels.config import Activation, Config
 from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
-from ragged_moe.layer import Layer, Space, permute_program
-from ragged_moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
-from ragged_moe.scratch import Part
+from ragged_moe.layers.deepseek_layer import Layer, Space, permute_program
+from ragged_moe.layers.grouped_gemm_fp4 import records_part, token_program
+from ragged_moe.layers.grouped_gemm_fp8 import launcher
+from ragged_moe.layers.pack_weights import BLACKWELL, HOPPER
+from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32, Inputs, Sizes
+from ragged_moe.runtime.workspace import Part
 from ragged_moe.tuning import sm90, sm100
 
 COPIED_ENTRIES = 512  # of topk_ids, as many CTAs of assign
@@ -41,8 +41,8 @@ COPIED_ENTRIES = 512  # of topk_ids, as many CTAs of assign
 
 @dataclasses.dataclass
 class Fp4Inputs(Inputs):
-    """Inputs with packed weights: gemm1_weights and gemm2_weights, and their scales, as ragged_moe.fp4_weights packs
-    them."""
+    """Inputs with packed weights: gemm1_weights and gemm2_weights, and their scales, as ragged_moe.layers.pack_weights
+    packs them."""
 
     # f32 [E], or [E, 2]: of the first half of the rows and of the second. Of tokens in e4m3 f32 [E, 2I], of each row
     gemm1_global: torch.Tensor | None = None

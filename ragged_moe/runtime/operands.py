@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ragged_moe.device import Device
+from ragged_moe.runtime.device import Device
 
 MAX_ROWS = 2**24  # tokens, N and K stay below: iterations of the tile scheduler are counted in 31 bits
 

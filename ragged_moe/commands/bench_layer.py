@@ -1,4 +1,5 @@
-"""python -m ragged_moe.layer_bench: the MoE layer, of FP8, NVFP4 or MXFP4 weights, and its peers, timed on this GPU."""
+"""python -m ragged_moe bench layer: the MoE layer, of FP8, NVFP4 or MXFP4 weights, and its peers, timed on
+this GPU."""
 
 import json
 import random
@@ -38,7 +39,3 @@ def main(
             file.write_text(json.dumps(record(repeats, rows), indent=1) + "\n")
         torch.cuda.empty_cache()
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{of.tables(rows)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from ragged_moe.collectives import Collectives
-from ragged_moe.device import current_device
 from ragged_moe.kernels.config import MAX_EXPERTS, Activation
 from ragged_moe.kernels.exchange import MAX_RANKS, Layout
-from ragged_moe.layer import layer_of
-from ragged_moe.one_sided import OneSided
-from ragged_moe.operands import addresses, complain, contiguous, require_apart, require_flags
-from ragged_moe.problem import BF16, I32
-from ragged_moe.routed_experts import FP4_NAMES, MAX_TOKENS, NAMES, checked, sizes_of
+from ragged_moe.layers.deepseek_layer import layer_of
+from ragged_moe.layers.experts import FP4_NAMES, MAX_TOKENS, NAMES, checked, sizes_of
+from ragged_moe.parallel.collectives import Collectives
+from ragged_moe.parallel.one_sided import OneSided
+from ragged_moe.runtime.device import current_device
+from ragged_moe.runtime.operands import addresses, complain, contiguous, require_apart, require_flags
+from ragged_moe.runtime.sizes import BF16, I32
 
 
 class ExpertParallel:

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 
 import torch
 
-from ragged_moe.calls import Call, Calls
-from ragged_moe.device import device_of
 from ragged_moe.kernels import batched
 from ragged_moe.kernels.config import MAX_EXPERTS
 from ragged_moe.kernels.program import Program
-from ragged_moe.layer import Layer, Space, activation_of, layer_of
-from ragged_moe.operands import (
+from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of
+from ragged_moe.layers.experts import At
+from ragged_moe.layers.repeated_calls import Call, Calls
+from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.operands import (
     MAX_ROWS,
     Operand,
     addresses,
@@ -29,9 +30,8 @@ from ragged_moe.operands import (
     require_apart,
     require_flags,
 )
-from ragged_moe.problem import BF16, E4M3, F32, I32, Inputs, Sizes
-from ragged_moe.routed_experts import At
-from ragged_moe.scratch import ALIGNMENT, arena_of
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32, Inputs, Sizes
+from ragged_moe.runtime.workspace import ALIGNMENT, arena_of
 
 MOST = 2**20  # E * M
 calls = Calls()

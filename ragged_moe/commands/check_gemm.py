@@ -1,5 +1,5 @@
-"""Checks grouped_gemm_fp8, or grouped_gemm_nvfp4, against the exact reference: python -m ragged_moe.check [--format
-nvfp4]
+"""Checks grouped_gemm_fp8, or grouped_gemm_nvfp4, against the exact reference: python -m ragged_moe check gemm
+[--format nvfp4]
 
 nvfp4: on Hopper with MXFP4 weights, too; mxfp4: these alone, by tokens in 8 bits (W4A8).
 
@@ -23,7 +23,7 @@ def main(emulated: str | None, kind: str, schedules: int) -> None:
 
         emulated_gpu.install(emulated or "h200")  # before CuTe DSL is imported, which the modules below do
     from ragged_moe.checks import grouped_gemm, grouped_gemm_fp4
-    from ragged_moe.device import device_of
+    from ragged_moe.runtime.device import device_of
     from ragged_moe.tuning.back_ends import tuning
 
     of_gpu = tuning(device_of(torch.device(device)).capability)
@@ -46,7 +46,3 @@ def main(emulated: str | None, kind: str, schedules: int) -> None:
     click.echo(
         f"{len(cases)} cases x {len(configs)} configs on {where}: largest error {worst:.3g}, allowed {checks.BOUND:.3g}"
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -19,17 +19,17 @@ from typing import NamedTuple
 
 import torch
 
-from ragged_moe.calls import Call, Calls
-from ragged_moe.device import current_device, device_of
-from ragged_moe.grouped_gemm import flags, launcher, partials
 from ragged_moe.kernels import finalise, permute, routing
 from ragged_moe.kernels.config import Activation, Config
 from ragged_moe.kernels.program import Program, float_bits
 from ragged_moe.kernels.quantise import Quantise
 from ragged_moe.kernels.schedule import search_step
-from ragged_moe.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require, require_apart
-from ragged_moe.problem import BF16, E4M3, EXPERTS, F32, I32, Inputs, Sizes
-from ragged_moe.scratch import Arena, Part, arena_of, offsets
+from ragged_moe.layers.grouped_gemm_fp8 import flags, launcher, partials
+from ragged_moe.layers.repeated_calls import Call, Calls
+from ragged_moe.runtime.device import current_device, device_of
+from ragged_moe.runtime.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require, require_apart
+from ragged_moe.runtime.sizes import BF16, E4M3, EXPERTS, F32, I32, Inputs, Sizes
+from ragged_moe.runtime.workspace import Arena, Part, arena_of, offsets
 from ragged_moe.tuning.back_ends import kernel, tuning
 
 LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none,

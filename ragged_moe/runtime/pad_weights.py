@@ -2,7 +2,7 @@
 
 import torch
 
-from ragged_moe.problem import E4M3, F32
+from ragged_moe.runtime.sizes import E4M3, F32
 
 BLOCK = 128
 

@@ -1,0 +1,37 @@
+"""`python -m ragged_moe`: bench gemm|layer|experts|parallel|transformers, check gemm|layer|parallel."""
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "bench": ("gemm", "layer", "experts", "parallel", "transformers"),
+    "check": ("gemm", "layer", "parallel"),
+}
+
+
+class Group(click.Group):
+    """The commands of `ragged_moe.commands` whose names begin with the group's, each imported when it is asked for.
+
+    For a check on an emulated GPU has to install it before CuTe DSL is imported.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS[self.name])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS[self.name]:
+            return None
+        return importlib.import_module(f"ragged_moe.commands.{self.name}_{cmd_name}").main
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def cli() -> None:
+    """Time and check the MoE kernels and layers."""
+
+
+cli.add_command(Group("bench", help="Time kernels and layers, and their peers, on this GPU."))
+cli.add_command(Group("check", help="Check kernels and layers against references, on this GPU or an emulated one."))
+
+if __name__ == "__main__":
+    cli(prog_name="python -m ragged_moe")

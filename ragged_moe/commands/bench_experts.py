@@ -1,0 +1,3 @@
+"""python -m ragged_moe bench experts: ragged_moe.experts and ragged_moe.batched_experts at models' sizes, and
+their peers, on this GPU."""
+

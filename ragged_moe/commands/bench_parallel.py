@@ -1,0 +1,3 @@
+"""torchrun --nproc-per-node 2 -m ragged_moe bench parallel: expert parallelism and its peers, timed on these
+GPUs."""
+

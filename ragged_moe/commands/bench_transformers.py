@@ -1,0 +1,3 @@
+"""python -m ragged_moe bench transformers: transformers' FP8 experts and ragged_moe.experts in a random model,
+on this GPU."""
+
