@@ -141,8 +141,9 @@ def test_grouped_gemm(tokens):
 
 def test_run():
     """hidden_states_scale [H/128, T] is 2 x 2, the weights' scales are 2 x 2 x 2."""
-    import ragged_moe
     from ragged_moe.problem import Sizes
+
+    import ragged_moe
     from ragged_moe.reference.layer import distance, draw, quantised_layer
 
     x = draw(Sizes(hidden=256, intermediate=128, local=TWO), TWO)
@@ -192,9 +193,10 @@ def test_packed_experts(tokens):
 
 def test_route():
     """As many tokens as experts as are chosen: logits and the results are 4 x 4, a bias is one of experts."""
+    from ragged_moe.routers import choice_of
+
     import ragged_moe
     from ragged_moe.reference.router import route
-    from ragged_moe.routers import choice_of
 
     g = torch.Generator().manual_seed(3)
     logits, bias = torch.randn(4, 4, generator=g), torch.randn(4, generator=g)
