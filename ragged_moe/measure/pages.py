@@ -207,14 +207,6 @@ def mxfp4_summary(result: dict) -> str:
     return markdown([head, *(f"{m} tokens each" for m in counts)], body)
 
 
-def mxfp4_layer(result: dict) -> str:
-    """Whole layers with MXFP4 weights, W4A16 and W4A8, in CUDA graphs."""
-    us = {x["T"]: [x["us"][name + GRAPH] for name in (W4A16, W4A8)] for x in result["rows"]}
-    body = [[name, *(f"{x[i]:.0f}" for x in us.values())] for i, name in enumerate(("W4A16, us", "W4A8, us"))]
-    body.append(["W4A8 / W4A16", *(f"{w4a8 / w4a16:.2f}" for w4a16, w4a8 in us.values())])
-    return markdown(["T", *map(str, us)], body)
-
-
 FP4 = "NVFP4", "MXFP4"
 
 
@@ -306,7 +298,7 @@ def layer_contest(result: dict) -> str:
     """The contest's T but for the two largest, and their mean."""
     rows, (low, high) = result["one cold call each"], result["their mean may be"]
     body = [[str(x["T"]), f"{x['rows']}, {x['experts']}", f"{x['us']:.0f}", x["date"]] for x in rows]
-    body.append(["mean", "", f"{corrected((low, high)):.0f} ({low} to {high})", ""])
+    body.append(["mean, known bias taken out", "", f"{corrected((low, high)):.0f} ({low} to {high})", ""])
     return markdown(["T", "rows, experts", "the model's own us", "kernels of"], body)
 
 
@@ -342,9 +334,23 @@ def experts_run(result: dict) -> str:
     )
 
 
+def experts_by_model(result: dict) -> str:
+    """Write the times of a model's experts by T, and in brackets over SGLang's."""
+    rows = result["rows"]
+    tokens = sorted({x["T"] for x in rows})
+    of = {(x["model"], x["T"]): f"{x['us']['experts' + GRAPH]:.0f} ({over_sglang(x):.2f})" for x in rows}
+    models = dict.fromkeys(x["model"] for x in rows)
+    body = [[model, *(of.get((model, t), "") for t in tokens)] for model in models]
+    return markdown(["model", *(f"T = {t}" for t in tokens)], body)
+
+
 def transformers_run(result: dict) -> str:
-    """Write on what transformers' experts were timed."""
+    """Write on what transformers' experts were timed, and what these take of its grouped_mm's time."""
+    ratios = [x["us"]["moe_fp8"] / x["us"]["grouped_mm"] for x in result["rows"]]
     return (
+        f"Experts of Qwen3-30B's sizes take {min(ratios):.2f} to {max(ratios):.2f} of the time of transformers' own "
+        "`grouped_mm`, as called, T = "
+        f"{result['rows'][0]['T']} to {result['rows'][-1]['T']}. "
         f"**Measured** in one run on one {result['gpu']}, {result['date']}, transformers {result['transformers']}, its "
         f"kernels {result['kernels']}, torch {result['torch']}: medians of {result['calls']} calls, each on its own."
     )
@@ -369,18 +375,12 @@ PLACES: dict[Path, dict[str, Table]] = {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm summary": (gemm_summary, "grouped_gemm_h200"),
         "grouped_gemm modelled": (gemm_modelled_summary, "grouped_gemm_b200"),
-        "nvfp4 layer": (fp4_layer, "layer_nvfp4_h200"),
+        "nvfp4 layer h100": (fp4_layer, "layer_nvfp4_h100"),
     },
     MOE / "NVFP4.md": {
-        "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h200"),
-        "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h200"),
         "nvfp4 run h100": (fp4_run, "grouped_gemm_nvfp4_h100"),
         "nvfp4 summary h100": (fp4_summary, "grouped_gemm_nvfp4_h100"),
-        "nvfp4 layer h100": (fp4_layer, "layer_nvfp4_h100"),
         "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
-        "mxfp4 summary": (mxfp4_summary, "grouped_gemm_mxfp4_h100"),
-        "mxfp4 layer": (mxfp4_layer, "layer_mxfp4_h100"),
-        "nvfp4 modelled": (fp4_modelled, "nvfp4_b200"),
     },
     MOE / "LAYER.md": {
         "layer run": (layer_run, "layer_h200"),
@@ -389,10 +389,8 @@ PLACES: dict[Path, dict[str, Table]] = {
     },
     MOE / "EXPERTS.md": {
         "experts run": (experts_run, "experts_h200"),
-        "experts summary": (lambda x: experts_table(x["rows"]), "experts_h200"),
+        "experts by model": (experts_by_model, "experts_h200"),
         "transformers run": (transformers_run, "transformers_h200"),
-        "transformers layers": (transformers_layers, "transformers_h200"),
-        "transformers generation": (transformers_generation, "transformers_h200"),
     },
     MOE / "PARALLEL.md": {
         "parallel run": (whence, "parallel_h200"),
@@ -402,6 +400,17 @@ PLACES: dict[Path, dict[str, Table]] = {
     RESULTS / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm rows": (lambda x: grouped_gemm.table(x["rows"]), "grouped_gemm_h200"),
+        "experts summary": (lambda x: experts_table(x["rows"]), "experts_h200"),
+        "transformers run": (transformers_run, "transformers_h200"),
+        "transformers layers": (transformers_layers, "transformers_h200"),
+        "transformers generation": (transformers_generation, "transformers_h200"),
+        "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h200"),
+        "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h200"),
+        "nvfp4 run h100": (fp4_run, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 summary h100": (fp4_summary, "grouped_gemm_nvfp4_h100"),
+        "nvfp4 layer h100": (fp4_layer, "layer_nvfp4_h100"),
+        "nvfp4 modelled": (fp4_modelled, "nvfp4_b200"),
+        "mxfp4 summary": (mxfp4_summary, "grouped_gemm_mxfp4_h100"),
         "nvfp4 rows": (lambda x: grouped_gemm_fp4.table(x["rows"]), "grouped_gemm_nvfp4_h200"),
         "nvfp4 layer": (lambda x: layer_fp4.table(x["rows"]), "layer_nvfp4_h200"),
         "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
