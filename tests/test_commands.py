@@ -42,7 +42,10 @@ def of_click(group: click.Group, arguments: list[str]) -> str:
     if not arguments or arguments[0].startswith("-") or not re.fullmatch(r"[a-z][\w-]*", arguments[0]):
         return ""
     name, *rest = arguments
-    command = group.commands.get(name)
+    try:
+        command = group.get_command(click.Context(group), name)
+    except ModuleNotFoundError as error:  # of a peer that is not installed here: its options are not looked at
+        return "" if not (ROOT / error.name.partition(".")[0]).is_dir() else str(error)
     if command is None:
         return f"there is no command {name}"
     if isinstance(command, click.Group):
