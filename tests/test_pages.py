@@ -11,6 +11,13 @@ from emulated_gpu.model import uncertainty
 from worklog import figures, pages, picture
 
 ROOT = Path(__file__).resolve().parents[1]
+LINES = {  # of pages for one kind of reader each, at most
+    "README.md": 100, "ARCHITECTURE.md": 150, "emulated_gpu/README.md": 120, "emulated_gpu/RUN.md": 150,
+    "emulated_gpu/VALIDATION.md": 150, "ragged_moe/README.md": 120, "ragged_moe/EXPERTS.md": 120,
+    "ragged_moe/NVFP4.md": 120, "ragged_moe/LAYER.md": 110,
+}  # fmt: skip
+OBSCURE = re.compile(r"\b(?:those of which|so many|it is none|, those of)\b", re.IGNORECASE)  # who has to read twice
+EARLIER = re.compile(r"\b(?:worklog,? [FGL]\d|earlier (?:version|kernel)|of the kernels? before)", re.IGNORECASE)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
@@ -121,3 +128,25 @@ def test_a_time_outside_of_its_interval_is_found():
         "24.2 (25.2 to 29.2)", "43 us (36.6 to 42)",
     ]  # fmt: skip
     assert len(BETWEEN.findall((ROOT / "README.md").read_text())) == 20
+
+
+@pytest.mark.parametrize("page, most", LINES.items())
+def test_a_page_for_one_reader_is_short(page, most):
+    assert len((ROOT / page).read_text().splitlines()) <= most
+
+
+@pytest.mark.parametrize("page", markdown_files(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_read_once(page):
+    """The worklog keeps its own words."""
+    assert page.parent == ROOT / "worklog" or OBSCURE.findall(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", [page for page in LINES if page.startswith(("README", "ragged_moe"))])
+def test_a_page_for_users_is_of_one_version(page):
+    assert EARLIER.findall((ROOT / page).read_text()) == []
+
+
+def test_what_is_obscure_or_of_an_earlier_version_is_found():
+    assert OBSCURE.findall("kernels, those of which run") and OBSCURE.findall("So many rows")
+    assert not OBSCURE.findall("many rows")
+    assert EARLIER.findall("of the kernels before F50") and EARLIER.findall("an earlier kernel")
