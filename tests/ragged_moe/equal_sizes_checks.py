@@ -141,10 +141,9 @@ def test_grouped_gemm(tokens):
 
 def test_run():
     """hidden_states_scale [H/128, T] is 2 x 2, the weights' scales are 2 x 2 x 2."""
-    from ragged_moe.problem import Sizes
-
     import ragged_moe
     from ragged_moe.reference.layer import distance, draw, quantised_layer
+    from ragged_moe.runtime.sizes import Sizes
 
     x = draw(Sizes(hidden=256, intermediate=128, local=TWO), TWO)
     x.routing_logits[:, :TWO] += 9  # both experts of both tokens are here
@@ -193,9 +192,8 @@ def test_packed_experts(tokens):
 
 def test_route():
     """As many tokens as experts as are chosen: logits and the results are 4 x 4, a bias is one of experts."""
-    from ragged_moe.routers import choice_of
-
     import ragged_moe
+    from ragged_moe.layers.route import choice_of
     from ragged_moe.reference.router import route
 
     g = torch.Generator().manual_seed(3)
