@@ -1,5 +1,6 @@
 """The commands that the pages show exist, with the options that they show. None is run: that is for other tests."""
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -15,7 +16,9 @@ PAGES = [
     for page in sorted(ROOT.rglob("*.md"))
     if not any(part.startswith(".") for part in page.relative_to(ROOT).parts) and page.parent != ROOT / "worklog"
 ]
-SHOWN = re.compile(r"python3? (?:-m [\w.]*\w|eval\.py)(?![\w.])[^`\n]*")  # in a block of code, or between backquotes
+RUNNER = r"(?:python3?|torchrun(?: --[\w-]+ \d+)*)"
+SHOWN = re.compile(rf"{RUNNER} (?:-m [\w.]*\w|eval\.py)(?![\w.])[^`\n]*|modal run modal_app\.py[^`\n]*")
+TARGET = re.compile(r"(?:^|`)make ([a-z]+)(?=`|[ \w=]*`| +#| *$)", re.MULTILINE)
 OPTION = re.compile(r"--[a-z][\w-]*")
 CLICK = {
     "eval.py": "evaluation.commands.cli", "emulated_gpu": "emulated_gpu.__main__", "ragged_moe": "ragged_moe.__main__",
@@ -33,8 +36,8 @@ def words(shown: str) -> list[str]:
 
 def commands(text: str) -> list[list[str]]:
     """The commands of a page, each as (eval.py or a module, its arguments...)."""
-    found = [words(match[0])[1:] for match in SHOWN.finditer(text)]
-    return [line[1:] if line[0] == "-m" else line for line in found]
+    shown = [re.sub(rf"^{RUNNER} (?:-m )?|^modal run ", "", match[0]) for match in SHOWN.finditer(text)]
+    return [words(line) for line in shown]
 
 
 def of_click(group: click.Group, arguments: list[str]) -> str:
@@ -58,6 +61,17 @@ def of_click(group: click.Group, arguments: list[str]) -> str:
     return f"{name} has no option {', '.join(unknown)}" if unknown else ""
 
 
+def of_modal(arguments: list[str]) -> str:
+    """Return what is wrong with arguments of modal_app.py's entrance, whose parameters are the options, or nothing."""
+    (main,) = [
+        one for one in ast.parse((ROOT / "modal_app.py").read_text()).body
+        if isinstance(one, ast.FunctionDef) and any("local_entrypoint" in ast.unparse(d) for d in one.decorator_list)
+    ]  # fmt: skip
+    known = {f"--{argument.arg.replace('_', '-')}" for argument in main.args.args}
+    unknown = [option for word in arguments for option in OPTION.findall(word)[:1] if option not in known]
+    return f"modal_app.py has no option {', '.join(unknown)}" if unknown else ""
+
+
 def of_module(module: str, arguments: list[str]) -> str:
     """Return what is wrong with a command of a module of ours that has no group: options that no text has, or ''."""
     package = module.partition(".")[0]
@@ -77,13 +91,16 @@ def wrong(text: str) -> list[str]:
     """Commands of a page that name what does not exist, each with what that is."""
     found = []
     for program, *arguments in commands(text):
-        if program in CLICK and (ROOT / CLICK[program].replace(".", "/")).with_suffix(".py").exists():
+        if program == "modal_app.py":
+            problem = of_modal(arguments)
+        elif program in CLICK and (ROOT / CLICK[program].replace(".", "/")).with_suffix(".py").exists():
             problem = of_click(importlib.import_module(CLICK[program]).cli, arguments)
         else:
             problem = of_module(program, arguments)
         if problem:
             found.append(f"{program} {' '.join(arguments)}: {problem}")
-    return found
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return found + [f"there is no target {name}" for name in TARGET.findall(text) if name not in targets]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -101,6 +118,9 @@ def test_commands_of_a_page_exist(page):
         ("python -m silicon.golden.coverage --rite X", "silicon.golden.coverage has no option --rite"),
         ("python -m silicon.golden.covrage", "there is no program silicon.golden.covrage"),
         ("python -m pytest tests -q", None),
+        ("torchrun --nproc-per-node 2 -m ragged_moe bench paralel", "there is no command paralel"),
+        ("modal run modal_app.py --mod benchmark", "modal_app.py has no option --mod"),
+        ("`make tests` and `make test`", "there is no target tests"),
     ],
 )
 def test_what_does_not_exist_is_found(shown, problem):
