@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import statistics
 import sys
 from collections import Counter
@@ -302,7 +303,10 @@ def any_task() -> str:
     """Write the table of others' tasks: the verdicts on the template, on a right submission, and on an edited one."""
     rows = []
     for task, found in figures.any_task().items():
-        said = [f"{found[name]['status']}, {found[name]['seconds']:.1f} s" for name in ("template", "right", "wrong")]
+        ran = [found.get(name) for name in ("template", "right", "wrong")]
+        said = [f"{one['status']}, {one['seconds']:.1f} s" if one else "-" for one in ran]
+        if missing := re.search(r"No module named '(\w+)'", ran[0]["reason"]):
+            said[0] = f"no: `{missing[1]}`"
         rows.append([task, f"`{found['case']}`", said[0], found["door"], *said[1:]])
     return markdown(["task", "case", "template", "own one in", "right", "wrong"], rows)
 

@@ -42,5 +42,5 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ImportError) and error.name in OURS:
         text = f"{text.partition(' (')[0]}: its {error.name}.py is the task's; no file beside a submission goes with it"
     elif isinstance(error, ModuleNotFoundError) and error.name:
-        text = f"{text}, which is not installed here; a submission without it is judged"
+        text = f"{text}, which is not installed here" + "; a submission without it is judged" * bool(frames)
     return f"{type(error).__name__}: {text}{where}"
