@@ -242,7 +242,7 @@ def show(screen: Screen, rows: list[list[Outcome]], numbers: list[int]) -> None:
             if outcome.us is None:
                 reasons.setdefault(outcome.why, []).append(str(number))
         failed += [(name, where, why) for why, where in reasons.items()]
-    screen.table([*columns, "<config"], lines, title="us per call, as benchmark would model them")
+    screen.table([*columns, "<config"], lines, title="us per call, the model's own, as `us` of benchmark's --json")
     for name, where, why in failed:
         of_cases = f" in case {', '.join(where)}" if len(where) < len(numbers) else ""
         shown = why if why.startswith(name) else f"{name}: {why}"
