@@ -207,7 +207,8 @@ def sweep(machine, launches, jobs, json_file, grid, checked, script, args):
     ranked, ended = variants.sweep(tried, variants.Wanted(machine, launches, min(jobs, len(tried))), checked)
     for place, one in enumerate(ranked, 1):
         click.echo(f"{place:3} {one.us:9.2f} us  {one.name}" if one.us else f"  - not ranked    {one.name}: {one.why}")
-    click.echo(f"us: to the end of the last launch, the model's own: modelled, not measured (profile {machine}; VALIDATION.md)")
+    what = "us: to the end of the last launch, the model's own: modelled, not measured"
+    click.echo(f"{what} (profile {machine}; VALIDATION.md)")
     rows = [{"values": one.values, "us": one.us, "why": one.why, "report": one.report} for one in ranked]
     write_json(json_file, {"kind": "modelled", "script": script, "args": list(args), "ranking": rows})
     if ended:
