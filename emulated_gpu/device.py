@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -170,6 +170,21 @@ class Timed:
     counted: list[dict[str, int]] = field(default_factory=list)  # what launches moved and multiplied, if it is traced
 
 
+class Allocator(Protocol):
+    """Gives memory of the devices to somebody else's tensors, and knows each thread's current device."""
+
+    def current(self) -> int: ...
+
+    def choose(self, device: int) -> None: ...
+
+    def tell(self, keep: bool) -> None:
+        """Register what has been allocated since the last time, and forget what has been freed. keep: from now on,
+        what is freed stays what it is."""
+
+    def count(self, devices: int) -> None:
+        """There are so many devices now."""
+
+
 class Device:
     """The devices of this process: one, or several of a node, of which each host has a current one."""
 
@@ -188,6 +203,7 @@ class Device:
         # arguments of `launch`; raises what stops it.
         self.elsewhere: Callable[..., None] | None = None
         self.heap: Heap | None = None
+        self.allocator: Allocator | None = None
 
     @contextlib.contextmanager
     def as_chip(self, chip: Chip):
@@ -201,19 +217,39 @@ class Device:
     # -- several of them ---------------------------------------------------------------------------------------
     @property
     def index(self) -> int:
-        """Number of the current host's current device."""
+        """Number of the current host's current device; with an allocator of others, of this thread's."""
+        if self.allocator is not None:
+            return self.allocator.current()
         return (self.hosts.now if self.hosts else self.host).device
 
     @index.setter
     def index(self, device: int) -> None:
         if not 0 <= device < len(self.memories):
             raise RuntimeError(f"CUDA error: invalid device ordinal: device {device} of {len(self.memories)}")
-        (self.hosts.now if self.hosts else self.host).device = device
+        if self.allocator is not None:
+            self.allocator.choose(device)
+        else:
+            (self.hosts.now if self.hosts else self.host).device = device
 
     @property
     def memory(self) -> GlobalMemory:
         """Memory of the current device."""
+        self.refresh()
         return self.memories[self.index]
+
+    def refresh(self) -> None:
+        """Know what an allocator of others has given and taken back since."""
+        if self.allocator is not None:
+            self.allocator.tell(self.keeps)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether memory that is freed has to stay what it is, for launches that have not run yet."""
+        if self.session.kept is not None or self.session.recorded is not None:
+            return True
+        if self.heap is not None and not self.heap.reuse:
+            return True
+        return self.node is not None and not all(map(self.node.idle, range(len(self.memories))))
 
     @property
     def capture(self) -> list[tuple[tuple, dict]] | None:
@@ -247,6 +283,8 @@ class Device:
 
     def _become(self, memories: list[GlobalMemory]) -> None:
         self._peers.clear()
+        if self.allocator is not None:
+            self.allocator.count(len(memories))
         self.memories, self.node, self.hosts, self.host = memories, None, None, Host()
         self.session.predecessors.clear()
         for memory in memories:
@@ -277,6 +315,7 @@ class Device:
 
     def enable_peer_access(self, peer: int) -> None:
         """Let kernels of the current device access all memory of another one, as cudaDeviceEnablePeerAccess does."""
+        self.refresh()
         self._peers.add((self.index, peer))
         for region in self.memories[peer].regions:
             if region.device == peer:
@@ -284,21 +323,24 @@ class Device:
 
     def pin(self, array: np.ndarray) -> None:
         """Let kernels of all devices access an array of the host, as long as there is one."""
-        self.adopt(array, "pinned memory of the host").device = HOST
-        self.share(array)
+        region = self.given(array.ctypes.data, array.nbytes, "pinned memory of the host", HOST)
+        weakref.finalize(array, self.freed, region)
 
     def home(self, address: int) -> int | None:
         """Return the device in whose memory an allocation begins at an address, HOST, or None."""
+        self.refresh()
         found = (m.at_or_before(address).device for m in self.memories if m.starts_at(address))
         return next(found, None)
 
     def reaches(self, device: int, address: int) -> bool:
         """Return whether an allocation of a device begins at an address that a device may access."""
+        self.refresh()
         memory = self.memories[device]
         return memory.starts_at(address) and memory.at_or_before(address).device != HOST
 
     def region_at(self, address: int, size: int) -> Region | None:
         """Return the region, of any device's memory, that holds the whole range; None if none does."""
+        self.refresh()
         return next((m.find(address, size, False) for m in self.memories if m.covers(address, size)), None)
 
     def synchronize(self, device: int | None = None, host: bool = True) -> None:
@@ -329,13 +371,23 @@ class Device:
         """Register an array's bytes as memory of the current device; they are forgotten when the array goes."""
         if self.session.kept is not None:
             self.session.kept.append(array)
-        region = self.memory.register(array.ctypes.data, array.nbytes, self.named(name))
+        region = self.given(array.ctypes.data, array.nbytes, name, self.index)
         if self.node is not None:
-            region.device = self.index
             self._arrays[array.ctypes.data] = weakref.ref(array)
-            for device, _ in (pair for pair in self._peers if pair[1] == region.device):
-                self.memories[device].share(region)
-        weakref.finalize(array, self._freed, region)
+        weakref.finalize(array, self.freed, region)
+        return region
+
+    def given(self, address: int, size: int, name: str, device: int) -> Region:
+        """Register memory of a device, or of the HOST for all of them, until it is `freed`."""
+        memory = self.memories[max(device, 0)]
+        region = memory.register(address, size, self.named(name, device) if device != HOST else name)
+        if self.node is not None or device == HOST:
+            region.device = device
+        for other, _ in (pair for pair in self._peers if pair[1] == device):
+            self.memories[other].share(region)
+        if device == HOST:
+            for memory in self.memories:
+                memory.share(region)
         return region
 
     def lend(self, owner: object, address: int, size: int, name: str) -> None:
@@ -345,17 +397,18 @@ class Device:
         if region is None:
             region = self.memory.register(address, size, self.named(name))
             region.device, region.peers = self.index, True  # others may be passed it later
-            weakref.finalize(owner, self._freed, region)
+            weakref.finalize(owner, self.freed, region)
         self.memory.share(region)
 
-    def _freed(self, region: Region) -> None:
+    def freed(self, region: Region) -> None:
+        """Forget memory: others may lie there from now on."""
         region.freed = True
         self._forget(region)
 
     def _forget(self, region):
         self._arrays.pop(region.start, None)
         for memory in self.memories:
-            if any(region is other for other in memory.regions):
+            if memory.has(region):
                 memory.drop(region)
 
     def tensor_like(self, tensor, name: str, copy: bool = True):

@@ -131,8 +131,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         node, host, device = DEVICE.node, DEVICE.hosts.now, DEVICE.index
         for index in {device} | {tensor.get_device() for tensor in tensors if tensor.is_cuda}:
             DEVICE.synchronize(index, host=False)
-        with torch._C.DisableTorchFunction():
-            copies = [tensor.detach().clone() for tensor in tensors]
+        copies = [tensor.detach().cpu() if tensor.is_cuda else tensor.detach().clone() for tensor in tensors]
         brought = copies, node.clocks_of(device), dict(host.known)
         all_ = DEVICE.hosts.exchange(self._ranks, what, brought)
         for source in range(self._size) if sources is None else sources:
@@ -240,8 +239,7 @@ def _put(output: torch.Tensor, value: torch.Tensor) -> None:
     """Write what has come into a tensor of this rank."""
     if output.shape != value.shape:
         raise ValueError(f"a collective brings {tuple(value.shape)} where {tuple(output.shape)} is expected")
-    with torch._C.DisableTorchFunction():
-        output.detach().copy_(value)
+    output.detach().copy_(value)
 
 
 def _done(result):
@@ -274,16 +272,6 @@ def install() -> None:
     c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
-    accelerator = {  # init_process_group(device_id=...) asks there
-        "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "is_available": lambda: True,
-        "device_count": torch.cuda.device_count,
-        "current_device_index": torch.cuda.current_device,
-        "set_device_index": torch.cuda.set_device,
-        "synchronize": torch.cuda.synchronize,
-    }
-    for name, value in accelerator.items():
-        setattr(torch.accelerator, name, value)
     torch.cuda.nccl.version = lambda: NCCL_VERSION
     c10d.is_nccl_available = dist.is_nccl_available = lambda: True
     for scheme in ("env", "tcp"):

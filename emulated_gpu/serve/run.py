@@ -139,12 +139,12 @@ def configure() -> None:
 def install() -> None:
     """Serve the cuda device in this process, as the environment asks for."""
     configure()
-    from . import torch_cuda
+    from .torch_device.install import install as install_torch
 
     options = Options.of_environment()
     DEVICE.become(options.devices)
     installing.forbid()
-    torch_cuda.install()
+    install_torch()
     start(options)
     seed()
 
@@ -351,6 +351,7 @@ def explained(error: BaseException) -> str:
     """
     folders = [str(ROOT / "emulated_gpu"), os.path.dirname(click.__file__)]
     known = error in DEVICE.session.errors or DEVICE.session.failure and is_launch_failure(error)
+    known = known or any(str(one) == str(error) for one in DEVICE.session.errors)  # torch's operators raise its text
     hopper = bool(OTHER_ARCH.search(str(error))) and DEVICE.chip is CHIPS["b200"]
     if known or hopper or type(error).__module__.partition(".")[0] == "cutlass":
         folders += [os.path.dirname(module.__file__) for module in [sys.modules.get("cutlass")] if module]

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..device import DEVICE, allocate
 from ..errors import Unsupported
-from .torch_cuda import CudaTensor, cuda_index, to_device
+from .torch_device.streams import index_of
 
 SIGNAL_PAD_BYTES = 2048
 
@@ -40,9 +40,8 @@ def _tensor(array: np.ndarray, dtype: torch.dtype, sizes, offset: int, what: str
     if (offset + count) * dtype.itemsize > array.nbytes:
         there = f"{array.nbytes} bytes, less than {offset + count} elements of {dtype}"
         raise RuntimeError(f"{what}: the memory has {there}")
-    with torch._C.DisableTorchFunctionSubclass():
-        whole = torch.from_numpy(array)[: array.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
-        return to_device(whole[offset : offset + count].view(sizes), DEVICE.index)
+    whole = torch.from_numpy(array)[: array.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
+    return torch.ops.emulated_gpu.to_cuda(whole[offset : offset + count].view(sizes), DEVICE.index)
 
 
 class SymmetricMemory:
@@ -74,9 +73,9 @@ class SymmetricMemory:
     def empty_strided_p2p(size, stride, dtype, device, group_name=None, alloc_id=None) -> torch.Tensor:
         if alloc_id is not None:
             raise Unsupported("symmetric memory with an alloc_id on the emulated device")
-        index = cuda_index(device)
-        if index is None:
+        if torch.device(device).type != "cuda":
             raise RuntimeError(f"symmetric memory on {device}: it is of a CUDA device")
+        index = index_of(device)
         extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if math.prod(size) else 0
         arrays = {"symmetric memory": extent * dtype.itemsize, "signal pad": SymmetricMemory.signal_pad_size}
         with DEVICE.on(index):
@@ -111,7 +110,7 @@ class SymmetricMemory:
 
     @staticmethod
     def is_symm_mem_tensor(tensor: torch.Tensor) -> bool:
-        return isinstance(tensor, CudaTensor) and tensor.untyped_storage().data_ptr() in _buffers
+        return tensor.is_cuda and tensor.untyped_storage().data_ptr() in _buffers
 
     @staticmethod
     def set_group_info(group_name, rank, world_size, store) -> None:

@@ -344,6 +344,7 @@ def install() -> None:
     import triton
     import triton.testing
     from triton._C.libtriton import nvidia
+    from triton.backends import backends
     from triton.compiler.compiler import CompiledKernel
     from triton.runtime import driver
     from triton.runtime.autotuner import Autotuner
@@ -363,5 +364,6 @@ def install() -> None:
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
     driver.set_active(Driver())
     driver._default = driver.active
+    object.__setattr__(backends["nvidia"], "driver", Driver)  # else Inductor makes one of its own
     if hasattr(nvidia, "cublas"):
         nvidia.cublas.CublasLt = CublasLt

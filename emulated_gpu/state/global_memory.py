@@ -100,8 +100,7 @@ class GlobalMemory:
 
     def has(self, region: Region) -> bool:
         """Whether a region is one of these."""
-        at = bisect_right(self.starts, region.start) - 1
-        return at >= 0 and self.regions[at] is region
+        return self._position(region) >= 0
 
     def grid_workspace(self) -> int:
         """Return the address of zeros for the barrier of a grid: {u32 bytes; u32 arrived} of cooperative_groups."""
@@ -130,9 +129,16 @@ class GlobalMemory:
         self.drop(region)
 
     def drop(self, region: Region) -> None:
-        at = self.regions.index(region)
+        at = self._position(region)
         del self.regions[at], self.starts[at]
         self.last = None
+
+    def _position(self, region: Region) -> int:
+        """Return the index of a region, -1 if it is not one of these. Empty ones may start where others do."""
+        at = bisect_right(self.starts, region.start) - 1
+        while at >= 0 and self.regions[at] is not region:
+            at = at - 1 if self.starts[at] == region.start else -1
+        return at
 
     def starts_at(self, address: int) -> bool:
         """Whether a region begins there."""

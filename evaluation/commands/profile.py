@@ -20,7 +20,7 @@ from emulated_gpu.model import ranking, report, uncertainty
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page.write import VERDICTS, fill, views
-from emulated_gpu.serve import torch_cuda
+from emulated_gpu.serve.torch_device.install import install
 from evaluation.commands import interrupt, model_process
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, modelled
@@ -78,14 +78,14 @@ def givens(request: Request) -> tuple[Callable, int, tuple]:
 
     def on_device(item):
         there = emulated_gpu.device_tensors(item, copy=False)
-        return mapped(lambda tensor: tensor.as_subclass(torch_cuda.CudaTensor), there)
+        return mapped(lambda tensor: torch.ops.emulated_gpu.to_cuda(tensor, 0), there)
 
     return lambda: kind.upload(data, on_device), request.calls or kind.calls, KERNEL
 
 
 def serve(request: Request) -> dict:
     """Times one request: the reply. Runs in a process of its own."""
-    torch_cuda.install()  # before the submission imports the DSL
+    install()  # before the submission imports the DSL
     given, calls, entry = givens(request)
     guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulated_gpu"))])
     kernel = load_submission(request.submission, entry)

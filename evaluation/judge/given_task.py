@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import emulated_gpu
-from emulated_gpu.serve import torch_cuda
+from emulated_gpu.serve.torch_device.install import install
 from evaluation.judge.inputs import Taken
 from evaluation.judge.loading import explain
 from evaluation.judge.shared_tensors import Placed, Role
@@ -53,8 +53,8 @@ NODE = (
 @functools.cache
 def modules_of(modules: tuple[tuple[str, str], ...], devices: int) -> FolderModules:
     """Makes what a task's modules are imported with, once in this process, which gets so many emulated GPUs."""
-    torch_cuda.install()
     emulated_gpu.DEVICE.become(devices)
+    install()
     return FolderModules(dict(modules))
 
 

@@ -82,7 +82,8 @@ class Placed:
         if [storage.nbytes() for storage in found.values()] != [size for _, size in self.taken]:
             raise Refused("generate_input gives tensors of other sizes for another seed")
         for one, storage in zip(self.storages.values(), found.values(), strict=True):
-            yield one, torch.empty(0, dtype=torch.uint8).set_(storage).numpy() if one.size else None
+            whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
+            yield one, whole.set_(storage).cpu().numpy() if one.size else None
 
     def fill(self, data) -> None:
         """Writes the contents of data like that which was placed, and NaN into outputs."""

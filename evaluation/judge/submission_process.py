@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from emulated_gpu.arena import Arena
+from emulated_gpu.serve.torch_device import library
 from evaluation.judge import emulated, worker
 from evaluation.judge.options import Options
 from evaluation.judge.sandbox import Nursery
@@ -72,6 +73,9 @@ class SubmissionProcess:
         scratch = os.path.join(self.directory, f"scratch{self.started}")
         os.mkdir(scratch)
         os.chmod(scratch, 0o777)  # whichever user the worker will be
+        emulating = options.device != "cuda"
+        if emulating:
+            library.path()  # built here, where there is a compiler and no limit of time
         told = {
             "submission": os.path.abspath(options.submission), "config": self.config, "device": options.device,
             "scratch": scratch, "builds": builds(options.submission), "cache": str(USERS_CACHE),
@@ -84,7 +88,6 @@ class SubmissionProcess:
         with open(self.log, "wb") as log:
             self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
         theirs.close()
-        emulating = options.device != "cuda"
         self.device = emulated.Device(self.arena, THEIRS, options.strict, self.say, self.keep) if emulating else None
         with self.answering("import"):
             self.isolation = self.receive().get("isolation", self.isolation)

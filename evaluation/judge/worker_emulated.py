@@ -4,9 +4,11 @@ import functools
 import sys
 from collections.abc import Callable
 
+import torch
+
 import emulated_gpu
-from emulated_gpu.arena import Arena, Heap
-from emulated_gpu.serve import torch_cuda
+from emulated_gpu.arena import PAGE, Arena, Heap
+from emulated_gpu.serve.torch_device.install import install
 from evaluation.judge.shared_tensors import unplaced
 from evaluation.tasks import data as any_data
 
@@ -21,13 +23,14 @@ class EmulatedDevice:
         """heap: where the submission's part of the memory begins. ask(message): the judge's answer to it. devices: how
         many GPUs it is; launches of all of them run where `ask` leads. anew: a call gets new objects around its
         tensors, as from the grader of a task whose data have a state."""
-        torch_cuda.install()  # before the submission imports the DSL
         emulated_gpu.DEVICE.become(devices)
+        install()  # before the submission imports the DSL
         self.device, self.arena, self.ask, self.start = emulated_gpu.DEVICE, arena, ask, heap
-        self.on_device = torch_cuda.CudaTensor
         self.session, self.error, self.kinds = emulated_gpu.session, emulated_gpu.EmulatorError, {}
         self.guarded = [module for name, module in sys.modules.items() if name.partition(".")[0] == "emulated_gpu"]
-        self.device.heap = Heap(arena, heap, arena.end)
+        middle = heap + (arena.end - heap) // 2 // PAGE * PAGE
+        self.device.heap = Heap(arena, heap, middle)
+        self.device.allocator.lie_in(middle, arena.end)
         self.device.elsewhere = self.launch
         self.sent: dict[int, int] = {}  # id of a loaded module, which the device keeps -> its number
         self.objects: dict[int, Callable[[], object]] = {}
@@ -64,11 +67,7 @@ class EmulatedDevice:
 
         def tensor(item: dict):
             found = any_data.tensor_at(self.arena.view, item)
-            if not item["device"]:
-                return found
-            found = found.as_subclass(self.on_device)
-            found.index = item["index"]
-            return found
+            return torch.ops.emulated_gpu.to_cuda(found, item["index"]) if item["device"] else found
 
         make = unplaced(spec, tensor)
         self.objects[number] = make if self.anew else functools.cache(make)

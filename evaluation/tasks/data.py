@@ -135,11 +135,12 @@ def described(value, depth: int = 0) -> dict:
         return {"other": f"what is nested more than {DEPTH} times"}
     if isinstance(value, torch.Tensor):
         # From the first element on: the storage of a result may be larger than the memory that is the submission's
-        spec = {
-            "address": value.data_ptr(), "shape": list(value.shape), "stride": list(value.stride()), "offset": 0,
-            "dtype": str(value.dtype), "device": str(value.device),
-        }  # fmt: skip
-        spec["bytes"] = extent(spec["shape"], spec["stride"], value.element_size())
+        with torch._C.DisableTorchFunctionSubclass():  # to describe a result must not be what computes it
+            spec = {
+                "address": value.data_ptr(), "shape": list(value.shape), "stride": list(value.stride()), "offset": 0,
+                "dtype": str(value.dtype), "device": str(value.device),
+            }  # fmt: skip
+            spec["bytes"] = extent(spec["shape"], spec["stride"], value.element_size())
         return {"tensor": spec}
     if isinstance(value, (tuple, list)):
         return {"tuple" if isinstance(value, tuple) else "list": [described(item, depth + 1) for item in value]}

@@ -24,7 +24,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
     begin = time.perf_counter()
     import emulated_gpu
     import utils
-    from emulated_gpu.serve import torch_cuda
+    from emulated_gpu.serve.torch_device.install import install
     from evaluation.judge.configs import each_other
     from evaluation.judge.loading import explain, load_submission
     from reference import task_of
@@ -32,7 +32,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
 
     emulated = utils.get_device().type == "cpu"
     if emulated:
-        torch_cuda.install()  # before the submission imports the DSL
+        install()  # before the submission imports the DSL
     with open(results, "w", buffering=1) as file:
 
         def timed(what, begin, function, *arguments):

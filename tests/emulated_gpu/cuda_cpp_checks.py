@@ -279,17 +279,10 @@ def check_a_library_with_the_runtime_inside():
     assert "cuGraphCreate on the emulated device" in finding(library.not_served_by_the_driver)
 
 
-def cuda(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as C++ sees it: plain torch, of the device cuda:0."""
-    x = x.cuda()
-    with torch._C.DisableTorchFunction():
-        return torch.ops.emulated_gpu.to_cuda(x.as_subclass(torch.Tensor))
-
-
 def check_operators_of_tensors_in_cpp():
     """As the C++ API calls them: no Python of the emulator between."""
     torch.ops.load_library(str(toolkit.libraries()[1]))
-    x = cuda(torch.arange(6.0))
+    x = torch.arange(6.0).cuda()
     with torch._C.DisableTorchFunction():
         y = torch.ops.aten.mul.Tensor(x, x)
         assert y.device.type == "cuda" and y.is_cuda and y.data_ptr() != x.data_ptr()

@@ -1,8 +1,7 @@
 """torch.utils.cpp_extension on the emulated device: `load`, `load_inline` and setuptools builds of CUDA C++.
 
-The extension is built as on a machine with CUDA, against the stand-ins for CUDA's libraries. At the call of one of its
-functions a tensor of the emulated device becomes a CUDA tensor to C++ (torch_cuda.cpp), and what comes back becomes
-one of the device again.
+The extension is built as on a machine with CUDA, against the stand-ins for CUDA's libraries; tensors of the emulated
+device are CUDA tensors to C++, too.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ import functools
 import inspect
 import os
 import types
-from collections.abc import Callable
 
 import torch
-from torch.utils._pytree import tree_map
 
 from ...device import DEVICE
 from ...errors import Unsupported
@@ -39,12 +36,8 @@ def prepare() -> None:
     os.environ["CPLUS_INCLUDE_PATH"] = os.pathsep.join(filter(None, searched))
 
 
-def install(kind: type, to_device: Callable) -> None:
-    """Serve torch.utils.cpp_extension. Nothing is looked for or built before the first extension with CUDA.
-
-    kind: the class of tensors on the emulated device. to_device(tensor): one with the same elements, in the same memory
-    if that is the device's.
-    """
+def install() -> None:
+    """Serve torch.utils.cpp_extension. Nothing is looked for or built before the first extension with CUDA."""
     from torch.utils import cpp_extension as c
 
     ldflags = c._prepare_ldflags
@@ -74,40 +67,22 @@ def install(kind: type, to_device: Callable) -> None:
         if with_cuda and isinstance(made, types.ModuleType):
             for name, value in vars(made).items():
                 if isinstance(value, types.BuiltinFunctionType) and not name.startswith("__"):
-                    setattr(made, name, across(value, kind, to_device))
+                    setattr(made, name, guarded(value))
         return made
 
     c._jit_compile = jit_compile
 
 
-def across(function, kind: type, to_device: Callable):
-    """Return a function of C++ as one that takes and returns tensors of the emulated device, as of `install`."""
+def guarded(function):
+    """Return a function of C++ that raises what a launch has found, of which C++ has only seen an error number."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        given = {}
-
-        def down(x):
-            if not isinstance(x, kind):
-                return x
-            inside = torch.ops.emulated_gpu.to_cuda(x.as_subclass(torch.Tensor))
-            given[id(inside)] = x, inside
-            return inside
-
-        def up(x):
-            if id(x) in given:
-                return given[id(x)][0]
-            if not isinstance(x, torch.Tensor) or x.device.type != "cuda":
-                return x
-            return to_device(torch.ops.emulated_gpu.to_cpu(x))
-
-        with torch._C.DisableTorchFunction():
-            try:
-                result = function(*tree_map(down, args), **tree_map(down, kwargs))
-            except Exception as error:
-                if DEVICE.session.failure is not None:
-                    raise DEVICE.session.failure from error
-                raise
-            return tree_map(up, result)
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if DEVICE.session.failure is not None:
+                raise DEVICE.session.failure from error
+            raise
 
     return call

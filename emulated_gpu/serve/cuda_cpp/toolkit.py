@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,30 +87,40 @@ def writable() -> Path:
     return Path(tempfile.mkdtemp(prefix="emulated-gpu-"))
 
 
-def built(name: str, texts: list[str], command: list[str], *depends: str) -> Path:
+def place_of(name: str, texts: list[str], command: list[str], *depends: str) -> str:
+    """Return the folder of a library among what is built: by its name and by all that makes it another one."""
+    everything = [*texts, *command, *depends, *NAMES.get(name, ()), sys.version]
+    return f"{Path(name).stem}-{hashlib.sha256(chr(0).join(everything).encode()).hexdigest()[:16]}"
+
+
+def found(name: str, texts: list[str], command: list[str], *depends: str) -> Path | None:
+    """Return the shared library that `built` would, if it has been built already."""
+    place = place_of(name, texts, command, *depends)
+    return next((folder / place / name for folder in folders() if (folder / place / name).exists()), None)
+
+
+def built(name: str, texts: list[str], command: list[str], *depends: str, where: Sequence[str] = ()) -> Path:
     """Return the shared library `name`, which g++ builds from texts of C++ unless it has done so before.
 
-    depends: what else makes it another library, such as versions. Processes that build it at the same time each build
-    it, and the first one's is kept. Raises Unsupported with g++'s errors.
+    depends: what else makes it another library, such as versions; where: options that do not. Processes that build it
+    at the same time each build it, and the first one's is kept. Raises Unsupported with g++'s errors.
     """
-    aliases = NAMES.get(name, ())
-    digest = hashlib.sha256("\0".join([*texts, *command, *depends, *aliases, sys.version]).encode()).hexdigest()[:16]
-    place = f"{Path(name).stem}-{digest}"
-    for folder in folders():
-        if (folder / place / name).exists():
-            return folder / place / name
-    target = writable() / place
+    there = found(name, texts, command, *depends)
+    if there is not None:
+        return there
+    target = writable() / place_of(name, texts, command, *depends)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
         files = [os.path.join(folder, f"{i}.cpp") for i in range(len(texts))]
         for file, text in zip(files, texts):
             Path(file).write_text(text)
         made = os.path.join(folder, "made")
         os.mkdir(made)
-        gxx = ["g++", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", *files, *command, "-o", f"{made}/{name}"]
+        gxx = ["g++", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", *files, *command, *where]
+        gxx += ["-o", f"{made}/{name}"]
         done = subprocess.run(gxx, capture_output=True, text=True)
         if done.returncode:
             raise Unsupported(f"g++ cannot build {name}:\n{done.stderr[-3000:]}")
-        for alias in aliases:
+        for alias in NAMES.get(name, ()):
             os.symlink(name, os.path.join(made, alias))
         try:
             os.rename(made, target)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..errors import Unsupported
-from ..formats.element_types import E2M1
+from ...errors import Unsupported
+from ...formats.element_types import E2M1
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 BLOCKS = {  # (operand, scale) -> elements along K that share a scale

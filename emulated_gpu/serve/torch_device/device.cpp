@@ -1,0 +1,132 @@
+// What torch asks a device type for: the current device and its queues (a guard), hooks, random generators.
+
+namespace emulated {
+
+// Told before work on devices, a bit each, where somebody may have to wait for it. Returns why it cannot be, or null.
+using Before = const char *(*)(uint64_t devices, int reads, const char *name);
+Before before = nullptr;
+std::atomic<bool> attentive{false};  // else it is asked for nothing but data that the host reads
+
+void ask(uint64_t on, bool reads, const char *name) {
+  if (!before || !(reads || attentive)) return;
+  const char *why = before(on, reads, name);
+  TORCH_CHECK(!why, why);
+}
+
+thread_local c10::StreamId streams[DEVICES] = {};  // the current one, by device
+std::atomic<c10::StreamId> made_streams{0};
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  static DeviceIndex index(Device d) { return d.has_index() ? d.index() : current; }
+  static c10::Stream of(Device d, c10::StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, Device(DeviceType::CUDA, index(d)), id);
+  }
+  DeviceType type() const override { return DeviceType::CUDA; }
+  Device exchangeDevice(Device d) const override {
+    Device was(DeviceType::CUDA, current);
+    setDevice(d);
+    return was;
+  }
+  Device getDevice() const override { return {DeviceType::CUDA, current}; }
+  void setDevice(Device d) const override {
+    TORCH_CHECK(d.index() < devices, "CUDA error: invalid device ordinal: device ", int(d.index()), " of ", devices);
+    uncheckedSetDevice(d);
+  }
+  void uncheckedSetDevice(Device d) const noexcept override {
+    if (d.has_index()) current = d.index();
+  }
+  c10::Stream getStream(Device d) const override { return of(d, streams[index(d)]); }
+  c10::Stream getDefaultStream(Device d) const override { return of(d, 0); }
+  c10::Stream getStreamFromGlobalPool(Device d, bool) const override { return getNewStream(d, 0); }
+  c10::Stream getNewStream(Device d, int) const override { return of(d, ++made_streams); }
+  c10::Stream exchangeStream(c10::Stream s) const override {
+    return of(s.device(), std::exchange(streams[s.device_index()], s.id()));
+  }
+  DeviceIndex deviceCount() const noexcept override { return static_cast<DeviceIndex>(devices); }
+  void record(void **, const c10::Stream &, DeviceIndex, c10::EventFlag) const override {}
+  void block(void *, const c10::Stream &) const override {}
+  bool queryEvent(void *) const override { return true; }
+  bool queryStream(const c10::Stream &) const override { return true; }
+  void synchronizeStream(const c10::Stream &s) const override { synchronizeDevice(s.device_index()); }
+  void synchronizeEvent(void *) const override {}
+  // Of newer torch, where they are virtual
+  void *getStreamNativeHandle(const c10::Stream) const { return nullptr; }
+  bool isStreamCapturing(const c10::Stream &) const { return false; }
+  void synchronizeDevice(DeviceIndex d) const override { ask(uint64_t(1) << d, true, "synchronize"); }
+};
+C10_REGISTER_GUARD_IMPL(CUDA, Guard)
+
+// The CPU's generator, which says that it is a device's. The default ones of all devices are the CPU's default one.
+struct Generator final : c10::GeneratorImpl {
+  at::Generator cpu;
+  uint64_t offset = 0;
+  Generator(DeviceIndex i, at::Generator g)
+      : GeneratorImpl(Device(DeviceType::CUDA, i), c10::DispatchKeySet(DispatchKey::CUDA)), cpu(std::move(g)) {}
+  void set_current_seed(uint64_t s) override { cpu.set_current_seed(s), offset = 0; }
+  void set_offset(uint64_t n) override { offset = n; }
+  uint64_t get_offset() const override { return offset; }
+  uint64_t current_seed() const override { return cpu.current_seed(); }
+  uint64_t seed() override { return cpu.seed(); }
+  void set_state(const c10::TensorImpl &s) override { cpu.unsafeGetGeneratorImpl()->set_state(s); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return cpu.unsafeGetGeneratorImpl()->get_state(); }
+  Generator *clone_impl() const override { return new Generator(device().index(), cpu.clone()); }
+};
+
+// What a CPU kernel draws from, where a call on a device names a generator, or none.
+at::Generator cpu_generator(const std::optional<at::Generator> &given) {
+  if (!given || !given->defined()) return at::detail::getDefaultCPUGenerator();
+  TORCH_CHECK(given->device().is_cuda(), "Expected a 'cuda' device type for generator but found 'cpu'");
+  return static_cast<Generator *>(given->unsafeGetGeneratorImpl())->cpu;
+}
+
+DeviceIndex known(DeviceIndex i) { return i < 0 ? current : i; }
+const at::Generator &default_generator(DeviceIndex i) {
+  static auto *all = [] {
+    auto *v = new std::vector<at::Generator>;
+    for (DeviceIndex k = 0; k < DEVICES; k++)
+      v->push_back(at::make_generator<Generator>(k, at::detail::getDefaultCPUGenerator()));
+    return v;
+  }();
+  return (*all)[known(i)];
+}
+
+struct Hooks : at::CUDAHooksInterface {
+  void init() const override {}
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasCUDA() const override { return true; }
+  bool hasCUDART() const override { return true; }
+  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(devices); }
+  int getNumGPUs() const override { return devices; }
+  DeviceIndex current_device() const override { return current; }
+  DeviceIndex getCurrentDevice() const override { return current; }
+  void setCurrentDevice(DeviceIndex i) const override { Guard().setDevice({DeviceType::CUDA, i}); }
+  DeviceIndex exchangeDevice(DeviceIndex i) const override {
+    return Guard().exchangeDevice({DeviceType::CUDA, i}).index();
+  }
+  DeviceIndex maybeExchangeDevice(DeviceIndex i) const override { return i < 0 ? current : exchangeDevice(i); }
+  void deviceSynchronize(DeviceIndex i) const override { Guard().synchronizeDevice(known(i)); }
+  c10::Allocator *getCUDADeviceAllocator() const override { return &device_allocator; }
+  c10::Allocator *getPinnedMemoryAllocator() const override { return &pinned_allocator; }
+  bool isPinnedPtr(const void *p) const override { return pool().has(p) && pool().device_of(p) == PINNED; }
+  Device getDeviceFromPtr(void *p) const override {
+    int device = pool().has(p) ? pool().device_of(p) : TEMPORARY;
+    return {DeviceType::CUDA, device < 0 ? current : DeviceIndex(device)};
+  }
+  const at::Generator &getDefaultGenerator(DeviceIndex i) const override { return default_generator(i); }
+  at::Generator getNewGenerator(DeviceIndex i) const override {
+    return at::make_generator<Generator>(known(i), at::detail::createCPUGenerator());
+  }
+};
+
+// `import torch` has asked for the hooks and keeps the object that it got. Neither class has members, so that a table of
+// virtual functions is all that tells them apart.
+void replace_hooks() {
+  static Hooks hooks;
+  static_assert(sizeof(Hooks) == sizeof(at::CUDAHooksInterface));
+  std::memcpy(const_cast<void *>(static_cast<const void *>(&at::detail::getCUDAHooks())),
+              static_cast<const void *>(&hooks), sizeof(void *));
+}
+
+}  // namespace emulated

@@ -1,0 +1,109 @@
+"""Operators whose CPU kernel does less than CUDA's, or other things: kernels in Python, under the dispatch key CUDA."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ...device import will_fill
+from ...native import normal
+from .scaled_mm import scaled_mm
+
+CHUNK = 1 << 14  # numbers that stay in a core's cache, of which torch makes no work for several threads
+
+_library: list[torch.library.Library] = []  # as long as there is one, so are its kernels
+
+
+def normal_large_(x, mean, std, generator):
+    """Draw many normal numbers by a faster generator than torch's, whose next number is the key. x: contiguous."""
+    there = torch.ops.emulated_gpu.to_cpu(x)
+    if x.dtype.itemsize > 4 or not normal.served():
+        there.normal_(mean, std, generator=generator)
+        return x
+    key = int(torch.randint(2**63 - 1, (), generator=generator))
+    flat = there.view(-1)
+    will_fill(flat.data_ptr(), flat.nbytes)
+    chunk = np.empty(CHUNK, np.float32)
+    for first in range(0, len(flat), CHUNK):
+        part = flat[first : first + CHUNK]
+        normal.draw(chunk[: len(part)], key, first)
+        part.copy_(torch.from_numpy(chunk[: len(part)]))
+    if (mean, std) != (0.0, 1.0):
+        flat.mul_(std).add_(mean)
+    return x
+
+
+def scaled_matmul(
+    a, b, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False, *, out=None
+):
+    """torch._scaled_mm, computed by the CPU in the device's memory."""
+    if out is None:
+        out = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
+    operands = [x if x is None else torch.ops.emulated_gpu.to_cpu(x) for x in (a, b, scale_a, scale_b, bias)]
+    there = torch.ops.emulated_gpu.to_cpu(out)
+    scaled_mm(*operands, scale_result, out_dtype, use_fast_accum, out=there)
+    return out
+
+
+# -- cells of recurrent networks, of which CUDA makes one kernel each
+
+
+def _sum(a, b):
+    return a if b is None else a + b
+
+
+def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
+    """Return (hy, what backward needs): gates r, z, n."""
+    ir, iz, in_ = _sum(input_gates, input_bias).chunk(3, 1)
+    hr, hz, hn = _sum(hidden_gates, hidden_bias).chunk(3, 1)
+    r, z = torch.sigmoid(ir + hr), torch.sigmoid(iz + hz)
+    n = torch.tanh(in_ + r * hn)
+    return n + z * (hx - n), torch.cat([r, z, n, hx, hn], 1)
+
+
+def gru_cell_backward(gradient, workspace, has_bias):
+    r, z, n, hx, hn = workspace.chunk(5, 1)
+    of_n = gradient * (1 - z) * (1 - n * n)
+    of_z = gradient * (hx - n) * (1 - z) * z
+    of_r = of_n * hn * (1 - r) * r
+    of_input, of_hidden = torch.cat([of_r, of_z, of_n], 1), torch.cat([of_r, of_z, of_n * r], 1)
+    biases = (of_input.sum(0), of_hidden.sum(0)) if has_bias else (None, None)
+    return of_input, of_hidden, gradient * z, *biases
+
+
+def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    """Return (hy, cy, what backward needs): gates i, f, g, o."""
+    gates = _sum(input_gates, input_bias) + _sum(hidden_gates, hidden_bias)
+    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
+    cy = f * cx + i * g
+    return o * torch.tanh(cy), cy, torch.cat([i, f, g, o], 1)
+
+
+def lstm_cell_backward(of_hy, of_cy, cx, cy, workspace, has_bias):
+    i, f, g, o = workspace.chunk(4, 1)
+    t = torch.tanh(cy)
+    of_c = torch.zeros_like(cy) if of_cy is None else of_cy
+    of_o = torch.zeros_like(cy)
+    if of_hy is not None:
+        of_c = of_c + of_hy * o * (1 - t * t)
+        of_o = of_hy * t * o * (1 - o)
+    gates = torch.cat([of_c * g * i * (1 - i), of_c * cx * f * (1 - f), of_c * i * (1 - g * g), of_o], 1)
+    return gates, of_c * f, gates.sum(0) if has_bias else None
+
+
+KERNELS = {
+    "emulated_gpu::normal_large_": normal_large_,
+    "aten::_scaled_mm": scaled_matmul,
+    "aten::_scaled_mm.out": scaled_matmul,
+    "aten::_thnn_fused_gru_cell": gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
+    "aten::_thnn_fused_lstm_cell": lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
+}
+
+
+def install() -> None:
+    _library.extend(torch.library.Library(namespace, "IMPL") for namespace in ("aten", "emulated_gpu"))
+    for name, kernel in KERNELS.items():
+        next(one for one in _library if name.startswith(f"{one.ns}::")).impl(name, kernel, "CUDA")

@@ -1,0 +1,73 @@
+"""The library of C++ that torch's dispatcher calls: built by g++ for this torch on first use, then loaded.
+
+Each version of torch gets its own, since tables of virtual functions change. CUDA's headers are not needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from ...errors import Unsupported
+from ..cuda_cpp import toolkit
+
+HERE = Path(__file__).parent
+SOURCES = "memory.cpp", "device.cpp", "operators.cpp"  # one after the other they are one text
+NAME = "libemulated_torch.so"
+DIMENSIONS = 8
+BEFORE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p)
+_int, _i64 = ctypes.c_int, ctypes.c_int64
+
+
+class Event(ctypes.Structure):
+    """`Event` of memory.cpp: what became memory of a device, or ceased to be (bytes < 0)."""
+
+    _fields_ = [
+        ("at", ctypes.c_uint64), ("bytes", _i64), ("device", ctypes.c_int32), ("dtype", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32), ("reserved", ctypes.c_int32), ("sizes", _i64 * DIMENSIONS),
+    ]  # fmt: skip
+
+
+class Count(ctypes.Structure):
+    """`Count` of memory.cpp: bytes or allocations."""
+
+    _fields_ = [("now", _i64), ("most", _i64), ("ever", _i64), ("freed", _i64)]
+
+
+SIGNATURES = {
+    "install": (None, _int, BEFORE, _int), "devices": (None, _int), "arena": (None, ctypes.c_uint64, ctypes.c_uint64),
+    "current": (_int,), "set": (None, _int), "attentive": (None, _int), "keep": (None, _int), "waiting": (_i64,),
+    "fetch": (_i64, ctypes.POINTER(Event), _i64), "counts": (ctypes.POINTER(Count), _int, _int),
+}  # fmt: skip
+
+
+@functools.cache
+def path() -> Path:
+    """Return the library for this torch; builds it if there is none yet (20 s). Raises Unsupported without g++."""
+    root = Path(torch.__file__).parent
+    text = "\n".join((HERE / name).read_text() for name in SOURCES)
+    includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include"]
+    command = ["-std=c++20", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    key = NAME, [text], command, torch.__version__, str(torch.version.git_version)
+    if (there := toolkit.found(*key)) is not None:
+        return there
+    if shutil.which("g++") is None:
+        raise Unsupported(f"torch's device cuda needs g++ once, to build {NAME} for torch {torch.__version__}")
+    print(f"emulated-gpu: building {NAME} for torch {torch.__version__}, once", file=sys.stderr, flush=True)
+    where = [*(f"-I{folder}" for folder in includes), f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
+    return toolkit.built(*key, where=where)
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """Load the library, whose functions are those of `SIGNATURES` with `emulated_` in front."""
+    library = ctypes.CDLL(str(path()))
+    for name, (result, *arguments) in SIGNATURES.items():
+        function = getattr(library, f"emulated_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,279 @@
+// Memory of the emulated devices, which is memory of this process: a range of addresses from which allocations are cut,
+// 512 bytes apart. Python hears of them by events that it fetches, since a free may come while Python raises.
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+using at::Tensor;
+using c10::DataPtr, c10::Device, c10::DeviceIndex, c10::DeviceType, c10::DispatchKey, c10::IValue, c10::Storage;
+
+namespace emulated {
+
+constexpr int PINNED = -1;              // memory of the host that devices may access
+constexpr int TEMPORARY = -2;           // of a CPU kernel that runs for a device: its result becomes the device's
+constexpr size_t PAGE = 4096, ROOM = size_t(1) << 39, STEP = size_t(64) << 20;
+constexpr size_t LARGE = size_t(8) << 20;  // bytes of which the system gets the pages back at once
+constexpr size_t CLEARED = size_t(1) << 20;  // bytes that become zeros by new pages instead of by stores
+constexpr int DIMENSIONS = 8, DEVICES = 64;
+
+// What became memory of a device, or ceased to be (bytes < 0). dtype: of the first tensor in it, or -1.
+struct Event {
+  void *at;
+  int64_t bytes;
+  int32_t device, dtype, dimensions, reserved;
+  int64_t sizes[DIMENSIONS];
+};
+
+struct Count {  // of bytes or of allocations
+  int64_t now, most, ever, freed;
+  void add(int64_t n) {
+    now += n, ever += n;
+    most = std::max(most, now);
+  }
+  void remove(int64_t n) { now -= n, freed += n; }
+};
+
+int devices = 1;
+thread_local DeviceIndex current = 0;
+thread_local bool inside = false;  // a CPU kernel runs for a device
+
+// The smallest free piece that is large enough; neighbours that are free are one piece.
+class Pool {
+ public:
+  // [begin, end): of an arena that other processes map, or nothing, for a range of this process's own.
+  void open(uintptr_t begin, uintptr_t end) {
+    std::lock_guard lock(mutex_);
+    shared_ = begin != 0;
+    unit_ = shared_ ? PAGE : 512;
+    if (!shared_) {
+      void *p = mmap(nullptr, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      TORCH_CHECK(p != MAP_FAILED, "emulated device: no addresses for its memory: ", std::strerror(errno));
+      begin = reinterpret_cast<uintptr_t>(p), end = begin + ROOM;
+    }
+    ranges_[1] = ranges_[0];  // what was allocated before the arena is given back there
+    ranges_[0] = {begin, end};
+    begin_ = grown_ = begin, next_ = begin + unit_, end_ = end;
+    free_.clear(), by_size_.clear();
+  }
+
+  bool has(const void *p) const {
+    auto at = reinterpret_cast<uintptr_t>(p);
+    return (ranges_[0].first <= at && at < ranges_[0].second) || (ranges_[1].first <= at && at < ranges_[1].second);
+  }
+
+  void *take(size_t bytes, int device) {
+    std::lock_guard lock(mutex_);
+    size_t size = (std::max<size_t>(bytes, 1) + unit_ - 1) / unit_ * unit_ + unit_;  // the last unit is a guard
+    uintptr_t at;
+    if (auto found = by_size_.lower_bound({size, 0}); found != by_size_.end()) {
+      auto [whole, start] = *found;
+      at = start;
+      forget(start, whole);
+      if (whole > size) keep_free(start + size, whole - size);
+    } else {
+      if (next_ + size > end_) return nullptr;
+      if (!shared_ && next_ + size > grown_) {
+        size_t more = (next_ + size - grown_ + STEP - 1) / STEP * STEP;
+        more = std::min<size_t>(more, end_ - grown_);
+        if (mprotect(reinterpret_cast<void *>(grown_), more, PROT_READ | PROT_WRITE)) return nullptr;
+        grown_ += more;
+      }
+      at = next_;
+      next_ += size;
+    }
+    taken_[at] = {size, bytes, device};
+    if (device >= PINNED) announce(at, taken_[at], nullptr);
+    return reinterpret_cast<void *>(at);
+  }
+
+  // Memory of a CPU kernel's result becomes a device's, of which `like` is the first tensor.
+  void become(void *p, size_t bytes, int device, const Tensor *like) {
+    std::lock_guard lock(mutex_);
+    auto &block = taken_.at(reinterpret_cast<uintptr_t>(p));
+    block.bytes = bytes, block.device = device;
+    announce(reinterpret_cast<uintptr_t>(p), block, like);
+  }
+
+  void give(void *p) {
+    std::lock_guard lock(mutex_);
+    auto at = reinterpret_cast<uintptr_t>(p);
+    auto found = taken_.find(at);
+    if (found == taken_.end()) return;
+    if (found->second.device >= 0) {
+      bytes[found->second.device].remove(found->second.bytes);
+      blocks[found->second.device].remove(1);
+    }
+    if (keeps_ && found->second.device >= PINNED)
+      kept_.push_back(at);
+    else
+      drop(found);
+  }
+
+  // While frees are kept, memory stays what it is: launches that have not run may read it.
+  void keep(bool on) {
+    std::lock_guard lock(mutex_);
+    keeps_ = on;
+    if (on) return;
+    for (auto at : kept_) drop(taken_.find(at));
+    kept_.clear();
+  }
+
+  int64_t fetch(Event *to, int64_t most) {
+    std::lock_guard lock(mutex_);
+    int64_t n = std::min<int64_t>(most, events_.size());
+    std::copy_n(events_.begin(), n, to);
+    events_.erase(events_.begin(), events_.begin() + n);
+    return n;
+  }
+  int64_t waiting() {
+    std::lock_guard lock(mutex_);
+    return events_.size();
+  }
+
+  // Of the allocation that holds an address; TEMPORARY for none.
+  int device_of(const void *p) {
+    std::lock_guard lock(mutex_);
+    auto at = reinterpret_cast<uintptr_t>(p);
+    auto found = taken_.upper_bound(at);
+    if (found == taken_.begin()) return TEMPORARY;
+    --found;
+    return at < found->first + found->second.size ? found->second.device : TEMPORARY;
+  }
+
+  // Makes whole pages zeros which cost no memory, and the rest by stores.
+  void clear(void *p, size_t n) {
+    auto first = (reinterpret_cast<uintptr_t>(p) + PAGE - 1) / PAGE * PAGE;
+    auto last = (reinterpret_cast<uintptr_t>(p) + n) / PAGE * PAGE;
+    auto *begin = static_cast<char *>(p);
+    if (n < CLEARED || !has(p) || !empty_pages(first, last)) {
+      std::memset(p, 0, n);
+      return;
+    }
+    std::memset(begin, 0, first - reinterpret_cast<uintptr_t>(p));
+    std::memset(reinterpret_cast<void *>(last), 0, reinterpret_cast<uintptr_t>(p) + n - last);
+  }
+
+  Count bytes[DEVICES] = {}, blocks[DEVICES] = {};
+
+ private:
+  struct Block {
+    size_t size, bytes;
+    int device;
+  };
+
+  void announce(uintptr_t at, const Block &block, const Tensor *like) {
+    Event event{reinterpret_cast<void *>(at), int64_t(block.bytes), block.device, -1, 0, 0, {}};
+    if (like && like->dim() <= DIMENSIONS) {
+      event.dtype = int(like->scalar_type());
+      event.dimensions = int(like->dim());
+      std::copy_n(like->sizes().begin(), like->dim(), event.sizes);
+    }
+    events_.push_back(event);
+    if (block.device < 0) return;
+    bytes[block.device].add(block.bytes);
+    blocks[block.device].add(1);
+  }
+
+  void drop(std::map<uintptr_t, Block>::iterator found) {
+    auto [at, block] = *found;
+    if (block.device >= PINNED) events_.push_back({reinterpret_cast<void *>(at), -1, block.device, -1, 0, 0, {}});
+    taken_.erase(found);
+    if (at < ranges_[0].first || at >= ranges_[0].second) return;
+    if (shared_ || block.size >= LARGE) empty_pages((at + PAGE - 1) / PAGE * PAGE, (at + block.size) / PAGE * PAGE);
+    keep_free(at, block.size);
+  }
+
+  bool empty_pages(uintptr_t first, uintptr_t last) {
+    int how = shared_ ? MADV_REMOVE : MADV_DONTNEED;
+    return first < last && madvise(reinterpret_cast<void *>(first), last - first, how) == 0;
+  }
+
+  void keep_free(uintptr_t at, size_t size) {
+    if (auto after = free_.find(at + size); after != free_.end()) {
+      size_t more = after->second;
+      forget(at + size, more);
+      size += more;
+    }
+    if (auto before = free_.lower_bound(at); before != free_.begin() && (--before)->first + before->second == at) {
+      auto [start, less] = *before;
+      forget(start, less);
+      at = start, size += less;
+    }
+    free_[at] = size;
+    by_size_.insert({size, at});
+  }
+  void forget(uintptr_t at, size_t size) {
+    free_.erase(at);
+    by_size_.erase({size, at});
+  }
+
+  std::mutex mutex_;
+  bool shared_ = false, keeps_ = false;
+  size_t unit_ = 512;
+  std::pair<uintptr_t, uintptr_t> ranges_[2] = {};
+  uintptr_t begin_ = 0, next_ = 0, grown_ = 0, end_ = 0;
+  std::map<uintptr_t, size_t> free_;
+  std::set<std::pair<size_t, uintptr_t>> by_size_;
+  std::map<uintptr_t, Block> taken_;
+  std::vector<uintptr_t> kept_;
+  std::vector<Event> events_;
+};
+
+Pool &pool() {
+  static auto *one = new Pool;  // never destroyed: tensors outlive static objects
+  return *one;
+}
+
+c10::Allocator *host_allocator = nullptr;  // torch's own
+void release(void *p) {
+  if (pool().has(p))
+    pool().give(p);
+  else if (p)
+    host_allocator->raw_deleter()(p);
+}
+
+DataPtr take(size_t n, int device, Device named) {
+  void *p = pool().take(n, device);
+  TORCH_CHECK_WITH(OutOfMemoryError, p, "CUDA out of memory. Tried to allocate ", n, " bytes on the emulated device");
+  return {p, p, &release, named};
+}
+
+// In place of torch's CPU allocator: what a CPU kernel makes for a device lies where the device's memory is.
+struct HostAllocator final : c10::Allocator {
+  DataPtr allocate(size_t n) override {
+    return inside && n ? take(n, TEMPORARY, Device(DeviceType::CPU)) : host_allocator->allocate(n);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void *to, const void *from, size_t n) const override { default_copy_data(to, from, n); }
+} inside_allocator;
+
+struct DeviceAllocator final : c10::Allocator {
+  DataPtr allocate(size_t n) override { return on(n, current); }
+  static DataPtr on(size_t n, DeviceIndex device) {
+    Device named(DeviceType::CUDA, device);
+    return n ? take(n, device, named) : DataPtr(nullptr, named);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void *to, const void *from, size_t n) const override { default_copy_data(to, from, n); }
+} device_allocator;
+
+struct PinnedAllocator final : c10::Allocator {
+  DataPtr allocate(size_t n) override { return take(n, PINNED, Device(DeviceType::CPU)); }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void *to, const void *from, size_t n) const override { default_copy_data(to, from, n); }
+} pinned_allocator;
+
+}  // namespace emulated

@@ -1,0 +1,236 @@
+"""The names of torch that a build without CUDA lacks, or answers for a GPU: what `torch._C` and `torch.cuda` have.
+
+Python of torch's own stays where it is, and calls these. What is not here is refused by its name.
+"""
+
+from __future__ import annotations
+
+import types
+
+import torch
+
+from ...device import DEVICE
+from ...errors import Unsupported
+from .streams import CUDAGraph, Event, ExternalStream, Stream, graph, index_of
+
+VERSION = "13.0"
+CUDA = 1  # c10::DeviceType
+# https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
+STATISTICS = {
+    "allocation": True, "segment": True, "active": True, "inactive_split": None, "requested_bytes": False,
+    "allocated_bytes": False, "reserved_bytes": False, "active_bytes": False, "inactive_split_bytes": None,
+}  # fmt: skip
+
+
+class Missing(Unsupported, AttributeError):
+    """A name of torch's CUDA that is not served: for `hasattr`, as if it were not there."""
+
+
+def missing(name: str):
+    """Answer for names that `torch._C` does not have."""
+    if name.startswith(("_cuda", "_Cuda", "_CUDA", "_nccl", "_cudnn")):
+        raise Missing(f"torch._C.{name} on the emulated device")
+    raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+
+
+def refusal(name: str):
+    def refuse(*_, **__):
+        raise Unsupported(f"{name} on the emulated device")
+
+    return refuse
+
+
+class Properties(types.SimpleNamespace):
+    """torch._C._CudaDeviceProperties."""
+
+    __hash__ = object.__hash__
+
+
+def properties(device: int) -> Properties:
+    chip = DEVICE.chip
+    return Properties(
+        name=chip.name, major=chip.capability[0], minor=chip.capability[1], multi_processor_count=chip.sms,
+        warp_size=32, total_memory=chip.memory, L2_cache_size=chip.l2, regs_per_multiprocessor=chip.registers_per_sm,
+        max_threads_per_multi_processor=chip.threads_per_sm, max_threads_per_block=chip.threads_per_cta,
+        shared_memory_per_block=chip.shared_by_default, shared_memory_per_block_optin=chip.shared_per_cta,
+        shared_memory_per_multiprocessor=chip.shared_per_sm, is_integrated=False, is_multi_gpu_board=False,
+        clock_rate=chip.clock_khz, memory_clock_rate=chip.memory_clock_khz, memory_bus_width=chip.memory_bus_bits,
+        gcnArchName="", uuid=f"GPU-{device:08x}-0000-0000-0000-000000000000", pci_bus_id=device, pci_device_id=0,
+        pci_domain_id=0,
+    )  # fmt: skip
+
+
+def memory_stats(device: int) -> dict:
+    """Return what torch.cuda.memory_stats is made of: bytes and allocations."""
+
+    nothing = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+
+    def of(blocks: bool | None) -> dict:
+        if blocks is None:
+            return dict.fromkeys(("all", "large_pool", "small_pool"), nothing)
+        count = DEVICE.allocator.counts(device, blocks)
+        counted = {"current": count.now, "peak": count.most, "allocated": count.ever, "freed": count.freed}
+        return {"all": counted, "large_pool": counted, "small_pool": nothing}  # there is one pool
+
+    return {name: of(blocks) for name, blocks in STATISTICS.items()} | {
+        "num_alloc_retries": 0, "num_ooms": 0, "num_sync_all_streams": 0, "num_device_alloc": 0, "num_device_free": 0,
+        "max_split_size": -1, "oversize_allocations": nothing, "oversize_segments": nothing,
+    }  # fmt: skip
+
+
+def reset_peak(device: int) -> None:
+    for blocks in (False, True):
+        count = DEVICE.allocator.counts(device, blocks)
+        count.most = count.now
+
+
+def reset_accumulated(device: int) -> None:
+    for blocks in (False, True):
+        count = DEVICE.allocator.counts(device, blocks)
+        count.ever = count.freed = 0
+
+
+def memory_info(device=None) -> tuple[int, int]:
+    used = DEVICE.allocator.counts(index_of(device), False).now
+    return DEVICE.chip.memory - used, DEVICE.chip.memory
+
+
+def choose(device: int) -> None:
+    DEVICE.index = device
+
+
+def exchange(device: int) -> int:
+    was = DEVICE.index
+    if device >= 0:
+        DEVICE.index = device
+    return was
+
+
+def current_stream(device: int) -> tuple[int, int, int]:
+    """Return (id, device, type of device) of a device's current stream."""
+    stream = torch._C._accelerator_getStream(device) if device >= 0 else torch.accelerator.current_stream()
+    return stream.stream_id, stream.device_index, CUDA
+
+
+def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+    choose(device_index)
+    torch.accelerator.set_stream(
+        torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+    )
+
+
+def bindings() -> dict:
+    """Return names of `torch._C`. Each is a function of Python of its own: compilers keep handlers for each."""
+    return {
+        "_cuda_init": lambda: None,
+        "_cuda_getDevice": lambda: DEVICE.index,
+        "_cuda_setDevice": choose,
+        "_cuda_exchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": lambda device: exchange(device),
+        "_cuda_getDeviceCount": lambda: len(DEVICE.memories),
+        "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
+        "_cuda_getCurrentStream": current_stream,
+        "_cuda_getDefaultStream": lambda device: (0, device if device >= 0 else DEVICE.index, CUDA),
+        "_cuda_getStreamFromExternal": lambda pointer, device: (0, device if device >= 0 else DEVICE.index, CUDA),
+        "_cuda_setStream": set_stream,
+        "_cuda_getCurrentRawStream": lambda device: Stream.cuda_stream,
+        "_cuda_isCurrentStreamCapturing": lambda: DEVICE.capture is not None,
+        "_cuda_synchronize": lambda: DEVICE.synchronize(),
+        "_cuda_ipc_collect": lambda: None,
+        "_cuda_getArchFlags": lambda: DEVICE.chip.arch.rstrip("a"),
+        "_cuda_isInBadFork": lambda: False,
+        "_cuda_emptyCache": lambda: None,
+        "_cuda_hasPrimaryContext": lambda device: True,
+        "_cuda_getCompiledVersion": lambda: 13000,
+        "_cuda_isHistoryEnabled": lambda: False,
+        "_cuda_lock_mutex": lambda: None,
+        "_cuda_unlock_mutex": lambda: None,
+        "_cuda_memoryStats": memory_stats,
+        "_cuda_resetPeakMemoryStats": reset_peak,
+        "_cuda_resetAccumulatedMemoryStats": reset_accumulated,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_set_sync_debug_mode": lambda mode: None,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_CudaDeviceProperties": Properties,
+        "_has_cuda": True,
+    }
+
+
+class Runtime:
+    """torch.cuda.cudart()."""
+
+    cudaMemGetInfo = staticmethod(memory_info)  # noqa: N815
+    cudaProfilerStart = cudaProfilerStop = staticmethod(lambda: 0)  # noqa: N815
+
+    def __getattr__(self, name: str):
+        raise Missing(f"torch.cuda.cudart().{name} on the emulated device")
+
+
+class Ranges:
+    """NVTX: nobody looks at ranges, which are counted as they nest."""
+
+    def __init__(self):
+        self.depth = 0
+
+    def rangePushA(self, message) -> int:  # noqa: N802
+        self.depth += 1
+        return self.depth - 1
+
+    def rangePop(self) -> int:  # noqa: N802
+        self.depth -= 1
+        return self.depth
+
+    def rangeStartA(self, message) -> int:  # noqa: N802
+        return 0
+
+    def rangeEnd(self, number) -> None:  # noqa: N802
+        pass
+
+    def markA(self, message) -> None:  # noqa: N802
+        pass
+
+
+def of_cuda() -> dict:
+    """Return names of `torch.cuda`."""
+    devices = range(len(DEVICE.memories))
+    return {
+        "_initialized": True,
+        "_get_device_properties": properties,
+        "_CudaDeviceProperties": Properties,
+        "_exchange_device": torch._C._cuda_exchangeDevice,
+        "_maybe_exchange_device": torch._C._cuda_maybeExchangeDevice,
+        "is_available": lambda: True,
+        "device_count": lambda: len(DEVICE.memories),
+        "cudart": Runtime,
+        "default_generators": tuple(torch.ops.emulated_gpu.default_generator(index) for index in devices),
+        "is_current_stream_capturing": lambda: DEVICE.capture is not None,
+        "make_graphed_callables": refusal("torch.cuda.make_graphed_callables"),
+        "Stream": Stream, "ExternalStream": ExternalStream, "Event": Event, "CUDAGraph": CUDAGraph, "graph": graph,
+    }  # fmt: skip
+
+
+def storage_of(new):
+    """Return torch.UntypedStorage.__new__ for storages on the device, too, which torch.load makes."""
+
+    def make(cls, *args, **kwargs):
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cuda" or not args or not isinstance(args[0], int):
+            return new(cls, *args, **kwargs)
+        return torch.empty(args[0], dtype=torch.uint8, device=device).untyped_storage()
+
+    return make
+
+
+def install() -> None:
+    """Put the names in place."""
+    for name, value in bindings().items():
+        setattr(torch._C, name, value)
+    torch._C.__dict__["__getattr__"] = missing
+    given = of_cuda()
+    for module in (torch.cuda, torch.cuda.streams, torch.cuda.graphs):
+        for name, value in given.items():
+            if module is torch.cuda or hasattr(module, name):
+                setattr(module, name, value)
+    torch.cuda.nvtx._nvtx = Ranges()
+    torch.UntypedStorage.__new__ = storage_of(torch.UntypedStorage.__new__)
+    torch.version.cuda = VERSION

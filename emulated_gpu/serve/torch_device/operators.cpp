@@ -1,0 +1,350 @@
+// Every operator on tensors of a device is carried out by torch's CPU kernel on the same memory: one boxed kernel for
+// the dispatch key. What it makes becomes the device's without a copy.
+
+namespace emulated {
+
+Storage same_memory(const Storage &kept, Device where) {
+  auto drop = [](void *x) { delete static_cast<Storage *>(x); };
+  DataPtr data(const_cast<void *>(kept.data()), new Storage(kept), drop, where);
+  auto *allocator = where.is_cuda() ? static_cast<c10::Allocator *>(&device_allocator) : &inside_allocator;
+  return Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), kept.nbytes(),
+                                                       std::move(data), allocator, true));
+}
+
+// A tensor of the same shape on another storage.
+Tensor alias(const Tensor &t, Storage storage, DispatchKey key) {
+  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), t.dtype());
+  auto *impl = made.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+  if (t.is_conj()) impl->_set_conj(true);
+  if (t.is_neg()) impl->_set_neg(true);
+  if (t.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  return made;
+}
+
+// Operators that take tensors of the host beside those of a device, or of two devices.
+bool takes_both(const std::string &name) {
+  for (const char *start : {"aten::copy_", "aten::_copy_from", "aten::index", "aten::_index_put_impl", "aten::set_",
+                            "aten::_pad_packed_sequence", "aten::_pack_padded_sequence", "aten::_unsafe_index"})
+    if (name.rfind(start, 0) == 0) return true;
+  return false;
+}
+
+void check_dense(const Tensor &t, const std::string &name) {
+  TORCH_CHECK_NOT_IMPLEMENTED(t.layout() == c10::kStrided && !t.is_nested(), name, ": ",
+                              t.is_nested() ? "nested" : c10::str(t.layout()), " tensors on the emulated device");
+}
+
+// One call of an operator: what stands for what.
+class Call {
+ public:
+  Call(const c10::OperatorHandle &op, torch::jit::Stack *stack)
+      : op_(op), schema_(op.schema()), stack_(stack), both_(takes_both(schema_.name())) {}
+
+  void run() {
+    const std::string &name = schema_.name();
+    const size_t given = schema_.arguments().size(), first = stack_->size() - given;
+    for (size_t i = 0; i < given; i++) down((*stack_)[first + i]);
+    TORCH_CHECK(both_ || !host_operand_ || tensors_.empty(), name,
+                ": Expected all tensors to be on the same device, but found at least two devices, cuda:", int(where_),
+                " and cpu!");
+    TORCH_CHECK(where_ < devices, "CUDA error: invalid device ordinal: cuda:", int(where_), " of ", devices,
+                " (`run --devices N`)");
+    if (where_ < 0) where_ = current;
+    TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(DispatchKey::CPU), name,
+                                " on the emulated device: torch has no kernel for the CPU that would do its work");
+    const bool reads = to_host_ || name == "aten::_local_scalar_dense" || (copies() && !copied_to_device());
+    if (reads || (attentive && touches())) ask(devices_, reads, name.c_str());
+    const bool was = std::exchange(inside, !to_host_);
+    try {
+      op_.redispatchBoxed(c10::DispatchKeySet(DispatchKey::CPU), stack_);
+    } catch (...) {
+      inside = was;
+      throw;
+    }
+    inside = was;
+    write_back();
+    if (to_host_) return;
+    const size_t results = schema_.returns().size();
+    for (size_t i = 0; i < results; i++) each((*stack_)[stack_->size() - results + i], [&](const Tensor &t) { return up(t); });
+  }
+
+ private:
+  struct Pair {
+    Storage device, host;
+    bool fresh;  // the host's was there first
+  };
+
+  bool copies() const { return schema_.name() == "aten::copy_"; }
+  bool copied_to_device() const { return first_is_device_; }
+  bool touches() const {  // whether it looks at elements: views do not
+    const auto &returns = schema_.returns();
+    const auto *info = returns.size() == 1 ? returns[0].alias_info() : nullptr;
+    return !tensors_.empty() && (!info || info->isWrite());
+  }
+
+  void down(IValue &v) {
+    if (each(v, [&](const Tensor &t) { return down(t); })) return;
+    if (v.isDevice()) {
+      Device d = v.toDevice();
+      if (d.is_cuda()) {
+        where_ = d.has_index() ? d.index() : current;
+        v = Device(DeviceType::CPU);
+      } else {
+        to_host_ = true;
+      }
+    } else if (v.isStorage() && v.toStorage().device_type() == DeviceType::CUDA) {
+      if (where_ < 0) where_ = v.toStorage().device().index();
+      v = host_of(v.toStorage());
+    } else if (v.isGenerator()) {
+      v = cpu_generator(v.toGenerator());
+    }
+  }
+
+  Tensor down(const Tensor &t) {
+    if (!t.defined()) return t;
+    if (tensors_.empty()) first_is_device_ |= !host_operand_ && t.is_cuda();
+    if (!t.is_cuda()) {
+      host_operand_ |= t.dim() > 0 || copies();
+      return t;
+    }
+    check_dense(t, schema_.name());
+    const auto index = t.get_device();
+    TORCH_CHECK(both_ || where_ < 0 || where_ == index || t.dim() == 0 || scalars_,
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:", int(where_),
+                " and cuda:", int(index), "!");
+    if (where_ < 0 || (scalars_ && t.dim())) where_ = index;
+    scalars_ = scalars_ && t.dim() == 0;
+    devices_ |= uint64_t(1) << index;
+    for (auto &[device, host] : tensors_)
+      if (device.is_same(t)) return host;
+    tensors_.emplace_back(t, alias(t, host_of(t.storage()), DispatchKey::CPU));
+    return tensors_.back().second;
+  }
+
+  Tensor up(const Tensor &t) {
+    if (!t.defined() || t.is_cuda()) return t;
+    for (auto &[device, host] : tensors_)
+      if (host.is_same(t)) return device;
+    if (copies()) return t;  // to a tensor of the host, which stays that
+    check_dense(t, schema_.name());
+    return alias(t, device_of(t.storage(), &t), DispatchKey::CUDA);
+  }
+
+  Storage host_of(const Storage &s) {
+    for (auto &p : storages_)
+      if (p.device.unsafeGetStorageImpl() == s.unsafeGetStorageImpl()) return p.host;
+    storages_.push_back({s, same_memory(s, Device(DeviceType::CPU)), false});
+    return storages_.back().host;
+  }
+
+  Storage device_of(const Storage &s, const Tensor *like) {
+    for (auto &p : storages_)
+      if (p.host.unsafeGetStorageImpl() == s.unsafeGetStorageImpl()) return p.device;
+    auto *impl = s.unsafeGetStorageImpl();
+    Storage made(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), impl->nbytes(),
+                                                       taken_over(impl, where_, like), &device_allocator, true));
+    storages_.push_back({made, s, true});
+    return made;
+  }
+
+  // The memory of a CPU kernel's result as a device's: itself, or a copy where it is not from the pool.
+  static DataPtr taken_over(c10::StorageImpl *impl, DeviceIndex device, const Tensor *like) {
+    const size_t n = impl->nbytes();
+    if (!n) return DataPtr(nullptr, Device(DeviceType::CUDA, device));
+    if (impl->data_ptr().get_deleter() == &release && pool().device_of(impl->data()) == TEMPORARY && pool().has(impl->data())) {
+      DataPtr data = impl->set_data_ptr(DataPtr(nullptr, Device(DeviceType::CPU)));
+      data.unsafe_set_device(Device(DeviceType::CUDA, device));
+      pool().become(data.get(), n, device, like);
+      return data;
+    }
+    DataPtr data = DeviceAllocator::on(n, device);
+    std::memcpy(data.get(), impl->data(), n);
+    return data;
+  }
+
+  // What a kernel has changed of an operand besides its elements: resize_, set_, out=.
+  void write_back() {
+    for (auto &[device, host] : tensors_) {
+      auto *to = device.unsafeGetTensorImpl();
+      auto *storage = host.storage().unsafeGetStorageImpl();
+      if (!storage) continue;
+      for (auto &p : storages_)
+        if (!p.fresh && p.host.unsafeGetStorageImpl() == storage && storage->data() != p.device.data()) {  // it has grown
+          const size_t n = storage->nbytes();
+          p.device.set_data_ptr(taken_over(storage, device.get_device(), &host));
+          p.device.set_nbytes(n);
+        }
+      Storage s = device_of(host.storage(), &device);
+      if (s.unsafeGetStorageImpl() != to->unsafe_storage().unsafeGetStorageImpl()) to->set_storage_keep_dtype(s);
+      if (host.sizes() != device.sizes() || host.strides() != device.strides() ||
+          host.storage_offset() != device.storage_offset())
+        to->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+    }
+  }
+
+  // Applies `f` to the tensors in a value. Says whether it is of a type that has any.
+  template <class F>
+  static bool each(IValue &v, F f) {
+    if (v.isTensor()) {
+      v = f(v.toTensor());
+    } else if (v.isTensorList()) {
+      c10::List<Tensor> made;
+      for (const Tensor &t : v.toTensorVector()) made.push_back(f(t));
+      v = made;
+    } else if (v.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> made;
+      for (const std::optional<Tensor> &t : v.toOptionalTensorVector())
+        made.push_back(t && t->defined() ? std::optional<Tensor>(f(*t)) : t);
+      v = made;
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  const c10::OperatorHandle &op_;
+  const c10::FunctionSchema &schema_;
+  torch::jit::Stack *stack_;
+  const bool both_;
+  c10::SmallVector<Pair, 4> storages_;
+  c10::SmallVector<std::pair<Tensor, Tensor>, 4> tensors_;  // (device's, host's)
+  DeviceIndex where_ = -1;                                  // where results belong
+  uint64_t devices_ = 0;
+  bool to_host_ = false, host_operand_ = false, scalars_ = true, first_is_device_ = false;
+};
+
+void by_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) { Call(op, stack).run(); }
+
+void refused(const c10::OperatorHandle &op, torch::jit::Stack *) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(), " of sparse, nested or quantized tensors on the emulated device");
+}
+
+Tensor &zero_(Tensor &t) {
+  if (t.is_non_overlapping_and_dense() && t.numel() * t.element_size() >= CLEARED) {
+    ask(uint64_t(1) << t.get_device(), false, "zero_");
+    pool().clear(t.mutable_data_ptr(), t.numel() * t.element_size());
+    return t;
+  }
+  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::zero_", "");
+  torch::jit::Stack stack{t};
+  by_the_cpu(op, &stack);
+  return t;
+}
+
+// CUDA makes float of half on the way to it.
+void softmax(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  auto &x = (*stack)[stack->size() - 3], &to_float = (*stack)[stack->size() - 1];
+  if (to_float.toBool()) x = x.toTensor().to(at::kFloat);
+  to_float = false;
+  by_the_cpu(op, stack);
+}
+void softmax_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  auto &dtype = (*stack)[stack->size() - 1];
+  const auto wanted = dtype.toScalarType();
+  dtype = (*stack)[stack->size() - 4].toTensor().scalar_type();
+  by_the_cpu(op, stack);
+  if (stack->back().toTensor().scalar_type() != wanted) stack->back() = stack->back().toTensor().to(wanted);
+}
+
+constexpr int64_t MANY = 1 << 22;  // numbers: of fewer, LLVM takes longer for the faster generator than torch does
+Tensor &normal_(Tensor &t, double mean, double std, std::optional<at::Generator> generator) {
+  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::normal_", "");
+  static auto large = c10::Dispatcher::singleton().findSchemaOrThrow("emulated_gpu::normal_large_", "");
+  torch::jit::Stack stack{t, mean, std, generator};
+  if (t.numel() < MANY || !t.is_contiguous() || !t.is_floating_point()) {
+    by_the_cpu(op, &stack);
+    return t;
+  }
+  ask(uint64_t(1) << t.get_device(), false, "normal_");
+  stack[3] = at::Generator(cpu_generator(generator));
+  large.callBoxed(&stack);
+  return t;
+}
+
+void record_stream(Tensor &, c10::Stream) {}  // a device has one queue: what is freed is used by what comes later
+
+// The same elements in the same memory.
+Tensor to_cuda(const Tensor &t, int64_t device) {
+  TORCH_CHECK(0 <= device && device < devices, "CUDA error: invalid device ordinal: device ", device, " of ", devices);
+  return alias(t, same_memory(t.storage(), Device(DeviceType::CUDA, DeviceIndex(device))), DispatchKey::CUDA);
+}
+Tensor to_cpu(const Tensor &t) {
+  check_dense(t, "to_cpu");
+  return alias(t, same_memory(t.storage(), Device(DeviceType::CPU)), DispatchKey::CPU);
+}
+
+struct Quiet : c10::WarningHandler {
+  void process(const c10::Warning &) override {}
+};
+
+// Where torch was built with CUDA, its kernels are of machine code that nothing runs here.
+void replace_kernels() {
+  static Quiet quiet;  // torch warns of kernels that are replaced
+  c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  static auto *library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::CUDA, __FILE__, __LINE__);
+  auto &dispatcher = c10::Dispatcher::singleton();
+  const std::set<std::string> own{"aten::copy_", "aten::zero_", "aten::record_stream", "aten::normal_", "aten::_softmax",
+                                  "aten::_log_softmax", "aten::_softmax_backward_data", "aten::_log_softmax_backward_data"};
+  for (const auto &name : dispatcher.getAllOpNames()) {
+    auto op = name.getNamespace() == "aten" ? dispatcher.findOp(name) : std::nullopt;
+    if (op && op->hasKernelForDispatchKey(DispatchKey::CUDA) && !own.count(name.name))
+      library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
+  }
+}
+
+TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>()); }
+TORCH_LIBRARY_IMPL(_, SparseCUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refused>()); }
+TORCH_LIBRARY_IMPL(_, SparseCsrCUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refused>()); }
+TORCH_LIBRARY_IMPL(_, QuantizedCUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refused>()); }
+TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  m.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());  // else torch looks for the device's stub
+  m.impl("zero_", zero_);
+  m.impl("record_stream", record_stream);
+  m.impl("normal_", normal_);
+  m.impl("_softmax", torch::CppFunction::makeFromBoxedFunction<&softmax>());
+  m.impl("_log_softmax", torch::CppFunction::makeFromBoxedFunction<&softmax>());
+  m.impl("_softmax_backward_data", torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
+  m.impl("_log_softmax_backward_data", torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
+}
+TORCH_LIBRARY(emulated_gpu, m) {
+  m.def("to_cuda(Tensor(a) x, int device) -> Tensor(a)");
+  m.def("to_cpu(Tensor(a) x) -> Tensor(a)");
+  m.def("default_generator(int device) -> Generator?");
+  m.def("normal_large_(Tensor(a!) x, float mean, float std, Generator? generator) -> Tensor(a!)");
+  m.def("number_of(ScalarType dtype) -> int");
+}
+TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
+  m.impl("to_cuda", to_cuda);
+  m.impl("to_cpu", to_cpu);
+  m.impl("number_of", [](at::ScalarType dtype) { return int64_t(dtype); });
+  m.impl("default_generator", [](int64_t device) { return default_generator(DeviceIndex(device)); });
+}
+
+}  // namespace emulated
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// built_with_cuda: whether torch has kernels of its own for the device.
+EXPORT void emulated_install(int count, emulated::Before before, int built_with_cuda) {
+  using namespace emulated;
+  devices = count;
+  emulated::before = before;
+  pool().open(0, 0);
+  host_allocator = c10::GetAllocator(DeviceType::CPU);
+  c10::SetAllocator(DeviceType::CPU, &inside_allocator, 255);
+  c10::SetAllocator(DeviceType::CUDA, &device_allocator, 255);
+  replace_hooks();
+  if (built_with_cuda) replace_kernels();
+}
+EXPORT void emulated_devices(int count) { emulated::devices = count; }
+EXPORT void emulated_arena(uint64_t begin, uint64_t end) { emulated::pool().open(begin, end); }
+EXPORT int emulated_current() { return emulated::current; }
+EXPORT void emulated_set(int device) { emulated::current = DeviceIndex(device); }
+EXPORT void emulated_attentive(int on) { emulated::attentive = on; }
+EXPORT void emulated_keep(int on) { emulated::pool().keep(on); }
+EXPORT int64_t emulated_waiting() { return emulated::pool().waiting(); }
+EXPORT int64_t emulated_fetch(emulated::Event *to, int64_t most) { return emulated::pool().fetch(to, most); }
+EXPORT emulated::Count *emulated_counts(int device, int blocks) {
+  return blocks ? &emulated::pool().blocks[device] : &emulated::pool().bytes[device];
+}
