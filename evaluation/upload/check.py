@@ -36,6 +36,7 @@ LEADERBOARDS = {
 # Leaderboards of this repository's tasks -> the task
 TASK_OF = {name: name for name in TASKS} | {"modal_nvfp4_dual_gemm": "nvfp4_dual_gemm"}
 DIRECTIVES = ("#!POPCORN", "//!POPCORN")
+GRAPH = "entrants report that the bot refuses files with this word, in comments, too; its published source does not"
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
@@ -153,6 +154,18 @@ def check_word(text: str) -> list[Finding]:
     ]
 
 
+def check_graph(text: str, known: list[Finding]) -> list[Finding]:
+    """Finds the word "graph" unless a graph has been refused already. The bot's published source lets it pass, and
+    KernelGuard refuses only some captures; entrants of the linear-algebra contests report a scan that refuses it."""
+    if any(f.rule == "graph" for f in known):
+        return []
+    return [
+        Finding(number, match.start() + 1, "graph-word", "warning", GRAPH)
+        for number, line in enumerate(text.split("\n"), 1)
+        if (match := re.search("graph", line, re.IGNORECASE))
+    ]
+
+
 def check_spelling(text: str, tree: ast.Module) -> list[Finding]:
     """Finds the word in a string whose source does not show it: escapes, literals side by side.
 
@@ -255,6 +268,7 @@ def check(
     except (RecursionError, MemoryError):  # how Python's compiler reports it
         return sorted({*findings, Finding(0, 0, "syntax", "error", "nested too deeply for Python to compile")}), {}
     findings += deeply(lambda: read_tree(text)) + check_automatic_review(text)
+    findings += check_graph(text, findings)
     spent = {}
     # What may patch the evaluator or start processes is not run.
     if cases is not None and not any(f.severity == "error" for f in findings):

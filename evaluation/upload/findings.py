@@ -19,6 +19,7 @@ RULES = {  # rule -> its public source
     "process": f"{REVIEW}#L3990",
     "second-queue": f"{BOT}/kernelbot/api/api_utils.py#L272",
     "graph": f"{REVIEW}#L3918",
+    "graph-word": f"{BOT}/kernelbot/api/api_utils.py#L272",
     "identity-cache": f"{REVIEW}#L8647",
     "frame-walk": f"{REVIEW}#L4438",
     "dynamic-code": f"{REVIEW}#L7631",

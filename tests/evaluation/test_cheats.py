@@ -59,6 +59,10 @@ ACCEPTED = {
     "replay": "address_cache",
     "lazy output": "lazy_output",
     "timer patch": "patched_event_timer",
+    # https://github.com/gpu-mode/pygpubench/issues/23
+    "memory scan": "scans_its_memory",
+    "pipe hijack": "takes_the_connection",
+    "native detour": "detours_native_code",
 }
 
 

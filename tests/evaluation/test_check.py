@@ -74,6 +74,7 @@ PLANTED = {
     "graph by alias": ("graph", "error", "import torch.cuda as tc\nmake = tc.make_graphed_callables", "tc.make"),
     "graph by getattr": ("graph", "error", "import torch\ng = getattr(torch.cuda, 'CUDA' 'Graph')", "getattr"),
     "graph in C++": ("graph", "error", "SOURCE = '''\ncudaGraphLaunch(graph, 0);'''", "'''"),
+    "graph in a comment": ("graph-word", "warning", "# no CUDA GRAPH here", "GRAPH"),
     "graph by torch.compile": (
         "graph",
         "error",
@@ -195,7 +196,7 @@ os.environ["CUTE_DSL_LINEINFO"] = "1"
 plans = {}
 
 class Plan:
-    '''Has a sys._getframe, a CUDAGraph and POPCORN_FD in its documentation only.'''
+    '''Has a sys._getframe, cuCtxCreate and POPCORN_FD in its documentation only.'''
 
     def __init__(self, sizes):
         self.sizes = sizes
