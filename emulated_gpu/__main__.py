@@ -23,7 +23,7 @@ MACHINE = click.option(
     "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on."
 )
 LAUNCHES = click.option(
-    "--launches", type=click.IntRange(1), default=8, show_default=True, help="Time so many, the first ones."
+    "--launches", type=click.IntRange(1), default=8, show_default=True, help="Time the first N launches."
 )
 JOBS = click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes.")
 JSON = click.option(

@@ -272,7 +272,7 @@ class Device:
             self.index = before
 
     def become(self, devices: int) -> None:
-        """Be so many devices. Raises Unsupported where memory of one is in use already."""
+        """Become a node of that number of devices. Raises Unsupported where memory of one is in use already."""
         if devices < 1:
             raise Unsupported(f"{devices} devices: there is at least one")
         if devices == len(self.memories):
@@ -295,7 +295,7 @@ class Device:
 
     @contextlib.contextmanager
     def as_node(self, devices: int):
-        """Makes it so many devices inside the block, with memories of their own."""
+        """Makes it a node of that number of devices inside the block, with memories of their own."""
         before = self.memories
         self._become([GlobalMemory() for _ in range(devices)])
         try:
@@ -561,7 +561,7 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
     where grids of other streams have the rest of the GPU and wait likewise: `residency` of errors.KINDS.
 
     A failure of a launch that host code swallowed is raised on leaving. With `most` above 1, launches go on, where they
-    can, until there are so many findings; a launch that cannot go on ends without a word to the host.
+    can, until there are `most` findings; a launch that cannot go on ends without a word to the host.
     """
     outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict, crowded)
     here = DEVICE.session

@@ -32,7 +32,7 @@ CHILD = "EMULATED_GPU_PYTEST"  # in a process that runs one test: the file for i
 TIMELINE = "EMULATED_GPU_TIMELINE"  # there: the folder for the timeline
 MARKER = (
     'emulated(machine="b200", schedules=1, strict=False, timeout=0): run the test in a process of its own on an '
-    "emulated GPU, once under each of so many schedules; a launch that takes more than `timeout` seconds is a hang"
+    "emulated GPU, once under each of `schedules` orders of events; a launch of more than `timeout` seconds is a hang"
 )
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_imports import PRODUCTS, graph
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 STEP = re.compile(r"^(\d+)\. `([^`]+)`, `([^`]+)`( \([^)]+\))?: ", re.MULTILINE)
@@ -69,6 +71,15 @@ def torn(walk: list[tuple[str, str, str]]) -> list[str]:
             found.append(f"{file}, {name}")
         before.append(file)
     return found
+
+
+def test_the_products_import_what_the_drawing_says():
+    found = {product: set() for product in PRODUCTS}
+    for module, imported in graph(ROOT, PRODUCTS).items():
+        product = module.partition(".")[0]
+        found[product] |= {name.partition(".")[0] for name in imported} - {product}
+    said = re.findall(r"`(\w+)` imports ((?:`\w+`(?:, )?)+|nothing)\.", PAGE)
+    assert {product: set(re.findall(r"\w+", what)) - {"nothing"} for product, what in said} == found
 
 
 def test_there_are_three_walks():

@@ -50,8 +50,8 @@ def _known(t: Text, event: str, component: str, here: str) -> str:
 def _knows() -> Function:
     """Returns 1 if the events of all places, in each of some rows, have happened before or do not matter.
 
-    Those do not that are of components above `limit`, whose marks are `wanted` under `mask`, or which are not later
-    than `until` of an exception.
+    Ignore an event if its component is >= `limit`, if `marks & mask == wanted`, or if it is not after an exception's
+    `until`.
     """
     exceptions = " ".join(f"but{i} until{i}" for i in range(EXCEPTIONS))
     t = Text(

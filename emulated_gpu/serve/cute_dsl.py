@@ -171,8 +171,8 @@ def configure() -> None:
 def install(machine: str | None = None, devices: int | None = None) -> None:
     """Patch `cuda.bindings`, and CuTe DSL when it is imported. Call it before `import cutlass`, or the first compile.
 
-    machine: "b200" or "h200", of which the device is one from now on; a B200 if nobody says anything. devices: so many
-    of them, one if nobody says anything; launches on several are interleaved (docs/two_gpus.md). Raises Unsupported
+    machine: "b200" or "h200", what the device is from now on; a B200 if nobody says anything. devices: how many
+    there are, one if nobody says anything; launches on several are interleaved (docs/two_gpus.md). Raises Unsupported
     where memory of another number of devices is in use.
     """
     if machine is not None:
