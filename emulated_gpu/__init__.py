@@ -13,7 +13,7 @@ README.md in this folder says what is modelled, what is checked, and what each p
 
 from .device import DEVICE, device_tensors, launch, protect, session, synchronize, timing, written
 from .errors import EmulatorError, Fault, Hang, Unsupported
-from .serve.cute_dsl import install
+from .serve.cute.cute_dsl import install
 
 __version__ = "0.1.0"
 __all__ = [

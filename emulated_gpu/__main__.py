@@ -73,7 +73,7 @@ def run(
     script's, or 1 if the emulator found a fault in it or in those. The script runs with your rights: read it first.
     """
     from .page import findings as page_of_findings
-    from .serve import findings
+    from .serve.host import findings
     from .serve.profile import sources
     from .serve.run import Options, run_once, run_schedules, summary
 

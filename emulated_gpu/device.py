@@ -29,8 +29,8 @@ from .model.tally import tallied
 from .model.trace import Trace
 from .ptx.parse import parse
 from .ptx.program import Program
-from .state.dependency import Dependencies
 from .state.global_memory import HOST, GlobalMemory, Region
+from .state.pdl_dependency import Dependencies
 
 ALIGNMENT = 512  # of what is allocated here
 CUDA_ALIGNMENT = 256  # what cudaMalloc promises

@@ -20,11 +20,11 @@ from ..ptx.isa import lookup
 from ..ptx.program import Program
 from ..ptx.syntax import Instr, Special, Symbol, leaves
 from ..state.barrier import Waitable
-from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.order import EVER, Location, Order, Space
 from ..state.parameters import Parameters
+from ..state.pdl_dependency import Dependencies
 from ..state.shadow import Room
 from ..state.shared_memory import BASE, RANK_SHIFT
 from .clock import Clock

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import EmulatorError, Fault, Unsupported
 from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
-from ..native import tiers
+from ..native import hot_blocks
 from ..ptx.program import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor, Released
 from ..units import (
@@ -354,7 +354,7 @@ class Group(LaneGroup):
         # nothing to gain; a timed block has its own turn; machine code leaves nothing out
         if self.n == 1 or not self.clock.quantum or not self.cta.moves_data:
             return self.program.block(pc, UNITS)
-        return self.program.blocks[pc] or tiers.block(self.program, pc, UNITS)
+        return self.program.blocks[pc] or hot_blocks.block(self.program, pc, UNITS)
 
     def hold_garbage(self, fault: Fault, registers: list[int]) -> None:
         if self.garbage is None:

@@ -13,8 +13,8 @@ import re
 from ..state.lanes import HALF, LANE_MASK, SEVERAL
 from ..state.order import GENERIC
 from ..state.shadow import WORD
-from . import layout
-from .rows import few_text, row_text, spread_text
+from . import context_fields
+from .warp_access import few_text, row_text, spread_text
 
 # Assembly with three words more: `%x = field %base NAME` loads an int64 of the context or of a window, `%p = at %base
 # TYPE %index` is the address of an element of the array at an address, `put %base NAME VALUE` stores an int64.
@@ -847,7 +847,7 @@ is.split:
 
 def _expanded(text: str) -> str:
     """Assembly without the three words that it has not."""
-    names = vars(layout)
+    names = vars(context_fields)
     out, count = [], 0
     for line in text.splitlines():
         words = line.split()
@@ -922,8 +922,8 @@ def _lanes_note(size: int, write: bool) -> str:
 
 def shadow_text() -> str:
     """The functions that all accesses share."""
-    text = (SHADOW + _SETTLED).replace("FIRST_REGION", str(layout.SHARED + layout.FIELDS))
-    return _expanded(text.replace("FIELDS", str(layout.FIELDS)))
+    text = (SHADOW + _SETTLED).replace("FIRST_REGION", str(context_fields.SHARED + context_fields.FIELDS))
+    return _expanded(text.replace("FIELDS", str(context_fields.FIELDS)))
 
 
 @functools.cache
@@ -965,14 +965,15 @@ def access_text(name: str, write: bool, shared: bool, size: int, count: int, nc:
         parts[key] = part * settles
     # a store to shared memory is its lanes'; one to global memory makes all that are here wait for a fence
     numbers = {
-        "STORERS": "%active" if shared else "%here", "FIRST_SHARED": layout.SHARED,
+        "STORERS": "%active" if shared else "%here", "FIRST_SHARED": context_fields.SHARED,
         "BYTES_LESS_1": bytes_ - 1, "BYTES": bytes_, "SHIFT": 0 if parted else 2,
         "WORDS_EACH": size if parted else size // WORD, "WORDS": bytes_ if parted else bytes_ // WORD,
         "OF_WRITTEN": "B_WRITTEN" if parted else "WRITTEN", "OF_READS": "B_READS" if parted else "READS",
         "OF_SLOTS": "B_SLOTS" if parted else "SLOTS", "OF_PLACES": "B_PLACES" if parted else "PLACES",
         "parts.DIRECTION": "parts.store" if write else "parts.load",
         "parts.DONE": "parts.stored" if write else "parts.loaded", "COUNT": count,
-        "SIZE": size, "SHADOWED": layout.SHADOWED, "CLOSED": layout.CLOSED, "WRITABLE": layout.WRITABLE, "NAME": name,
+        "SIZE": size, "SHADOWED": context_fields.SHADOWED, "CLOSED": context_fields.CLOSED,
+        "WRITABLE": context_fields.WRITABLE, "NAME": name,
         "ONES_EACH": int.from_bytes(b"\1" * size, "little"), "ONES": int.from_bytes(b"\1" * bytes_, "little"),
     }  # fmt: skip
     text = _replaced(text, parts | {key: str(number) for key, number in numbers.items()})

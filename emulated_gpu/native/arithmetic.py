@@ -6,7 +6,7 @@ Each function takes the Code that it writes to, then what its namesake takes; th
 from __future__ import annotations
 
 from ..formats.alu import INFINITY, NAN, WIDTH
-from .llvm import Code, Untranslated, Value, compiler
+from ..jit.llvm import Code, Untranslated, Value, compiler
 
 Int = Value | int
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..formats.alu import MASK, NAN, WIDTH
+from ..jit.llvm import Code, Untranslated, Value, compiler
 from .arithmetic import Int, bits_of, canonical, finish, is_nan, join16, number, round_bf16, round_float
-from .llvm import Code, Untranslated, Value, compiler
 
 INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 

@@ -6,8 +6,8 @@ Member masks are the same in all lanes, and are those: Translator.waits has seen
 
 from __future__ import annotations
 
+from ..jit.llvm import LANES, Code, Value
 from .arithmetic import Int
-from .llvm import LANES, Code, Value
 
 
 def shuffle(c: Code, lanes, mode: str, a: Int, b: Int, clamp: Int) -> tuple[Int, Value | bool]:

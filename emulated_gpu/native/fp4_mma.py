@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..formats import matrix_descriptor
+from ..jit.llvm import compiler
+from ..jit.loops import Function, Text, pointer
 from ..state.tensor_memory import COLUMNS, TensorMemory
-from .llvm import compiler
-from .loops import Function, Text, pointer
 
 ROWS, K, MOST = 128, 64, 256  # MOST: columns of D
 WIDE, TALL = 16, 8  # columns and rows of D that are computed together

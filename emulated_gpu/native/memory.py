@@ -11,10 +11,12 @@ import weakref
 
 import numpy as np
 
+from ..jit.llvm import LANES
+from ..jit.loops import pointer
 from ..state.global_memory import Region
 from ..state.shadow import WORD, Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
-from .layout import (  # noqa: I001
+from .context_fields import (
     B_PLACES,
     B_READS,
     B_SLOTS,
@@ -48,8 +50,6 @@ from .layout import (  # noqa: I001
     WRITTEN,
     WROTE,
 )  # fmt: skip
-from .llvm import LANES
-from .loops import pointer
 
 EVENTS_OF_A_TURN = 4096
 TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same

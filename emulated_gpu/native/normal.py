@@ -10,8 +10,8 @@ import functools
 
 import numpy as np
 
-from .llvm import LANES, Value, compiler
-from .loops import Function, Text, pointer
+from ..jit.llvm import LANES, Value, compiler
+from ..jit.loops import Function, Text, pointer
 
 TURN = 4 * LANES  # numbers that a turn of the loop draws
 ROUNDS = 10

@@ -26,9 +26,10 @@ import numpy as np
 
 from ..errors import EmulatorError
 from ..formats.alu import U
+from ..jit.llvm import LANES, Untranslated, compiler, type_of
 from ..ptx.program import EXIT, Program
-from . import access, layout, memory
-from .llvm import LANES, Untranslated, compiler, type_of
+from . import access, memory
+from . import context_fields as layout
 from .translate import Input, Kinds, Translator
 
 # The buffer: what machine code is told, numbers of one value, then a row for each that varies

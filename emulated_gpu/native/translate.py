@@ -10,9 +10,9 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..jit.llvm import LANES, Code, Untranslated, Value, type_of
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, arithmetic, conversion, exchange
-from .llvm import LANES, Code, Untranslated, Value, type_of
 
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from .. import rows
+from .. import finding_rows
 from ..machine.launch import Launch
 from . import hot
 from .write import FOLDER, filled, texts
@@ -37,7 +37,7 @@ def events(launch: Launch) -> list[list]:
 def of_runs(runs: list[dict]) -> list[dict]:
     """The findings of a report's runs, each mistake once, with the events before it; see serve/run.py."""
     kept = {(run["schedule"], one["launch"]): one["events"] for run in runs for one in run["events"]}
-    found = rows.of_runs(runs)
+    found = finding_rows.of_runs(runs)
     return [one | {"events": kept.get((one["schedule"], one["launch"]), [])} for one in found]
 
 

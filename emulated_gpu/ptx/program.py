@@ -17,7 +17,7 @@ from ..errors import Unsupported
 from ..formats import alu, convert, lanes
 from .isa import Mods, lookup
 from .isa.registry import Handler
-from .results import Results
+from .mma_result_taint import Results
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
 STRONG_FORMS = {"volatile", "relaxed", "acquire", "release", "mmio"}  # of ld and st

@@ -10,20 +10,22 @@ import sys
 from ..device import DEVICE
 from ..errors import EmulatorError
 from ..formats import elf
-from . import cute_dsl, programs, run, static_runtime
+from . import run
+from .cuda_cpp import executables, static_runtime
+from .cute import cute_dsl
 
 
 def begin() -> None:
     """Before the program's own code: lead its runtime here. What it starts finds the environment as it was."""
-    for name in programs.CHANGED:
-        os.environ[name] = os.environ.pop(programs.BEFORE + name)
+    for name in executables.CHANGED:
+        os.environ[name] = os.environ.pop(executables.BEFORE + name)
         if not os.environ[name]:
             del os.environ[name]
     options = run.Options.of_environment()
     cute_dsl.choose(options.machine)
     run.start(options)
     static_runtime.load_driver()
-    parts = static_runtime.parts_of(os.environ.pop(programs.PROGRAM))
+    parts = static_runtime.parts_of(os.environ.pop(executables.PROGRAM))
     static_runtime.lead(elf.functions(parts), static_runtime.base_of(ctypes.CDLL(None)))
 
 

@@ -15,7 +15,7 @@ from ..model.tally import tallied
 from ..model.trace import Trace
 from ..page.write import write
 from . import run as running
-from .watch import watched
+from .host.watch import watched
 
 
 def profile(

@@ -24,13 +24,15 @@ import numpy as np
 from ..chip import CHIPS
 from ..device import DEVICE, Session
 from ..errors import EmulatorError, Fault, Unsupported
+from ..finding_rows import NOT_PROMISED, WRONG, of_runs, row_of
 from ..machine.hosts import Stopped
 from ..machine.launch import Launch
 from ..machine.schedule import Schedule
 from ..page.findings import events
-from ..rows import NOT_PROMISED, WRONG, of_runs, row_of
-from . import cute_dsl, programs, watch
-from . import installs as installing
+from .cuda_cpp import executables
+from .cute import cute_dsl
+from .host import installs as installing
+from .host import watch
 
 ROOT = Path(__file__).resolve().parents[2]  # where emulated_gpu/ is
 # For the processes that the script starts: the Options
@@ -186,9 +188,9 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
     installs: whether it may install packages; what else it may do, it may do with the user's rights. session: of the
     launches of this process, if not that of the options.
     """
-    if programs.is_program(script):
+    if executables.is_program(script):
         try:
-            return programs.run(script, args, environment(options, installs), options.devices)
+            return executables.run(script, args, environment(options, installs), options.devices)
         except Unsupported as why:
             start(options)
             DEVICE.session.add(why)
@@ -200,7 +202,7 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
     sys.path[0] = str(Path(script).resolve().parent)
     sys.path.append(str(ROOT))  # which was there as the current folder, or not at all
     if options.devices > 1 and options.ranks != 1:
-        from . import ranks
+        from .ranks import ranks
 
         raised = ranks.run_script(script, options.ranks or options.devices)
     else:

@@ -22,8 +22,8 @@ from pathlib import Path
 from ..errors import Unsupported
 from ..model import ranking
 from ..page.write import fill, views
+from .host.watch import SAYS
 from .run import ROOT
-from .watch import SAYS
 
 ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 INTERRUPTED = "interrupted"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..native.happened import happened
-from ..native.loops import pointer
+from ..jit.happens_before import happened
+from ..jit.loops import pointer
 from .order import ASYNC_SHARED, GENERIC, KNOWN, STRONG, Actor, Order, Space
 
 WORD = 4

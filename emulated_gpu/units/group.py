@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ptx.program import Program
-from .machine import Cta, Engine, Launch, Warp
+from .protocols import Cta, Engine, Launch, Warp
 
 
 class LaneGroup(ABC):

@@ -22,7 +22,7 @@ from emulated_gpu.model import report
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page.write import write
-from emulated_gpu.serve import watch
+from emulated_gpu.serve.host import watch
 from emulated_gpu.serve.profile import sources
 from evaluation import ROOT
 from evaluation.judge import configs, modelled

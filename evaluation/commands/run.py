@@ -7,9 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from emulated_gpu.errors import EmulatorError
+from emulated_gpu.finding_rows import WRONG, row_of, unique
 from emulated_gpu.model import uncertainty
 from emulated_gpu.page import findings as page_of_findings
-from emulated_gpu.rows import WRONG, row_of, unique
 from evaluation.commands import interrupt
 from evaluation.commands.cases import chosen_task
 from evaluation.commands.devices import OWN, checked, choose_device, describe_device

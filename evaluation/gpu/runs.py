@@ -24,9 +24,8 @@ import torch
 
 import utils
 from emulated_gpu.model.profile import load
-from evaluation import ROOT
+from evaluation import ROOT, protocol
 from evaluation.commands import moe_tasks
-from evaluation.gpu import protocol
 from evaluation.judge.judge import Options, geomean_us, judge
 from evaluation.judge.statistics import geometric_mean
 from silicon import calibrate

@@ -13,6 +13,7 @@ import numpy as np
 
 from emulated_gpu.arena import PAGE, Arena
 from emulated_gpu.errors import EmulatorError, Fault, ResultsDecide
+from emulated_gpu.finding_rows import NOT_PROMISED, WRONG
 from emulated_gpu.machine.launch import Launch
 from emulated_gpu.machine.schedule import Schedule
 from emulated_gpu.model.profile import Profile
@@ -20,10 +21,9 @@ from emulated_gpu.model.run import Recorded, TimedRun
 from emulated_gpu.model.tally import tallied
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.ptx.program import Program
-from emulated_gpu.rows import NOT_PROMISED, WRONG
-from emulated_gpu.serve.watch import watched
-from emulated_gpu.state.dependency import Dependencies
+from emulated_gpu.serve.host.watch import watched
 from emulated_gpu.state.global_memory import GlobalMemory, Region
+from emulated_gpu.state.pdl_dependency import Dependencies
 from evaluation.judge.same_calls import pieces
 from evaluation.judge.shared_tensors import Placed
 
@@ -78,8 +78,8 @@ def internal(error: Exception) -> EmulatorError:
 class Device:
     """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
     begins. strict: whether what emulated_gpu.errors.NOTES has fails; else `notes` has it, once. say: is told, in a
-    sentence now and then, how far a launch is that takes long. keep: is given the class (emulated_gpu/rows.py) of what
-    is found, that, and its launch, None if it could not be made."""
+    sentence now and then, how far a launch is that takes long. keep: is given the class (emulated_gpu/finding_rows.py)
+    of what is found, that, and its launch, None if it could not be made."""
 
     def __init__(
         self, arena: Arena, heap: int, strict: bool = False, say: Callable[[str], None] = lambda text: None,

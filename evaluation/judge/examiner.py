@@ -10,9 +10,9 @@ import torch
 
 from emulated_gpu.arena import BASE, PAGE, Arena, Heap
 from emulated_gpu.errors import EmulatorError
+from emulated_gpu.finding_rows import row_of
 from emulated_gpu.machine.launch import Launch
 from emulated_gpu.page.findings import events
-from emulated_gpu.rows import row_of
 from evaluation.judge.gpu_trial import GpuTrial, MeasuredTrial, measure_in_turns
 from evaluation.judge.options import Options
 from evaluation.judge.recorded_calls import RecordedCalls

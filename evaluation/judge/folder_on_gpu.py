@@ -4,10 +4,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from evaluation.gpu.protocol import evaluate
 from evaluation.judge.options import Options
 from evaluation.judge.statistics import Stats
 from evaluation.judge.verdict import Refused, Verdict, check_time, legible
+from evaluation.protocol import evaluate
 from task import TestCase
 
 ISOLATION = "its evaluator's own, as with the grader: nothing is kept from it"

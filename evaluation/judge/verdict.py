@@ -20,8 +20,8 @@ class Verdict:
     modelled: a reply of `modelled`, or {"error": why there is no time}, if times were to be modelled.
     isolation: what kept the submission's process from the judge's, see isolation.py. notes: what its kernels do that
     the PTX ISA does not promise and silicon is seen to do (emulated_gpu/NOT_PROMISED.md); no reason to fail. findings:
-    rows (emulated_gpu/rows.py) of what the emulator has found and of the notes, as often as it did, with `of` and
-    `events`. limits: sentences about what a pass of this case does not hold.
+    rows (emulated_gpu/finding_rows.py) of what the emulator has found and of the notes, as often as it did, with `of`
+    and `events`. limits: sentences about what a pass of this case does not hold.
     """
 
     spec: str

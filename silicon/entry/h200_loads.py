@@ -151,7 +151,7 @@ def compile_case(folder: Path, case: int) -> list[dict]:
 
 def prepare_dsl() -> None:
     """Lets CuTe DSL compile for sm_90a, keep PTX and cubin and launch on the emulator. Call before it is imported."""
-    from emulated_gpu.serve import cute_dsl
+    from emulated_gpu.serve.cute import cute_dsl
 
     assert "cutlass" not in sys.modules
     cute_dsl.configure()

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import emulated_gpu
-from emulated_gpu.serve import cute_dsl
+from emulated_gpu.serve.cute import cute_dsl
 from silicon import command
 from silicon.entry.h200_loads import load_module
 

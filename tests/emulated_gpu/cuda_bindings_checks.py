@@ -12,7 +12,8 @@ from cuda.bindings import driver, nvrtc, runtime
 from emulated_gpu.device import DEVICE
 from emulated_gpu.errors import Fault, Unsupported
 from emulated_gpu.formats.tensormap import decode
-from emulated_gpu.serve import c_driver, cuda_bindings, libcuda
+from emulated_gpu.serve.cuda_cpp import libcuda
+from emulated_gpu.serve.driver import c_driver, cuda_bindings
 
 SOURCE = b"""
 __constant__ float table[4] = {1, 2, 3, 4};

@@ -12,8 +12,8 @@ from check_scripts import run
 from cutlass.cute.runtime import find_runtime_libraries, load_module, make_fake_compact_tensor, make_fake_stream
 
 from emulated_gpu.device import DEVICE
-from emulated_gpu.serve import modules
-from emulated_gpu.serve.cuda_cpp import toolkit
+from emulated_gpu.serve.driver import modules
+from emulated_gpu.serve.host import build_cache
 
 
 @cute.kernel
@@ -66,7 +66,7 @@ loaded = []  # which ends when Python has
 def check_an_exported_function_is_taken_back():
     y = torch.zeros_like(x)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ[toolkit.CACHE] = folder
+        os.environ[build_cache.CACHE] = folder
         function.export_to_c(f"{folder}/scaled.o", "scaled")
         modules._texts.clear()  # as another process, which has not compiled it
         load_module(f"{folder}/scaled.o", enable_tvm_ffi=True).scaled(x, y, 4.0, 2)
@@ -76,7 +76,7 @@ def check_an_exported_function_is_taken_back():
         loaded.append(load_module(f"{folder}/scaled.so", enable_tvm_ffi=True))
         loaded[0].scaled(x, y, 5.0, 2)
         assert torch.equal(y, 5 * x)
-        del os.environ[toolkit.CACHE]
+        del os.environ[build_cache.CACHE]
 
 
 def check_a_launch_that_fails_is_an_error():

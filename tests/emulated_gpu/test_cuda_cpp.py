@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from emulated_gpu.errors import Unsupported
-from emulated_gpu.serve import programs, static_runtime
-from emulated_gpu.serve.cuda_cpp import nvcc, toolkit
+from emulated_gpu.serve.cuda_cpp import executables, nvcc, static_runtime, toolkit
 
 CHECKS = Path(__file__).with_name("cuda_cpp_checks.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,12 +87,12 @@ def test_a_program_runs_and_its_faults_are_found(program):
 
 def test_programs_that_cannot_be_led_here_are_refused(program, tmp_path):
     with pytest.raises(Unsupported, match="true: a program without CUDA's runtime"):
-        programs.run("/bin/true", [], {}, 1)
+        executables.run("/bin/true", [], {}, 1)
     subprocess.run(["strip", program, "-o", tmp_path / "p"], check=True)
     with pytest.raises(Unsupported, match="p: CUDA's runtime is in it, stripped of the symbols"):
-        programs.run(str(tmp_path / "p"), [], {}, 1)
+        executables.run(str(tmp_path / "p"), [], {}, 1)
     with pytest.raises(Unsupported, match="a program on 2 devices"):
-        programs.run(str(program), [], {}, 2)
+        executables.run(str(program), [], {}, 2)
 
 
 def test_a_module_that_needs_cuda_is_none_without_nvcc(monkeypatch):

@@ -19,7 +19,7 @@ from emulated_gpu.formats import alu
 from emulated_gpu.machine.cta import Cluster, Cta
 from emulated_gpu.machine.warp import UNITS
 from emulated_gpu.model.tally import tallied
-from emulated_gpu.native import tiers
+from emulated_gpu.native import hot_blocks
 from emulated_gpu.native.region import Region
 from emulated_gpu.ptx.isa import lookup
 from emulated_gpu.ptx.parse import parse
@@ -338,8 +338,8 @@ class Seen:
 
         monkeypatch.setattr(emulated_gpu.device, "Launch", Watched)
         monkeypatch.setattr(Cta, "exit", lambda cta, f=CTA_EXIT: (shared.append(cta.smem), f(cta))[1])
-        monkeypatch.setattr(tiers, "START", -1e9 if hot else 1e9)
-        monkeypatch.setattr(tiers, "CROSSING", -1e3 if hot else 4.0)
+        monkeypatch.setattr(hot_blocks, "START", -1e9 if hot else 1e9)
+        monkeypatch.setattr(hot_blocks, "CROSSING", -1e3 if hot else 4.0)
         regions = []
         monkeypatch.setattr(Region, "compile", lambda self: (regions.append(self), COMPILE(self))[1])
         out[:] = 0
@@ -406,14 +406,14 @@ def test_machine_code_keeps_no_launch(monkeypatch):
             alive.add(self)
 
     monkeypatch.setattr(emulated_gpu.device, "Launch", Watched)
-    monkeypatch.setattr(tiers, "START", -1e9)
-    monkeypatch.setattr(tiers, "CROSSING", -1e3)
+    monkeypatch.setattr(hot_blocks, "START", -1e9)
+    monkeypatch.setattr(hot_blocks, "CROSSING", -1e3)
     out, given = (allocate(1024).view(np.uint32) for _ in range(2))
     text = HEADER + MEMORY + "  "
     for _ in range(2):
         emulated_gpu.launch(text, "k", 2, 64, [out, given])
         assert not alive
-    assert any(isinstance(block, tiers.Native) for block in emulated_gpu.DEVICE.module(text).program("k").blocks)
+    assert any(isinstance(block, hot_blocks.Native) for block in emulated_gpu.DEVICE.module(text).program("k").blocks)
 
 
 def test_ended_clusters_are_freed(monkeypatch):
@@ -468,7 +468,7 @@ def test_a_fault_is_told_the_same(body, monkeypatch):
 
 def test_timed_runs_stay_python(monkeypatch):
     """The model charges blocks one by one, and what the tensor core would compute is left out."""
-    monkeypatch.setattr(tiers, "START", -1e9)
+    monkeypatch.setattr(hot_blocks, "START", -1e9)
     monkeypatch.setattr(Region, "compile", lambda self: pytest.fail("compiled"))
     out, given = np.zeros(256, np.uint32), np.arange(256, dtype=np.uint32)
     with emulated_gpu.timing("b200"):
@@ -476,6 +476,6 @@ def test_timed_runs_stay_python(monkeypatch):
 
 
 def test_without_llvmlite_all_stays_python(monkeypatch):
-    monkeypatch.setattr(tiers, "compiler", lambda: None)
+    monkeypatch.setattr(hot_blocks, "compiler", lambda: None)
     program = straight([Instr("mov.u32", (register(32, 0), Imm(3)), None, False, 1, "mov.u32 a, 3")])
-    assert tiers.block(program, 0, UNITS) is program.block(0, UNITS)
+    assert hot_blocks.block(program, 0, UNITS) is program.block(0, UNITS)

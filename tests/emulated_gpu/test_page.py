@@ -10,12 +10,12 @@ import pytest
 
 import emulated_gpu
 from emulated_gpu.device import DEVICE, allocate
+from emulated_gpu.finding_rows import of_runs, row_of
 from emulated_gpu.model import report
 from emulated_gpu.model.timeline import Timeline
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page import findings, hot
 from emulated_gpu.page.write import DATA, views, write
-from emulated_gpu.rows import of_runs, row_of
 from emulated_gpu.serve.run import Loud, report_of
 
 ROOT = Path(__file__).resolve().parents[2]

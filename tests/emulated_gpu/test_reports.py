@@ -18,10 +18,10 @@ from click.testing import CliRunner
 import emulated_gpu
 from emulated_gpu import device
 from emulated_gpu.__main__ import cli
+from emulated_gpu.finding_rows import places
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.rows import places
-from emulated_gpu.serve import findings, source_lines
 from emulated_gpu.serve import run as running
+from emulated_gpu.serve.host import findings, source_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 

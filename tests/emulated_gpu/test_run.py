@@ -13,8 +13,8 @@ import emulated_gpu
 from emulated_gpu.__main__ import cli
 from emulated_gpu.device import DEVICE
 from emulated_gpu.errors import Fault
-from emulated_gpu.rows import row_of
-from emulated_gpu.serve import watch
+from emulated_gpu.finding_rows import row_of
+from emulated_gpu.serve.host import watch
 from emulated_gpu.serve.run import Loud, summary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,7 +141,7 @@ def test_schedule_reaches_the_children(tmp_path):
 import subprocess, sys
 from emulated_gpu.device import DEVICE
 from emulated_gpu.errors import Fault
-from emulated_gpu.rows import row_of
+from emulated_gpu.finding_rows import row_of
 print(DEVICE.session.schedule.seed, DEVICE.session.checks, flush=True)
 subprocess.run([sys.executable, "-c", "import torch\\nfrom emulated_gpu.device import DEVICE\\n"
                 "print(DEVICE.session.schedule.seed, DEVICE.session.checks)"])

@@ -14,7 +14,7 @@ from emulated_gpu.model.timeline import Timeline, write
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page import write as page
 from emulated_gpu.serve import profile as profiling
-from emulated_gpu.serve import timed
+from emulated_gpu.serve.driver import timed
 
 BYTES = 4096
 # Warp 0 loads BYTES into shared memory, warp 1 waits for them and stores them back with one bulk copy.

@@ -9,18 +9,18 @@ import pytest
 import emulated_gpu
 from emulated_gpu.machine import cta, engine, launch, warp
 from emulated_gpu.machine.clock import Clock
-from emulated_gpu.units import machine
+from emulated_gpu.units import protocols
 from emulated_gpu.units.group import LaneGroup
 
 UNITS = sorted((Path(emulated_gpu.__file__).parent / "units").glob("*.py"))
 # By the name that units have for it: what declares its members, and the class that has them
 FACES = {
     "g": (LaneGroup, warp.Group),
-    "warp": (machine.Warp, warp.Warp),
-    "cta": (machine.Cta, cta.Cta),
-    "cluster": (machine.Cluster, cta.Cluster),
-    "launch": (machine.Launch, launch.Launch),
-    "engine": (machine.Engine, engine.Engine),
+    "warp": (protocols.Warp, warp.Warp),
+    "cta": (protocols.Cta, cta.Cta),
+    "cluster": (protocols.Cluster, cta.Cluster),
+    "launch": (protocols.Launch, launch.Launch),
+    "engine": (protocols.Engine, engine.Engine),
     "clock": (Clock, Clock),
 }
 VARIABLES = {"owner": "cta", "from_cta": "cta"}  # other names of variables for one of these

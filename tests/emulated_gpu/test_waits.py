@@ -10,9 +10,9 @@ from test_recordings import test_replay as replay
 import emulated_gpu
 from emulated_gpu.errors import Fault
 from emulated_gpu.state.barrier import MAX_COUNT, MBarrier
-from emulated_gpu.state.dependency import Dependencies
 from emulated_gpu.state.global_memory import GlobalMemory, Region
 from emulated_gpu.state.order import Actor, Order, Space
+from emulated_gpu.state.pdl_dependency import Dependencies
 from emulated_gpu.units.async_copy import BulkGroups, StoreOp
 from silicon.golden import barrier, bulk, cluster
 

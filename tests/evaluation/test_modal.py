@@ -17,7 +17,8 @@ import torch
 import modal_app
 from emulated_gpu.model.profile import load
 from emulated_gpu.serve.variants import Variant
-from evaluation.gpu import protocol, runs, script_times
+from evaluation import protocol
+from evaluation.gpu import runs, script_times
 from reference import TASKS
 from silicon import calibrate
 from task import read_task_yaml

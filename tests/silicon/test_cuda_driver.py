@@ -12,7 +12,7 @@ import pytest
 import emulated_gpu
 from emulated_gpu.device import DEVICE, allocate
 from emulated_gpu.formats import tensormap
-from emulated_gpu.native.llvm import compiler
+from emulated_gpu.jit.llvm import compiler
 from silicon import calibrate, cuda_driver
 from silicon.cuda_driver import Gpu, Timer, survey
 from silicon.golden import record

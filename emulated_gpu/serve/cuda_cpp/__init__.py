@@ -1,1 +1,4 @@
-"""CUDA C++ without a GPU: nvcc compiles to PTX, and stand-ins for CUDA's libraries launch it on the emulated device."""
+"""CUDA C++ without a GPU: nvcc compiles to PTX.
+
+Stand-ins for CUDA's libraries launch it on the emulated device, in this process or in programs of their own.
+"""

@@ -8,7 +8,8 @@ import functools
 from ...device import DEVICE, LoadedModule
 from ...errors import Fault, Unsupported
 from ...formats import fatbin
-from .. import c_driver, cuda_bindings, cuda_modules, launches, modules, source_lines
+from ..driver import c_driver, cuda_bindings, cuda_modules, launches, modules
+from ..host import source_lines
 from . import toolkit
 
 _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import Unsupported
+from ..host import build_cache
 
 HERE = Path(__file__).parent
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
 HOST_COMPILER = HERE / "bin" / "g++"  # the system's C++ compiler, by light_first.sh
-CACHE = "EMULATED_GPU_CACHE"  # environment: folders of what is built, which come before the user's cache folder
 RUNTIME, DRIVER, TORCH = "libcudart.so.13", "libcuda.so.1", "libtorch_cuda.so"
 # Other names that host code is linked to. Of cuBLAS there is no function: who calls one does not load
 NAMES = {
@@ -69,24 +69,6 @@ def find() -> Toolkit:
     raise Unsupported(MISSING)
 
 
-def folders() -> list[Path]:
-    """Return where what is built is looked for: the folders of the environment, then the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return [Path(f) for f in (*os.environ.get(CACHE, "").split(os.pathsep), os.path.join(home, "emulated-gpu")) if f]
-
-
-def writable() -> Path:
-    """Return the first of these folders that can be written to; else a new one, for this process."""
-    for folder in folders():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    return Path(tempfile.mkdtemp(prefix="emulated-gpu-"))
-
-
 def place_of(name: str, texts: list[str], command: list[str], *depends: str) -> str:
     """Return the folder of a library among what is built: by its name and by all that makes it another one."""
     everything = [*texts, *command, *depends, *NAMES.get(name, ()), sys.version]
@@ -96,7 +78,7 @@ def place_of(name: str, texts: list[str], command: list[str], *depends: str) -> 
 def found(name: str, texts: list[str], command: list[str], *depends: str) -> Path | None:
     """Return the shared library that `built` would, if it has been built already."""
     place = place_of(name, texts, command, *depends)
-    return next((folder / place / name for folder in folders() if (folder / place / name).exists()), None)
+    return next((folder / place / name for folder in build_cache.folders() if (folder / place / name).exists()), None)
 
 
 def built(name: str, texts: list[str], command: list[str], *depends: str, where: Sequence[str] = ()) -> Path:
@@ -108,7 +90,7 @@ def built(name: str, texts: list[str], command: list[str], *depends: str, where:
     there = found(name, texts, command, *depends)
     if there is not None:
         return there
-    target = writable() / place_of(name, texts, command, *depends)
+    target = build_cache.writable() / place_of(name, texts, command, *depends)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
         files = [os.path.join(folder, f"{i}.cpp") for i in range(len(texts))]
         for file, text in zip(files, texts):

@@ -6,9 +6,9 @@ import os
 
 import torch
 
-from .. import timed
-from ..after_import import after_import
-from ..triton_driver import milliseconds, say
+from ..driver import timed
+from ..host.after_import import after_import
+from ..triton.triton_driver import milliseconds, say
 
 ENVIRONMENT = {  # of Inductor: its own launcher is C++ that calls libcuda; its workers have no emulated device
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",

@@ -8,9 +8,11 @@ import torch
 
 from ...device import DEVICE
 from ...errors import Unsupported
-from .. import cuda_core, cute_dsl, libcuda, static_runtime, triton_driver
-from ..after_import import after_import
-from ..cuda_cpp import extension
+from ..cuda_cpp import extension, libcuda, static_runtime
+from ..cute import cute_dsl
+from ..driver import cuda_core
+from ..host.after_import import after_import
+from ..triton import triton_driver
 from . import compilers, kernels, names
 from .memory import TorchMemory, before
 

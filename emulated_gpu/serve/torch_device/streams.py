@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...device import DEVICE
-from .. import cuda_bindings, timed
+from ..driver import cuda_bindings, timed
 
 
 def index_of(device) -> int:

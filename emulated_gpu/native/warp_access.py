@@ -6,9 +6,9 @@ event has written all, and one has read all. Where that is not so nothing has be
 
 from __future__ import annotations
 
+from ..jit.llvm import LANES
 from ..state.lanes import LANE_MASK, SEVERAL
 from ..state.shadow import WORD
-from .llvm import LANES
 
 KEYS = 32  # of words in the table of lanes that are looked at together: of who wrote either half, of who read it
 KEYED = KEYS // 4  # those words

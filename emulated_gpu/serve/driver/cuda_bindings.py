@@ -13,12 +13,12 @@ import sys
 
 import numpy as np
 
-from ..chip import SYSTEM_SHARED
-from ..device import DEVICE, allocate
-from ..errors import Unsupported
-from ..state.global_memory import HOST
+from ...chip import SYSTEM_SHARED
+from ...device import DEVICE, allocate
+from ...errors import Unsupported
+from ...state.global_memory import HOST
+from ..host.after_import import after_import
 from . import cuda_modules, timed
-from .after_import import after_import
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says

@@ -13,11 +13,11 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from ..device import DEVICE, LoadedModule
-from ..errors import Unsupported
-from ..formats.cubin import resources
-from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, Im2colMap, TensorMap, encode
-from . import modules, timed
+from ...device import DEVICE, LoadedModule
+from ...errors import Unsupported
+from ...formats.cubin import resources
+from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, Im2colMap, TensorMap, encode
+from ..driver import modules, timed
 
 # Types of elements as tensormap.replace (PTX ISA 9.7.9.27) numbers them -> as cuTensorMapEncodeTiled does, if otherwise
 HOST_TYPES = {8: 10, 9: 8, 10: 9}

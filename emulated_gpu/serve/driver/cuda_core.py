@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 
-from ..errors import Unsupported
-from ..formats import elf
+from ...errors import Unsupported
+from ...formats import elf
+from ..host.after_import import after_import
 from . import c_driver, launches, modules
-from .after_import import after_import
 
 _name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(

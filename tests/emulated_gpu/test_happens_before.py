@@ -1,9 +1,10 @@
-"""Machine code that asks shadows of memory (native/happened.py) against their Python: the same conflicts and notes."""
+"""Machine code that asks shadows of memory (jit/happens_before.py) against their Python: the same conflicts and
+notes."""
 
 import numpy as np
 import pytest
 
-from emulated_gpu.native import happened
+from emulated_gpu.jit import happens_before
 from emulated_gpu.state import shadow
 from emulated_gpu.state.order import ASYNC_SHARED, EVER, GENERIC, KNOWN, STRONG, Actor, Order, Released, Space
 
@@ -66,8 +67,8 @@ def asked(seed: int) -> list:
 @pytest.fixture
 def answered(monkeypatch):
     """Answers by Python alone and with machine code, and how often that said yes."""
-    functions, yes = happened._functions(), []
-    counting = happened.Happened.__new__(happened.Happened)
+    functions, yes = happens_before._functions(), []
+    counting = happens_before.Happened.__new__(happens_before.Happened)
     counting.__dict__ = dict(vars(functions))
     for name in ("knows", "note"):
         function = getattr(functions, name)
@@ -101,12 +102,12 @@ def test_an_exception_is_of_one_cluster(answered):
     key, elsewhere = mine.key("mma"), other.key("mma")
     assert key[1] == elsewhere[1]
     plane.written[:] = order.next(elsewhere)
-    assert happened._functions().all_known(plane._written_at, slice(0, 4), actor, KNOWN, {key: EVER}) is False
+    assert happens_before._functions().all_known(plane._written_at, slice(0, 4), actor, KNOWN, {key: EVER}) is False
 
 
 def test_the_first_questions_of_a_process_stay_python(monkeypatch):
-    monkeypatch.setattr(happened, "_cold", 2)
-    assert [happened.happened() is None for _ in range(3)] == [True, True, False]
+    monkeypatch.setattr(happens_before, "_cold", 2)
+    assert [happens_before.happened() is None for _ in range(3)] == [True, True, False]
 
 
 def test_what_is_handed_on_at_one_barrier_stays_what_it_was_there():

@@ -9,9 +9,9 @@ import re
 import sys
 import types
 
-from ..errors import Unsupported
+from ...errors import Unsupported
+from ..host.after_import import after_import
 from . import static_runtime
-from .after_import import after_import
 
 # The CUDA toolkit's libraries, as cuda.pathfinder calls them
 LIBRARIES = re.compile(r"cu(blas|blasLt|rand|solver|solverMg|sparse|fft|fftw)|npp.*|nvjpeg")

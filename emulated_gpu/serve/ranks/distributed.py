@@ -16,9 +16,9 @@ from torch._C._distributed_c10d import _create_work_from_future, _set_thread_iso
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
 
-from ..device import DEVICE
-from ..errors import Unsupported
-from ..machine.node import learn
+from ...device import DEVICE
+from ...errors import Unsupported
+from ...machine.node import learn
 
 # What torch.distributed keeps of a process, by its names there.
 KEPT = (

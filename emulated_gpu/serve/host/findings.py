@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import KINDS, NOTES
-from ..rows import WRONG, of_runs, places
+from ...errors import KINDS, NOTES
+from ...finding_rows import WRONG, of_runs, places
 
 HELP = "https://docs.nvidia.com/cuda/parallel-thread-execution/"
 

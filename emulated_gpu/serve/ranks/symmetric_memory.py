@@ -14,9 +14,9 @@ import torch
 import torch.distributed._symmetric_memory as symm
 from torch.distributed import distributed_c10d as c10d
 
-from ..device import DEVICE, allocate
-from ..errors import Unsupported
-from .torch_device.streams import index_of
+from ...device import DEVICE, allocate
+from ...errors import Unsupported
+from ..torch_device.streams import index_of
 
 SIGNAL_PAD_BYTES = 2048
 

@@ -10,9 +10,10 @@ import functools
 import itertools
 import re
 
-from ..device import DEVICE
-from ..errors import Unsupported
-from . import cuda_bindings, cuda_modules, cute_dsl, entry_points, launches
+from ...device import DEVICE
+from ...errors import Unsupported
+from ..host import entry_points
+from . import cuda_bindings, cuda_modules, launches
 
 SCALARS = {
     "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
@@ -148,7 +149,7 @@ OWN = {  # what takes or returns something else than the function of Python does
     "cuLaunchKernelEx": launch_ex, "cuDeviceGetName": device_name, "cuDeviceGetUuid": device_uuid,
     "cuLinkCreate": link_create, "cuLinkAddData": link_add, "cuLinkComplete": link_complete,
     "cuLinkDestroy": None, "cuOccupancyMaxActiveClusters": active_clusters,
-    "cuPointerGetAttributes": pointer_attributes, "cuTensorMapEncodeTiled": cute_dsl.encode_tensormap,
+    "cuPointerGetAttributes": pointer_attributes, "cuTensorMapEncodeTiled": launches.encode_tensor_map,
 }  # fmt: skip
 
 

@@ -11,10 +11,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from ..errors import Unsupported
-from ..formats import elf
-from . import static_runtime
-from .cuda_cpp import toolkit
+from ...errors import Unsupported
+from ...formats import elf
+from . import static_runtime, toolkit
 
 INSIDE = b"cuGetExportTable"  # what CUDA's runtime asks the driver for, as others do not
 PRELOADED = "libemulated_program.so"
@@ -62,7 +61,7 @@ def run(program: str, args: list[str], environment: dict[str, str], devices: int
     changed = {
         "LD_PRELOAD": ":".join(filter(None, [str(preloaded), old["LD_PRELOAD"]])),
         "LD_LIBRARY_PATH": ":".join(filter(None, [*folders, old["LD_LIBRARY_PATH"]])),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), *sys.path])),
         "PYTHONHOME": sys.base_prefix,
     }
     more = {PROGRAM: path, "EMULATED_GPU_LIBPYTHON": libpython()}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..device import DEVICE
-from ..errors import Unsupported
-from ..formats import cubin, elf
+from ...device import DEVICE
+from ...errors import Unsupported
+from ...formats import cubin, elf
 from . import launches, modules
 
 MAX_DYNAMIC_SHARED = 8  # CUfunction_attribute, cudaFuncAttribute

@@ -14,10 +14,11 @@ import mmap
 import os
 import re
 
-from ..errors import Unsupported
-from ..formats import elf
-from . import c_driver, entry_points, launches
-from .cuda_cpp import runtime, toolkit
+from ...errors import Unsupported
+from ...formats import elf
+from ..driver import c_driver, launches
+from ..host import entry_points
+from . import runtime, toolkit
 
 PARTS = (".symtab", ".strtab", ".dynamic", ".dynstr")  # sections that tell what a library has and needs
 RUNTIME_FUNCTION = re.compile(r"_*cuda[A-Z]\w*")

@@ -17,11 +17,12 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from ..chip import chip_of
-from ..device import DEVICE
-from ..errors import EmulatorError, Unsupported
-from . import cuda_bindings, entry_points, launches, modules, source_lines
-from .after_import import after_import
+from ...chip import chip_of
+from ...device import DEVICE
+from ...errors import EmulatorError, Unsupported
+from ..driver import cuda_bindings, launches, modules
+from ..host import entry_points, source_lines
+from ..host.after_import import after_import
 
 RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
 SUCCESS = 0
@@ -121,16 +122,9 @@ def _occupancy(blocks, kernel, threads, dynamic_shared):
     return SUCCESS
 
 
-@_callback("_cuTensorMapEncodeTiled", _ptr, _u32, _u32, _u64, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32)
-def encode_tensormap(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
-    """cuTensorMapEncodeTiled, for host code that does not pack the words itself (cutlass.experimental)."""
-    higher = (_u64 * (rank - 1)).from_address(strides) if rank > 1 else ()
-    words = launches.tensor_map(
-        kind, address or 0, (_u64 * rank).from_address(dims), higher, (_u32 * rank).from_address(box),
-        (_u32 * rank).from_address(steps), interleave, swizzle, promotion, fill,
-    )  # fmt: skip
-    ctypes.memmove(out, words, len(words))
-    return SUCCESS
+_callback("_cuTensorMapEncodeTiled", _ptr, _u32, _u32, _u64, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32)(
+    launches.encode_tensor_map
+)
 
 
 @_callback("_cudaLaunchKernelEx", _ptr, _ptr, _ptr)

@@ -12,11 +12,11 @@ import numpy as np
 
 from ..errors import Fault
 from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
-from ..state.dependency import Dependencies
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.order import Actor, Location, Released, Space
 from ..state.parameters import Parameters
+from ..state.pdl_dependency import Dependencies
 from ..state.shared_memory import SharedMemory
 from ..state.tensor_memory import TensorMemory
 from .pipe import Pipe

@@ -15,10 +15,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..device import DEVICE, LoadedModule
-from ..errors import Fault, Unsupported
-from ..formats import elf, fatbin
-from .cuda_cpp import toolkit
+from ...device import DEVICE, LoadedModule
+from ...errors import Fault, Unsupported
+from ...formats import elf, fatbin
+from ..host import build_cache
 
 KEEP_PTX = "EMULATED_GPU_PTX"  # environment: a folder for the PTX that is loaded, as it is run here
 EXPORTED = "exported"  # in the cache folder: the PTX of machine code that was exported, by its digest
@@ -75,7 +75,7 @@ def exported(machine_code: bytes) -> None:
     """Keep the PTX of a cubin for other processes, since its machine code has gone to a file."""
     name = digest(machine_code)
     if name in _texts:
-        folder = toolkit.writable() / EXPORTED
+        folder = build_cache.writable() / EXPORTED
         folder.mkdir(exist_ok=True)
         unfinished = folder / f".{name.hex()}-{os.getpid()}"
         unfinished.write_text(_texts[name])
@@ -86,7 +86,7 @@ def known(machine_code: bytes) -> str | None:
     """Return the PTX of a cubin that this process has compiled, or that another has exported; None if neither has."""
     name = digest(machine_code)
     if name not in _texts:
-        for folder in toolkit.folders():
+        for folder in build_cache.folders():
             file = folder / EXPORTED / f"{name.hex()}.ptx"
             if file.exists():
                 _texts[name] = file.read_text()

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import numpy as np
 
+from ..jit.llvm import compiler
 from ..ptx.isa.registry import is_float
 from ..ptx.program import Program
 from ..ptx.syntax import TYPE_BITS, Instr
-from .llvm import compiler
 from .region import Region, Step
 
 # Microseconds, about: of an instruction in Python, by what it works with; of LLVM, and of the blocks that follow one;

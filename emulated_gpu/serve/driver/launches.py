@@ -6,9 +6,9 @@ import ctypes
 import functools
 from collections.abc import Sequence
 
-from ..device import DEVICE
-from ..errors import AssertionFailed, EmulatorError, Unsupported
-from ..formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
+from ...device import DEVICE
+from ...errors import AssertionFailed, EmulatorError, Unsupported
+from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
 from .modules import Kernel
 
 # cudaLaunchAttributeID, which is CUlaunchAttributeID
@@ -131,3 +131,13 @@ def _of_map(mode: str, kind, address, dims, strides, box, steps, interleave, swi
         address, DRIVER_TYPES[kind], tuple(dims), tuple(strides), tuple(box), tuple(steps), span, atom, bool(fill),
         L2_PROMOTIONS[promotion],
     )  # fmt: skip
+
+
+def encode_tensor_map(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill) -> int:
+    """Do cuTensorMapEncodeTiled for host code that hands over addresses: write the words to `out`, return success."""
+    higher = (ctypes.c_uint64 * (rank - 1)).from_address(strides) if rank > 1 else ()
+    sizes = (ctypes.c_uint64 * rank).from_address(dims)
+    part, step = ((ctypes.c_uint32 * rank).from_address(at) for at in (box, steps))
+    words = tensor_map(kind, address or 0, sizes, higher, part, step, interleave, swizzle, promotion, fill)
+    ctypes.memmove(out, words, len(words))
+    return 0

@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 
-from ..errors import Unsupported
+from ...errors import Unsupported
 
 ALLOWED = "EMULATED_GPU_INSTALLS"  # environment: 1 lets installs through
 _MODULES = {"pip", "ensurepip", "easy_install"}

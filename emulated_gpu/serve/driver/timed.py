@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 
-from ..device import DEVICE
-from ..model import uncertainty
-from ..model.profile import load
-from ..model.run import Recorded, TimedRun
-from ..model.steady import Steady
+from ...device import DEVICE
+from ...model import uncertainty
+from ...model.profile import load
+from ...model.run import Recorded, TimedRun
+from ...model.steady import Steady
 
 _times: dict[tuple, float] = {}  # launches -> microseconds
 

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..errors import Hang
-from ..machine.launch import Launch
+from ...errors import Hang
+from ...machine.launch import Launch
 
 SAYS = "emulated-gpu: "  # begins a line on stderr
 FIRST_BEAT_S, BEAT_S = 10.0, 30.0  # when the first heartbeat comes, and how long it is to each later one

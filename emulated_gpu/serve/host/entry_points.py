@@ -13,8 +13,8 @@ import platform
 import struct
 from pathlib import Path
 
-from ..errors import Unsupported
-from ..formats.elf import exported
+from ...errors import Unsupported
+from ...formats.elf import exported
 
 JUMP = 0xE9  # jmp rel32
 # What ends something of CUDA's has no effect, and may be called when Python is gone: a function that returns 0

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..device import DEVICE
-from ..machine.hosts import Host
+from ...device import DEVICE
+from ...machine.hosts import Host
 from . import distributed, symmetric_memory
 
 PORT = "29500"  # torchrun's

@@ -1,0 +1,4 @@
+"""CuTe DSL: its compiled host code launches here.
+
+Rests on the driver.
+"""

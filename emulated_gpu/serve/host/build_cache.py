@@ -1,0 +1,27 @@
+"""Folders of what is built once and kept: stand-ins of libraries, PTX of exported kernels."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+CACHE = "EMULATED_GPU_CACHE"  # environment: folders of what is built, which come before the user's cache folder
+
+
+def folders() -> list[Path]:
+    """Return where what is built is looked for: the folders of the environment, then the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [Path(f) for f in (*os.environ.get(CACHE, "").split(os.pathsep), os.path.join(home, "emulated-gpu")) if f]
+
+
+def writable() -> Path:
+    """Return the first of these folders that can be written to; else a new one, for this process."""
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="emulated-gpu-"))

@@ -1,0 +1,4 @@
+"""Triton and Gluon: a driver for Triton's runtime.
+
+Rests on the driver.
+"""
