@@ -14,7 +14,6 @@ FLOORS = (
     *(f"emulated_gpu.{room}" for room in ("formats", "ptx", "jit", "state", "native", "units", "machine", "model")),
     *(f"emulated_gpu.{room}" for room in ("page", "device")),
     *(f"emulated_gpu.serve.{room}" for room in ("host", "driver", "cute", "cuda_cpp", "triton")),
-    *(f"emulated_gpu.serve.{room}" for room in ("autograd", "drawn", "scaled_mm", "torch_cuda")),
     *("emulated_gpu.serve.torch_device", "emulated_gpu.serve.ranks"),
     *("emulated_gpu.serve", "emulated_gpu"),
     *(f"emulated_gpu.{name}" for name in ("outputs", "__main__", "pytest_plugin", "speed")),
@@ -105,6 +104,12 @@ def test_a_room_without_a_floor_is_seen(tmp_path):
     (tmp_path / "emulated_gpu" / "attic.py").touch()
     with pytest.raises(LookupError, match="emulated_gpu.attic has no floor"):
         violations(graph(tmp_path, ["emulated_gpu"]))
+
+
+@pytest.mark.parametrize("entry", FLOORS)
+def test_every_floor_is_there(entry):
+    path = ROOT.joinpath(*entry.split("."))
+    assert path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 def test_every_package_says_what_it_is_for():
