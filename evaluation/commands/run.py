@@ -10,7 +10,7 @@ from emulated_gpu.errors import EmulatorError
 from emulated_gpu.finding_rows import WRONG, row_of, unique
 from emulated_gpu.model import uncertainty
 from emulated_gpu.page import findings as page_of_findings
-from evaluation.commands import interrupt
+from evaluation.commands import interrupt, score
 from evaluation.commands.cases import chosen_task
 from evaluation.commands.devices import OWN, checked, choose_device, describe_device
 from evaluation.commands.show import Failure, Screen, count, dump_json, duration
@@ -210,6 +210,11 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
             f"the model's own {mean:.3f})"
         )
         screen.line(uncertainty.BASIS)
+        if len(replies) > 1:
+            times = [uncertainty.corrected(reply["us_interval"]) for reply in replies]
+            floors = [reply["floor_us"] for reply in replies]
+            worth = score.rows(numbers, times, floors, uncertainty.corrected(between))
+            screen.table(*worth, "which case is worth the time: each counts the same, by percents of its own time")
 
 
 def write_junit(path: str, section: str, cases, verdicts: list[Verdict]) -> None:

@@ -239,6 +239,7 @@ class RecordedCalls:
         ended = [counted[i : i + len(first)] for i in range(0, simulated * len(first), len(first))]
         if reply["us"] < (floor := self.case.floor):
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {floor:.3f} us")
+        reply["floor_us"] = floor
         for number in range(simulated):
             right(number, " when timed", left_out[number])
         if not all(emulated.alike(counts, ended[0]) for counts in ended):
