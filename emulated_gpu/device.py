@@ -126,6 +126,11 @@ class Session:
     timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
     kept: list | None = None  # memory that launches to be timed may need when the script has freed it
 
+    def after(self) -> Session:
+        """Return the session of what comes after this one: with the memory that this one keeps, so that its launches
+        can be modelled."""
+        return Session(kept=self.kept)
+
     def report(self) -> list[str]:
         """One text for each fault, hang or refusal."""
         return list(self.findings)
@@ -565,6 +570,7 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
     """
     outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict, crowded)
     here = DEVICE.session
+    here.kept = outer.kept
     try:
         yield here
         DEVICE.synchronize_all()

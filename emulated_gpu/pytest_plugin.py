@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from .chip import CHIPS
-from .device import DEVICE, Session
+from .device import DEVICE
 from .model.profile import load
 from .model.report import report as modelled
 from .model.run import TimedRun
@@ -79,7 +79,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     if CHILD not in os.environ or not folder or not launches or DEVICE.session.findings:
         return
     name = next(name for name, chip in CHIPS.items() if chip is DEVICE.chip)
-    DEVICE.session, trace = Session(), Trace()
+    DEVICE.session, trace = DEVICE.session.after(), Trace()
     timed = TimedRun(load(name), DEVICE.memory, launches, trace)
     counted = [tallied(one.launch) for one in timed.launches]
     found = modelled(timed.run(), trace, counted, Path(folder))

@@ -30,7 +30,7 @@ def profile(
     """
     recording, status = record(script, args, running.Options(machine=machine), most)
     recorded = recording.recorded
-    DEVICE.session = Session()
+    DEVICE.session = recording.after()
     trace = Trace()
 
     def tell(run: TimedRun) -> bool:
@@ -63,7 +63,7 @@ def profile_devices(
     """
     recording, status = record(script, args, options, most)
     traces = [Trace() for _ in DEVICE.memories]
-    DEVICE.session = Session()
+    DEVICE.session = recording.after()
     node = TimedNode(load(options.machine), DEVICE.memories, recording.recorded, traces, compute)
     counted = [[tallied(one.launch) for one in run.launches] for run in node.runs]
     with watched(lambda: [each.launch for run in node.runs for each in run.active]):
