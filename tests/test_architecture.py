@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_imports import PRODUCTS, graph
+from tests.test_imports import FLOORS, PRODUCTS, graph
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
@@ -80,6 +80,16 @@ def test_the_products_import_what_the_drawing_says():
         found[product] |= {name.partition(".")[0] for name in imported} - {product}
     said = re.findall(r"`(\w+)` imports ((?:`\w+`(?:, )?)+|nothing)\.", PAGE)
     assert {product: set(re.findall(r"\w+", what)) - {"nothing"} for product, what in said} == found
+
+
+@pytest.mark.parametrize("product", ["emulated_gpu", "ragged_moe"])
+def test_the_rooms_are_listed_from_the_ground(product):
+    """All folders of a product that are packages, in the order of the floors of tests/test_imports.py."""
+    table = PAGE.partition(f"| `{product}/`, from the ground")[2].partition("\n\n")[0]
+    listed = re.findall(rf"`{product}/(\w+)/`", table)
+    rooms = [entry.split(".")[1] for entry in FLOORS if entry.startswith(f"{product}.")]
+    folders = [room for room in dict.fromkeys(rooms) if (ROOT / product / room / "__init__.py").exists()]
+    assert listed == folders
 
 
 def test_there_are_three_walks():
