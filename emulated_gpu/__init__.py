@@ -8,7 +8,8 @@
     with emulated_gpu.session(schedule=3):                                        # CuTe DSL: host code launches here
         custom_kernel(emulated_gpu.device_tensors(data))
 
-README.md in this folder says what is modelled, what is checked, and what each piece rests on.
+README.md in this folder says what runs and what is refused, EVIDENCE.md what a result rests on; ../ARCHITECTURE.md
+walks through the code.
 """
 
 from .device import DEVICE, device_tensors, launch, protect, session, synchronize, timing, written
