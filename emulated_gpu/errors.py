@@ -32,7 +32,7 @@ KINDS = {
     # synchronisation
     "mbarrier": "An mbarrier is misused: not initialised or not visibly so, initialised twice, overwritten, read, "
     "freed in use, more arrivals or more transaction bytes than its phase expects.",
-    "barrier": "The threads that take part in a named barrier do not match the count.",
+    "barrier": "The threads at a named barrier do not match its count; or a grid leaves arrivals in its own.",
     "residency": "A CTA spins on what one writes that need not run beside it: found in a crowded session.",
     "divergence": "A .sync or .aligned instruction is executed without lanes that it needs.",
     "cluster": "Another CTA of the cluster is accessed before it is known to run, or after it has exited.",

@@ -20,7 +20,7 @@ from ..ptx.isa import lookup
 from ..ptx.program import Program
 from ..ptx.syntax import Instr, Special, Symbol, leaves
 from ..state.barrier import Waitable
-from ..state.global_memory import GlobalMemory
+from ..state.global_memory import WORKSPACE, GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.order import EVER, Location, Order, Space
 from ..state.parameters import Parameters
@@ -316,6 +316,14 @@ class Launch:
             f"{self.shared_bytes} bytes of shared memory each): cudaErrorCooperativeLaunchTooLarge",
         )
 
+    def check_barrier(self):
+        """Report a Fault: the grid's barrier, which the next launch has too, is not as a grid that is done with it
+        leaves it. A phase that is complete has turned the highest bit of its second word, and nothing else."""
+        words = self.memory.view(self.workspace, WORKSPACE).view(np.uint32)
+        if words[1] & 0x7FFFFFFF or words[0] or words[2:].any():
+            message = "the grid's barrier (%envreg1, %envreg2) is left with arrivals in it, or with something else"
+            self.found(Fault("barrier", f"{message}: {words[:3].tolist()}.. in place of zeros and a phase"))
+
     def cluster_done(self, cluster: Cluster):
         self.running.discard(cluster)
         self.engine.progress += 1
@@ -393,6 +401,8 @@ class Launch:
                 self.engine.run(self.stalled)
                 if self.running:
                     raise Hang("\n".join(self.waiting()))
+                if self.cooperative and self.checks:
+                    self.check_barrier()
             except Enough:
                 self.collect = None
                 if self.faults[-1].written_by:

@@ -254,6 +254,7 @@ class TimingClock(Clock):
         self._prefetch(group, self._span(address, nbytes), nbytes)
 
     def _prefetch(self, group, lines: Lines, nbytes: int, key=None) -> None:
+        group.launch.memory.hint(np.asarray(lines, np.uint64) * np.uint64(LINE))
         start = self._issue(group, nbytes, key)
         if len(lines):  # what the unit is told next waits until the L2 has taken all requests
             sm = self.sms[group.cta.sm]
@@ -262,6 +263,7 @@ class TimingClock(Clock):
     def line_prefetch(self, group, addresses: np.ndarray) -> None:
         """An SM asks for a line a cycle, as the TMA unit does: on an H200 one prefetches as fast either way."""
         lines = self._lines_at(addresses)
+        group.launch.memory.hint(addresses)
         sm = self.sms[group.cta.sm]
         sm.prefetches = max(sm.prefetches, group.t) + len(lines)
         self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)

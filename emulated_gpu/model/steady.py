@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .run import TimedRun
 
 AGREEMENT = 0.01  # of two consecutive intervals that count as equal
 
@@ -17,9 +22,10 @@ class Steady:
     mean: remaining dirty lines are dropped at once, and clean calls simulated in their turn until they agree, too.
     """
 
-    def __init__(self, launches: list[int]):
-        """launches[i]: how many launches the first i + 1 calls make."""
-        self.launches = launches
+    def __init__(self, launches: list[int], alike: Callable[[TimedRun], bool] = lambda run: True):
+        """launches[i]: how many launches the first i + 1 calls make. alike: asked when a call has ended, whether those
+        behind it do the same; where they need not, all are simulated, or, if some were left out before, none is."""
+        self.launches, self.alike = launches, alike
         self.ends: list[float] = []  # cycles
         self.dirty: list[float] = []  # bytes left at each of them
         self.interval: dict[str, float] = {}  # kind -> cycles from call to call, once steady
@@ -37,6 +43,8 @@ class Steady:
         self.ends.append(max(launch.end for launch in run.launches[:count]))
         self.dirty.append(memory.dirty)
         left = self.calls - len(self.ends)
+        if left and not self.alike(run):
+            return bool(self.skipped)
         kind, agreed = self.agreed()
         if agreed is None or kind in self.interval or not left:
             return not left

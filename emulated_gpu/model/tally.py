@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from ..formats import wgmma_form
 from ..machine.clock import Clock
 from ..machine.launch import Launch
+from ..ptx.program import Program
+from .issue import kind
 
 
 class Tally:
     """A clock that also counts what a launch moves and multiplies, which no schedule and no clock changes.
 
     counted: bytes of each way to move them (lanes that load from one address do it once), the number of MMAs, and their
-    multiplications and additions.
+    multiplications and additions. executed_blocks: how often groups of lanes have executed each block of the program,
+    where each has its turn, as in a timed run; machine code has several in one.
     """
 
-    def __init__(self, clock: Clock):
+    def __init__(self, clock: Clock, program: Program):
         copies = "tma_load", "bulk_load", "tma_store", "bulk_store"
         self.counted = dict.fromkeys([*copies, "global_load", "global_store", "mma", "flops"], 0)
-        self._clock = clock
+        self._clock, self.executed_blocks = clock, [0] * len(program.start)
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
+        if not clock.quantum:
+            self._count_blocks(clock.executed, clock.parts)
+
+    def _count_blocks(self, executed: Callable, parts: Callable) -> None:
+        """Have each execution of a block counted."""
+        counts = self.executed_blocks
+
+        def count(group, cost):
+            counts[group.pc] += 1
+            return executed(group, cost)
+
+        def count_parts(group):
+            counts[group.pc] += 1
+            parts(group)
+
+        self.executed, self.parts = count, count_parts
 
     def tma_load(self, group, tm, map_at, coords, nbytes, ctas, policy):
         self.counted["tma_load"] += nbytes
@@ -64,5 +86,15 @@ class Tally:
 
 def tallied(launch: Launch) -> dict[str, int]:
     """The counts of a launch that has not started, which grow as it runs."""
-    launch.clock = Tally(launch.clock)
+    launch.clock = Tally(launch.clock, launch.program)
     return launch.clock.counted
+
+
+def instructions(launch: Launch) -> Counter[str]:
+    """Counts what groups of lanes have executed in a timed launch, by the class that it is charged as."""
+    program, found = launch.program, Counter()
+    for block, times in enumerate(launch.clock.executed_blocks):
+        if times:
+            for instr in program.kernel.instrs[program.start[block] : program.end[block]]:
+                found[kind(instr)] += times
+    return found

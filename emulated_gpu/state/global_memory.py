@@ -120,6 +120,11 @@ class GlobalMemory:
         self.heap[region.start] = region
         return region.start
 
+    def free_all(self) -> None:
+        """Give back all that `malloc` has given."""
+        for address in [*self.heap]:
+            self.free(address)
+
     def free(self, address: int) -> None:
         """Give back what `malloc` has given. Raises a Fault for another address."""
         if address not in self.heap:
@@ -161,7 +166,7 @@ class GlobalMemory:
             at = bisect_right(self.starts, address) - 1
             region = self.regions[at] if at >= 0 else None
             if region is None or address + size > region.end:
-                raise Fault("out-of-bounds", self.describe(address, size, write))
+                region = self.elsewhere(address, size, write)
             self.last = region
         if write and region.read_only:
             raise Fault("write-to-input", f"write of {size} bytes to {region.name}, which the kernel may only read")
@@ -170,6 +175,13 @@ class GlobalMemory:
             if region.spoilt[at : at + size].any():
                 raise ResultsDecide(f"a read of {region.name}")
         return region
+
+    def elsewhere(self, address: int, size: int, write: bool) -> Region:
+        """Return what holds a range that no region of this memory does. Raises a Fault: nothing."""
+        raise Fault("out-of-bounds", self.describe(address, size, write))
+
+    def hint(self, addresses) -> None:
+        """Learn that a prefetch or another hint, which may go anywhere, names these addresses."""
 
     def describe(self, address: int, size: int, write: bool) -> str:
         what = f"{'write' if write else 'read'} of {size} bytes at {address:#x}"
@@ -285,3 +297,47 @@ class GlobalMemory:
         for k, v in enumerate(values):
             target[k :: len(values)] = v if type(v) is np.ndarray else v & (1 << 8 * size) - 1
         return True
+
+
+class Part(GlobalMemory):
+    """What one of several launches in a run may access: some regions of a whole, and the heap of kernels and the
+    barrier of grids, which all launches of a device have. Whatever it does to another region, a hint too, is a fault.
+    """
+
+    def __init__(self, whole: GlobalMemory, regions: list[Region]):
+        super().__init__()
+        self.whole = whole
+        self.regions = sorted(regions, key=lambda region: region.start)
+        self.starts = [region.start for region in self.regions]
+
+    def elsewhere(self, address: int, size: int, write: bool) -> Region:
+        if (region := self._other(address, size)) is None:
+            return super().elsewhere(address, size, write)
+        if region is self.whole.workspace or region.start in self.whole.heap:
+            return region
+        what = f"{'write' if write else 'read'} of {size} bytes at {address:#x}"
+        raise Fault("out-of-bounds", f"{what} is in {region.name} of another call")
+
+    def hint(self, addresses) -> None:
+        if not len(addresses):
+            return
+        first, last = int(addresses.min()), int(addresses.max())
+        if self.covers(first, last + 1 - first):
+            return
+        for address in np.unique(addresses).tolist():
+            region = None if self.covers(address, 1) else self._other(address, 1)
+            if region is not None and region is not self.whole.workspace and region.start not in self.whole.heap:
+                raise Fault("out-of-bounds", f"a hint names {address:#x}, which is in {region.name} of another call")
+
+    def _other(self, address: int, size: int) -> Region | None:
+        return self.whole.find(address, size, False) if self.whole.covers(address, size) else None
+
+    def grid_workspace(self) -> int:
+        return self.whole.grid_workspace()
+
+    def malloc(self, size: int) -> int:
+        return self.whole.malloc(size)
+
+    def free(self, address: int) -> None:
+        self.whole.free(address)
+        self.last = None

@@ -485,6 +485,22 @@ def prefetch(g: LaneGroup, space: str, address, is_tensormap: bool, mask):
         g.clock.line_prefetch(g, g.lane_array(address, 64)[lanes])
 
 
+def apply_priority(g: LaneGroup, address, size: int, mask):
+    if lanes := active(g, mask):
+        g.launch.memory.hint(g.lane_array(address, 64)[lanes])
+
+
+def discard(g: LaneGroup, address, size: int, mask):
+    """Writes garbage, the same in any run, to `size` bytes: what is there is lost, wherever it lay."""
+    for p in active(g, mask):
+        at = pick(address, p)
+        if at % size:
+            raise Fault("misaligned", f"discard of {size} bytes at {at:#x}")
+        note_global(g, at, size, True, g.origin("discard") if g.launch.checks else None)
+        g.launch.memory.view(at, size, True)[:] = np.random.default_rng(at // size).integers(0, 256, size, np.uint8)
+        g.engine.changes += 1
+
+
 # -- matrices of rows of 16 bytes ---------------------------------------------------------------------------
 HALVES_OF_ROW = np.array([0, 8], np.uint64)
 

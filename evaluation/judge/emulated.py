@@ -22,7 +22,7 @@ from emulated_gpu.model.tally import tallied
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.ptx.program import Program
 from emulated_gpu.serve.host.watch import watched
-from emulated_gpu.state.global_memory import GlobalMemory, Region
+from emulated_gpu.state.global_memory import GlobalMemory, Part, Region
 from emulated_gpu.state.pdl_dependency import Dependencies
 from evaluation.judge.same_calls import pieces
 from evaluation.judge.shared_tensors import Placed
@@ -158,8 +158,8 @@ class Device:
             start, size, read_only = key
             self.theirs[key] = self.memory.register(start, size, wanted[key], read_only=read_only)
 
-    def arguments(self, queued: Queued) -> tuple:
-        """Makes the first arguments of a machine.launch.Launch. Raises Unsupported."""
+    def arguments(self, queued: Queued, memory: GlobalMemory) -> tuple:
+        """Makes the first arguments of a machine.launch.Launch in this memory. Raises Unsupported."""
         if queued.text not in _modules:
             _modules[queued.text] = parse(queued.text), {}
         module, programs = _modules[queued.text]
@@ -169,7 +169,7 @@ class Device:
             module.kernels[queued.kernel].function = queued.function
             programs[queued.kernel] = Program(module.kernels[queued.kernel], "ptx")
         shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
-        return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, self.memory
+        return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, memory
 
     def run(self, queued: Queued, checks: bool = True, computes=None) -> dict[str, int]:
         """Runs a launch to its end; returns what it moved and multiplied. Raises EmulatorError, whose text is kept in
@@ -181,7 +181,7 @@ class Device:
         try:
             self.expose(queued.regions)
             launch = Launch(
-                *self.arguments(queued), schedule=self.schedule, checks=checks, number=self.number,
+                *self.arguments(queued, self.memory), schedule=self.schedule, checks=checks, number=self.number,
                 predecessor=self.predecessor, strict=self.strict, computes=computes, **queued.options,
             )  # fmt: skip
             self.number += 1
@@ -206,16 +206,27 @@ class Device:
             self.keep(WRONG, found, launch)
             raise found from None
 
-    def time(self, queue: list[Queued], before: list, profile: Profile, trace=None, enough=None, computes=None):
+    def part(self, queue: list[Queued], placed: Placed, hidden: list[tuple[int, int, str, bool]]) -> Part:
+        """Makes the memory that the launches of one of several calls may access: its placed data, and what of the
+        submission's they have brought along, but for `hidden` regions. All of it must be there."""
+        theirs = {region for queued in queue for region in queued.regions} - {*hidden}
+        found = [self.theirs[start, size, read_only] for start, size, _, read_only in theirs]
+        found += [self.memory.find(one.address, 1, False) for one in placed.device if one.size]
+        return Part(self.memory, [*{id(region): region for region in found}.values()])
+
+    def time(
+        self, queue: list[Queued], before: list, profile: Profile, trace=None, enough=None, computes=None, parts=None
+    ):
         """Runs the launches back to back on the modelled machine, which computes, too; returns the TimedRun, and what
         each moved and multiplied. before: for each what is called when it starts, or None. computes: for each which
-        clusters do, if not all of all; `spoilt` then has where the results of others are left out. Raises ResultsDecide
-        where these decide anything else."""
+        clusters do, if not all of all; `spoilt` then has where the results of others are left out. parts: for each the
+        memory that it may access, if not all. Raises ResultsDecide where these decide anything else."""
         self.expose([*{region for queued in queue for region in queued.regions}])
         computes = computes or [None] * len(queue)
+        parts = parts() if parts else [self.memory] * len(queue)
         recorded = [
-            Recorded(self.arguments(queued), queued.options, before=call, computes=clusters)
-            for queued, call, clusters in zip(queue, before, computes, strict=True)
+            Recorded(self.arguments(queued, part), queued.options, before=call, computes=clusters)
+            for queued, call, clusters, part in zip(queue, before, computes, parts, strict=True)
         ]
         run = TimedRun(profile, self.memory, recorded, trace, enough, moves_data=True)
         counted = [tallied(timed.launch) for timed in run.launches]
@@ -230,32 +241,45 @@ class Device:
 
     def computes(self, queued: Queued) -> bool:
         """Tells whether a kernel's registers get what a tensor core has computed."""
-        return self.arguments(queued)[0].results.come
+        return self.arguments(queued, self.memory)[0].results.come
 
     def snapshot(self, regions) -> dict[tuple[int, int], list]:
         """Copies the contents of regions of the submission's; those that nobody has written cost nothing."""
         return {(start, size): [*pieces(self.arena, start, size)] for start, size, *_ in regions}
 
+    def left_behind(self, regions, results: list[tuple[int, int]]) -> dict[object, bytes]:
+        """Copies what one launch may have left for a later one, by its place: contents of regions of the submission's
+        but where results lie, (address, bytes); what a run has left out there; the grid's barrier; the heap of
+        kernels. Zeros cost nothing."""
+        found: dict[object, bytes] = {}
+        for start, size, *_ in regions:
+            for offset, data in pieces(self.arena, start, size):
+                data = _without(data, start + offset, results)
+                for at in range(0, len(data), PAGE):
+                    if (page := data[at : at + PAGE]).any():
+                        found[start + offset + at] = page.tobytes().rstrip(b"\0")
+        for region in self.theirs.values():
+            if region.spoilt is not None and _without(region.spoilt.copy(), region.start, results).any():
+                found["left out", region.start] = b""
+        if self.memory.workspace is not None:
+            found["barrier"] = self.memory.workspace.data.tobytes().rstrip(b"\0")
+        return found | {("heap", start): region.data.tobytes() for start, region in self.memory.heap.items()}
+
     def restore(self, snapshot: dict[tuple[int, int], list]) -> None:
+        """Makes regions what they were; kernels have allocated nothing."""
+        self.memory.free_all()
         for (start, size), parts in snapshot.items():
             self.arena.clear(start, size)
             for offset, data in parts:
                 self.arena.view(start + offset, len(data))[:] = data
 
 
-def unlike(snapshot: dict[tuple[int, int], list], other: dict[tuple[int, int], list]) -> bool:
-    """Tells whether two snapshots of the same regions differ; what was never written is zero."""
-    return any(_written(parts) != _written(other[region]) for region, parts in snapshot.items())
-
-
-def _written(parts: list) -> dict[int, bytes]:
-    """Return the pages that are not all zeros, by their offset."""
-    found = {}
-    for offset, data in parts:
-        for at in range(0, len(data), PAGE):
-            if data[at : at + PAGE].any():
-                found[offset + at] = data[at : at + PAGE].tobytes().rstrip(b"\0")
-    return found
+def _without(data: np.ndarray, start: int, ranges: list[tuple[int, int]]) -> np.ndarray:
+    """Write zeros where ranges, (address, bytes), lie in data from an address on."""
+    for first, size in ranges:
+        if first < start + len(data) and start < first + size:
+            data[max(0, first - start) : max(0, first + size - start)] = 0
+    return data
 
 
 def _address(number) -> int:

@@ -207,6 +207,12 @@ class GivenCase:
         self.copied(returned)
         return returned
 
+    def extents(self, results: dict) -> list[tuple[int, int]]:
+        """Lists where results lie: (address, bytes)."""
+        found = []
+        any_data.rebuilt(results, lambda spec: found.append((int(spec["address"]), int(spec["bytes"]))))
+        return found
+
     def copied(self, results: dict) -> object:
         """Copies a result. Raises Refused, or what garbage raises."""
 

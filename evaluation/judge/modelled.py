@@ -53,17 +53,18 @@ def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
 
 
 def time_launches(
-    device, queue: list, before: list, calls: int, profile: str = "b200", breakdown: bool = False, computes=None
+    device, queue: list, before: list, calls: int, profile: str, breakdown: bool, alike, parts, computes=None
 ) -> tuple[dict, list[dict]]:
     """Times an `emulated.Device`'s queue of `calls` calls: (a reply, what each launch moved and multiplied).
 
     before: for each call what is done when its first launch starts. breakdown: the reply has one of the last but one
-    interval between launches that was simulated. computes: as of `emulated.Device.time`.
+    interval between launches that was simulated. alike: as of Steady. computes, parts: as of `emulated.Device.time`.
     """
     launches = len(queue) // calls
     starts = [one for call in before for one in (call, *[None] * (launches - 1))]
-    steady, trace = Steady([launches * (i + 1) for i in range(calls)]), Trace() if breakdown else None
-    run, counted = device.time(queue, starts, load(profile), trace, steady, computes)
+    steady = Steady([launches * (i + 1) for i in range(calls)], alike)
+    trace = Trace() if breakdown else None
+    run, counted = device.time(queue, starts, load(profile), trace, steady, computes, parts)
     reply = replied(run, steady, launches)
     if breakdown:
         reply["breakdown"] = Timeline(run, trace).breakdown()

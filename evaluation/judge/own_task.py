@@ -18,6 +18,10 @@ from evaluation.tasks.entry import KERNEL
 from task import TestCase, combine_seeds
 
 
+# What sizes are multiples of, as those are that a task lists. The dual GEMM's text promises multiples of a kernel's tile
+STEPS = {"nvfp4_group_gemm": {"m": 8, "n": 128, "k": 256}, "nvfp4_dual_gemm": {"m": 256, "n": 128, "k": 256}}
+
+
 class OwnTask:
     """Is the task of this repository that a case's arguments name."""
 
@@ -66,14 +70,14 @@ class OwnTask:
 
 
 def near(args: dict, rng: np.random.Generator, smaller: bool = False) -> dict:
-    """Draws sizes next to those of a case: each a step more or less, of what the sizes of its kind are multiples of.
+    """Draws sizes next to those of a case: each a step more or less, of what its task's sizes are multiples of.
     smaller: but N and K any number of steps up to their own, which takes a quarter of the time."""
+    steps = STEPS[reference.task_of(args).name]
 
     def moved(name: str, sizes):
         single = isinstance(sizes, int)
         values = [sizes] if single else list(sizes)
-        largest = {"m": 8, "n": 128, "k": 256}[name]
-        step = min(largest, *(v & -v for v in values if v)) if any(values) else 0
+        step = min(steps[name], *(v & -v for v in values if v)) if any(values) else 0
         if smaller and name != "m":
             changed = [step * int(rng.integers(1, v // step, endpoint=True)) if v else 0 for v in values]
         else:
@@ -221,6 +225,10 @@ class OwnCase:
         found = [self.check(group, got, want) for group, (got, want) in enumerate(zip(returned, wants)) if want.numel()]
         self.verdict.mismatches = self.verdict.mismatches or 0
         return [*filter(None, found)]
+
+    def extents(self, results: list[torch.Tensor]) -> list[tuple[int, int]]:
+        """Lists where results lie: (address, bytes)."""
+        return [(r.data_ptr(), any_data.extent(r.shape, r.stride(), r.element_size())) for r in results]
 
     def left_out(self, results: list[torch.Tensor], spoilt: list[tuple[int, np.ndarray]]) -> list[torch.Tensor]:
         """Says which elements of results a run has left out: bool, like each of them."""

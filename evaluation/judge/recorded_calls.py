@@ -2,8 +2,7 @@
 
 Each call gets inputs of its own, which come into being when its first launch starts, and some clusters of the timed run
 compute: their results are compared. A call that was not simulated must be like one that was (same_calls.py); where that
-does not follow from what its kernels can read, all calls are run from the first one on. A drawn call runs with all
-checks.
+does not follow from what its kernels can read, all calls are simulated, and all are checked. Else a drawn one is.
 """
 
 import contextlib
@@ -12,12 +11,14 @@ import hashlib
 import math
 import os
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from emulated_gpu.arena import BASE
 from emulated_gpu.errors import EmulatorError, ResultsDecide
+from emulated_gpu.model.tally import instructions
 from evaluation.judge import emulated, modelled, same_calls
 from evaluation.judge.shared_tensors import OURS, THEIRS, taken
 from evaluation.judge.task import Call, Case
@@ -41,6 +42,12 @@ def other_launch(first: list, queue: list) -> str:
             what = "another geometry, other options or other code" if same else f"not {one.kernel[:60]}"
             return f"its launch {number} is {other.kernel[:60]}, {what}; a kernel made or chosen later has no time"
     return "" if len(first) == len(queue) else f"it has {len(queue)} launches, not {len(first)}"
+
+
+def overlap(region: tuple, ranges: list[tuple[int, int]]) -> bool:
+    """Tells whether a region of the submission's has a byte of a range, (address, bytes)."""
+    start, size, *_ = region
+    return any(first < start + size and start < first + length for first, length in ranges)
 
 
 def drawn(rng: np.random.Generator, timed: int, count: int) -> int:
@@ -70,6 +77,10 @@ def some_clusters(rng: np.random.Generator, first: list, calls: int) -> list:
     return [drawn(one, call, queued) for call in range(calls) for one, queued in zip(turns, first)]
 
 
+class LeftBehind(Exception):
+    """A call that was checked has left something in memory, which those that were timed had not."""
+
+
 class RecordedCalls:
     """Has the submission's process make the calls and ends it; then times, and checks, what it launched."""
 
@@ -77,7 +88,8 @@ class RecordedCalls:
         """trial: a trial.Trial of the case."""
         self.trial, self.case, self.process = trial, case, trial.process
         self.arena, self.heap = trial.examiner.arena, trial.examiner.heap
-        self.rewritten, self.why = False, ""  # why all calls have to run
+        self.rewritten, self.why = False, ""  # why all calls have to be simulated
+        self.kept: dict = {}  # what lay in memory before the first call
         self.new: list[list[tuple[int, int]]] = []  # of each call: the submission's memory that was not there before
 
     @contextlib.contextmanager
@@ -169,22 +181,47 @@ class RecordedCalls:
                 found.update(first.to_bytes(8, "little") + data)
         return found.digest()
 
-    def timed(self, device: emulated.Device, queues: list, places: list, starts: list, again) -> tuple:
+    def look(self, device: emulated.Device, queues: list, given: list, kept: Callable[[], dict], run) -> bool:
+        """Tells, when a call of a timed run has ended, whether all behind it do the same; else `why` says why not.
+
+        kept: what has been left in memory. The next call may have begun, but before griddepcontrol.wait returns, which
+        it does not yet, it has no business with what this one writes.
+        """
+        step = len(queues[0])
+        ended = sum(timed.end is not None for timed in run.launches) // step
+        for queued, timed in zip((q for queue in queues[:ended] for q in queue), run.launches):
+            queued.read |= timed.launch.params.read
+        if not self.why and kept() != self.kept:
+            self.why = "kernels leave something in memory from call to call"
+        if not self.why and ended > 1:
+            kinds = same_calls.numbered(given, queues)
+            if kinds[ended - 1] != kinds[-1]:
+                self.why = "the host gives later calls something else"
+        if not self.why and ended > 2:
+            before, last = (
+                [instructions(timed.launch) for timed in run.launches[first : first + step]]
+                for first in ((ended - 2) * step, (ended - 1) * step)
+            )
+            if not all(map(same_calls.alike_instructions, before, last)):
+                self.why = "calls execute more or fewer instructions than those before them"
+        return not self.why
+
+    def timed(self, device: emulated.Device, queues: list, places: list, starts: list, again, alike, parts) -> tuple:
         """Times the launches: a reply of `modelled`, what each moved and multiplied, and what of the results of each
-        call that was timed is left out, None for nothing. again: gets ready for another run.
+        call that was timed is left out, None for nothing. again: gets ready for another run. alike, parts: as of
+        `modelled.time_launches`.
 
         Where a result can be compared in parts, one of SHARE clusters computes; but where a kernel could tell, all do.
         """
         launches, options = [queued for queue in queues for queued in queue], self.trial.options
         run = functools.partial(
-            modelled.time_launches, device, launches, starts, self.case.timed_calls, options.profile, options.breakdown
-        )
+            modelled.time_launches, device, launches, starts, self.case.timed_calls, options.profile, options.breakdown,
+            alike, parts,
+        )  # fmt: skip
         if self.case.samples and any(map(device.computes, queues[0])):
             with contextlib.suppress(ResultsDecide):
                 reply, counted = run(some_clusters(self.case.rng, queues[0], len(queues)))
                 left_out = [self.case.left_out(results, device.spoilt) for results in places[: reply["simulated"]]]
-                for start, marks in device.spoilt:  # what was not written counts as written, if it is no result
-                    self.arena.view(start, len(marks))[marks] ^= 0xFF
                 parts = [part for call in left_out for part in call]
                 compared = sum(int((~part).count_nonzero()) for part in parts)
                 return reply | {"compared": compared / max(1, sum(map(torch.numel, parts)))}, counted, left_out
@@ -193,7 +230,16 @@ class RecordedCalls:
         return reply | {"compared": 1.0}, counted, [None] * reply["simulated"]
 
     def check(self, device: emulated.Device, calls: list[Call], placed: list, queues: list, places: list) -> dict:
-        """Times recorded launches, and checks them. Raises NotTimed, Refused or EmulatorError.
+        """Times recorded launches, and checks them: once more if only then it shows that all have to be simulated.
+        Raises NotTimed, Refused or EmulatorError."""
+        try:
+            return self.checked(device, calls, placed, queues, places)
+        except LeftBehind:
+            self.why = "kernels leave something in memory from call to call"
+            return self.checked(device, calls, placed, queues, places)
+
+    def checked(self, device: emulated.Device, calls: list[Call], placed: list, queues: list, places: list) -> dict:
+        """Times recorded launches, and checks them. Raises NotTimed, Refused or EmulatorError, and LeftBehind.
 
         queues, places: what `record` returned.
         """
@@ -226,15 +272,37 @@ class RecordedCalls:
             for one, results in zip(placed, places, strict=True):
                 self.case.clear(one, results)
 
+        extents = [self.case.extents(results) for results in places]
+
+        def parts() -> list:
+            """Gives each launch the memory of its call alone: not other calls' data, and no results of theirs."""
+            found = []
+            for number, (queue, one) in enumerate(zip(queues, placed, strict=True)):
+                others = [extent for i, each in enumerate(extents) for extent in each if i != number]
+                hidden = [
+                    region for region in {region for queued in queue for region in queued.regions}
+                    if overlap(region, others) and not overlap(region, extents[number])
+                ]  # fmt: skip
+                found += [device.part(queue, one, hidden)] * len(queue)
+            return found
+
         clear()
         before = device.snapshot(regions)
         starts = [functools.partial(put, number) for number in range(len(queues))]
+        kept = functools.partial(device.left_behind, regions, [extent for each in extents for extent in each])
+        self.kept = kept()
+        if not self.why and same_calls.count_or_tell_time(first):
+            self.why = "a kernel reads a timer or %gridid"
 
         def again() -> None:
             device.restore(before)
             clear()
 
-        reply, counted, left_out = self.timed(device, queues, places, starts, again)
+        look = functools.partial(self.look, device, queues, given, kept)
+        reply, counted, left_out = self.timed(device, queues, places, starts, again, look, parts)
+        if self.why and reply["simulated"] < len(queues):
+            again()
+            reply, counted, left_out = self.timed(device, queues, places, starts, again, look, parts)
         simulated = reply["simulated"]
         ended = [counted[i : i + len(first)] for i in range(0, simulated * len(first), len(first))]
         if reply["us"] < (floor := self.case.floor):
@@ -242,16 +310,10 @@ class RecordedCalls:
         reply["floor_us"] = floor
         for number in range(simulated):
             right(number, " when timed", left_out[number])
-        if not all(emulated.alike(counts, ended[0]) for counts in ended):
+        if not self.why and not all(emulated.alike(counts, ended[0]) for counts in ended):
             raise NotTimed("calls with equal launches do not load, store and multiply the same")
         clear()
         kinds = same_calls.numbered(given, queues)
-        if not {*kinds} <= {*kinds[:simulated]}:
-            self.why = "the host gives later calls something else"
-        elif same_calls.count_or_tell_time(queues[0]):
-            self.why = "a kernel reads a timer or %gridid"
-        elif emulated.unlike(before, device.snapshot(regions)):
-            self.why = "kernels leave something in memory from call to call"
         for one in placed:  # each call has its own, by which no kernel can tell what was run before
             device.drop(one)
         pdl = queues[0][0].options["pdl"] and len(queues) > 1
@@ -261,7 +323,7 @@ class RecordedCalls:
             device.restore(before)
             clear()
             for number in range(len(queues)) if self.why else range(drawn_call, drawn_call + 1 + pdl):
-                checks = number == drawn_call or bool(self.why) and number < simulated  # it may know its number
+                checks = number == drawn_call or bool(self.why)  # it may know its number
                 last = device.predecessor
                 device.register(placed[number])
                 contents = calls[number].data()
@@ -275,9 +337,14 @@ class RecordedCalls:
                     right(number)
                 if checks and not placed[number].unchanged(lambda contents=contents: contents):
                     raise NotTimed(CHANGED)
-                if not emulated.alike(counts, ended[0]):
+                if not emulated.alike(counts, ended[number if self.why else 0]):
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
                 device.drop(placed[number])
+                if number == drawn_call and not self.why and kept() != self.kept:
+                    for one in placed:
+                        device.register(one)
+                    again()
+                    raise LeftBehind
         if not self.why and same_calls.numbered(given, queues) != kinds:
             raise NotTimed("only some calls read what the host gives each of its own")
         return reply | ({"all_run": self.why} if self.why else {})

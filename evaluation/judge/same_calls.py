@@ -3,10 +3,11 @@
 A modelled time is that of the first few of many calls. The others are like them by construction where what the host
 gives each, its parameters and the memory that is new with it, is the same up to the addresses of its own tensors, no
 kernel can tell time or the number of its launch, and none leaves anything behind for a later one. Where one of these
-does not hold, all calls have to run.
+does not hold, all calls have to be simulated.
 """
 
 import re
+from collections import Counter
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from emulated_gpu.arena import Arena
 
 COUNTING = re.compile(r"%(gridid|clock|globaltimer)")  # what differs from one launch to the next
 WORD = 8  # bytes of an address
+IN_VAIN = 0.1  # share of its instructions by which one launch may differ from another: polling
 
 
 def pieces(arena: Arena, start: int, size: int):
@@ -83,6 +85,11 @@ def numbered(given: list[Given], queues: list[list]) -> list[int]:
     for i in range(1, len(given)):
         kinds[i] = kinds[i - 1] + (not given[i].same(given[i - 1], read))
     return kinds
+
+
+def alike_instructions(one: Counter[str], other: Counter[str]) -> bool:
+    """Tells whether two launches have executed the same instructions, counted by class, but for a few in vain."""
+    return all(abs(one[kind] - other[kind]) <= IN_VAIN * max(one[kind], other[kind]) for kind in one | other)
 
 
 def count_or_tell_time(queue: list) -> bool:

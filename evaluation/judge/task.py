@@ -53,6 +53,9 @@ class Case(Protocol):
         """Makes of what a call on `placed` returned what `copied` and `clear` need. held: where it must not lie.
         Raises Refused, or for garbage another Exception."""
 
+    def extents(self, results) -> list[tuple[int, int]]:
+        """Lists where results lie: (address, bytes)."""
+
     def left_out(self, results, spoilt: list[tuple[int, np.ndarray]]):
         """Says what of results is left out. spoilt: address, bool [bytes] of memory where it would be."""
 

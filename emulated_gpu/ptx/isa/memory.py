@@ -168,16 +168,22 @@ ONE = {0x3F800000, 0x3FF0000000000000}  # as a float or a double: all bytes
 
 
 @op("createpolicy", cost="alu")
-@op("applypriority", "discard", cost="async", dst=0)
 def _policy(w, i, m):
     """Cache policies are opaque 64-bit values: kept, never looked at by the functional units."""
     for_all = all(isinstance(x, Imm) and x.value in ONE for x in i.operands[1:])
     first = "L2::evict_first" in m.left and for_all
     m.drop(*CACHE_HINTS)
+    m.drop("fractional", "range", "cvt", "b64", "global", "L2")
+    w.write(i.operands[0], repr(EVICT_FIRST if first else EVICT_NORMAL))
+
+
+@op("applypriority", "discard", cost="async", dst=0)
+def _of_lines(w, i, m):
+    """A hint about 128 bytes; and a write of nobody knows what to as many (9.7.9.17: the data is destroyed)."""
+    m.drop(*CACHE_HINTS)
     m.drop("global", "L2")
-    if i.op.startswith("createpolicy"):
-        m.drop("fractional", "range", "cvt", "b64")
-        w.write(i.operands[0], repr(EVICT_FIRST if first else EVICT_NORMAL))
+    what = "discard" if i.op.startswith("discard") else "apply_priority"
+    w.call(f"access.{what}(g, {w.address(i.operands[0])}, {i.operands[1].value}, {w.mask()})")
 
 
 @op("mapa", cost="alu", dst=1)
