@@ -17,8 +17,7 @@ from evaluation.tasks import data as any_data
 from evaluation.tasks.entry import KERNEL
 from task import TestCase, combine_seeds
 
-
-# What sizes are multiples of, as those are that a task lists. The dual GEMM's text promises multiples of a kernel's tile
+# What sizes are multiples of, as all are that a task lists. The dual GEMM's text promises multiples of the tile
 STEPS = {"nvfp4_group_gemm": {"m": 8, "n": 128, "k": 256}, "nvfp4_dual_gemm": {"m": 256, "n": 128, "k": 256}}
 
 

@@ -22,7 +22,7 @@ from evaluation.commands.cases import read_cases, task_cases
 from evaluation.commands.cli import cli
 from evaluation.judge import gpu_trial, inputs, judge, own_task, sandbox, verdict
 from evaluation.judge.statistics import Stats
-from reference import TASKS, generate_dual_input, generate_input
+from reference import DUAL_GEMM, TASKS, generate_dual_input, generate_input
 from reference import task_of as task_of_args
 
 SMALL = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
@@ -334,6 +334,7 @@ def test_near_sizes_are_other_sizes_of_the_same_kind(seed):
                     task.check_sizes(**sizes)
                     assert near != case.args and near["seed"] == case.args["seed"]
                     assert not smaller or all(np.less_equal(near[name], case.args[name]).all() for name in "nk")
+                    assert task is not DUAL_GEMM or near["m"] % 256 == 0  # its text: M is divisible by the tile
     assert own_task.near({"m": (0,), "n": (16,), "k": (64,), "g": 1, "seed": 1}, rng)["m"] == (0,)
 
 
