@@ -145,13 +145,21 @@ class SubmissionProcess:
         except (OSError, LookupError, ValueError):
             return 0.0
 
+    def runnable(self) -> bool:
+        """Tells whether a thread of the process computes or waits for a core."""
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{self.pid}/task").iterdir():
+                if (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R":
+                    return True
+        return False
+
     def late(self, judge: float, submission: float) -> str:
         """Says why nothing came in time. judge, submission: the seconds for which they have computed meanwhile: what
-        computes may be slow, what does not will never answer."""
+        computes, or would if it had a core, may be slow; what does not will never answer."""
         busy = BUSY * self.options.timeout
         if judge > busy and judge > submission:
             return f"slow (its kernels were still being emulated, {judge:.0f} s of CPU time; --timeout)"
-        if submission > busy:
+        if submission > busy or self.runnable():
             return f"slow or endless (its host code was still computing, {submission:.0f} s of CPU time; --timeout)"
         return "hang"
 

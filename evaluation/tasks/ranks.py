@@ -11,7 +11,7 @@ def together(count: int, program: Callable[[int], object]) -> list:
     import torch.distributed as dist
 
     from emulated_gpu.machine.hosts import Stopped
-    from emulated_gpu.serve.ranks.ranks import ranks
+    from emulated_gpu.serve.ranks import ranks
 
     returned = [None] * count
 
