@@ -36,6 +36,7 @@ def words(shown: str) -> list[str]:
 
 def commands(text: str) -> list[list[str]]:
     """The commands of a page, each as (eval.py or a module, its arguments...)."""
+    text = re.sub(r"(?<![\w/.-])emulated-gpu (?=[a-z])", "python -m emulated_gpu ", text)  # the console script
     shown = [re.sub(rf"^{RUNNER} (?:-m )?|^modal run ", "", match[0]) for match in SHOWN.finditer(text)]
     return [words(line) for line in shown]
 
@@ -118,6 +119,7 @@ def test_commands_of_a_page_exist(page):
         ("python -m silicon.golden.coverage --rite X", "silicon.golden.coverage has no option --rite"),
         ("python -m silicon.golden.covrage", "there is no program silicon.golden.covrage"),
         ("python -m pytest tests -q", None),
+        ("`emulated-gpu rum x.py`", "there is no command rum"),
         ("torchrun --nproc-per-node 2 -m ragged_moe bench paralel", "there is no command paralel"),
         ("modal run modal_app.py --mod benchmark", "modal_app.py has no option --mod"),
         ("`make tests` and `make test`", "there is no target tests"),
