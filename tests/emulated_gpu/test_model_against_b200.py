@@ -75,7 +75,7 @@ def test_copy_throughput(kib, low, high):
 
 
 def test_a_fill_leaves_as_many_bytes_dirty_as_on_an_h200():
-    """Not the same share of another L2: see emulated_gpu/VALIDATION.md."""
+    """Not the same share of another L2: see silicon/whole_kernels/README.md, by case."""
     of_b200, of_h200 = (p["l2"]["dirty_at_start"] * p["l2"]["bytes"] for p in (B200, load("h200")))
     assert of_b200 == pytest.approx(of_h200, rel=0.01)
 
