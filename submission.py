@@ -273,6 +273,25 @@ MXF4NVF4 = PAIR * TILE_M >> 4 << 24 | 1 << 10 | 1 << 7
 # ------------------------------------------------------------------------------------------------------------- schedule
 
 
+class Position(NamedTuple):
+    """Where a tile begins. A cluster walks tiles in the order of their positions."""
+
+    group: int | Int32
+    token: int | Int32
+    row: int | Int32  # weight row, as counted by `GroupGemm.rows_per_cta`
+
+    def pack(self) -> int | Int64:
+        """Return the position in 64 bits, as the kernel has it: group << 48 | token << 24 | row."""
+        wide = int if isinstance(self.group, int) else Int64
+        return wide(self.group) << 48 | wide(self.token) << 24 | wide(self.row)
+
+    @classmethod
+    def unpack(cls, packed: int | Int64) -> "Position":
+        """Return the position that was packed."""
+        narrow = int if isinstance(packed, int) else Int32
+        return cls(narrow(packed >> 48), narrow(packed >> 24) & 0xFFFFFF, narrow(packed) & 0xFFFFFF)
+
+
 def round_up(x: int, multiple: int) -> int:
     """Return x, rounded up to a multiple of `multiple`."""
     return -(-x // multiple) * multiple
@@ -286,13 +305,17 @@ def token_tile(m: int, config: Config) -> int:
     return min(width for width in widths if -(-m // (width * config.sharers)) == tiles)
 
 
-def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) -> list[tuple[int, int]]:
+def partition(segments: list[tuple[Position, int, int, int]], parts: int, gran: int) -> list[tuple]:
     """Cut the weight rows of all segments into at most `parts` contiguous ranges that cost the same up to `gran` rows.
 
     A segment (position, rows, tokens, k) is a token tile against all weight rows of its group, and costs
-    (TILE_M + tokens) * k for every TILE_M rows, where `tokens` is what loading them costs in rows. A position is
-    group << 48 | first token << 24 | weight row. Returns (start, end) of each range, ordered by group and row, so that
-    CTAs side by side share weights rather than tokens, which an H200 rewards (worklog/README.md).
+    (TILE_M + tokens) * k for every TILE_M rows, where `tokens` is what loading them costs in rows. Returns the
+    positions (start, end) of each range, ordered by group and row, so that CTAs side by side share weights rather than
+    tokens, which an H200 rewards (worklog/README.md). Three ranges of 128 x 256 of the weights of two groups, whose
+    second has twice the K, by rows of 128:
+        segments   (Position(0, 0, 0), 256, 128, 64), (Position(1, 0, 0), 256, 128, 128)
+        cost       16384, 16384 | 32768 | 32768; in thirds of 98304
+        ranges     (0, 0, 0) to (1, 0, 0), from there to (1, 0, 128), from there to (2, 0, 0)
     """
     units = [(position, -(-rows // gran), (TILE_M + tokens) * k) for position, rows, tokens, k in segments]
     total = sum(count * cost for _, count, cost in units)
@@ -303,10 +326,10 @@ def partition(segments: list[tuple[int, int, int, int]], parts: int, gran: int) 
         while target >= before + count * cost:
             before += count * cost
             position, count, cost = next(rest)
-        starts.append(position + (target - before) // cost * gran)
+        starts.append(position._replace(row=(target - before) // cost * gran))
     starts = list(dict.fromkeys(starts))
-    ranges = zip(starts, starts[1:] + [(segments[-1][0] >> 48) + 1 << 48])
-    return sorted(ranges, key=lambda x: (x[0] >> 48, x[0] & 0xFFFFFF))
+    ends = [*starts[1:], Position(segments[-1][0].group + 1, 0, 0)]
+    return sorted(zip(starts, ends), key=lambda part: (part[0].group, part[0].row))
 
 
 def deal(ranges: list, clusters: int) -> list[tuple]:
@@ -519,9 +542,15 @@ class GroupGemm:
         return params + Int64(self.operands * self.groups * 128 + Int32(index) * 8)
 
     def tile_at(self, cta: Cta, place: Place) -> Tile:
-        """Return the tile at a place."""
+        """Return the tile at a place. Of two groups of 300 tokens, 160 a tile, and 256 rows a CTA the tiles are
+
+            at (0, 0, 0)      rows 0 to 128, tokens 0 to 160
+            at (0, 0, 128)    rows 128 to 256 of the same tokens; then the next tokens
+            at (0, 160, 0)    rows 0 to 128, tokens 160 to 320: 140, rounded up to token_unit
+            at (0, 160, 128)  likewise, the last of the group: the next place is (1, 0, 0)
+        """
         position, end, word = place
-        group, token, row = Int32(position >> 48), Int32(position >> 24) & 0xFFFFFF, Int32(position) & 0xFFFFFF
+        group, token, row = Position.unpack(position)
         size = self.word(cta.params, self.sizes + 2 * group)
         m, n, k, width = [load_param(size + 4 * i) for i in range(4)]
         limit = self.rows_per_cta(n)
@@ -532,7 +561,7 @@ class GroupGemm:
         next_group = select(more_rows, group, select(more_tokens, group, group + 1))
         next_token = select(more_rows, token, select(more_tokens, following_token, 0))
         next_row = select(more_rows, row + rows, 0)
-        following = Int64(next_group) << 48 | Int64(next_token) << 24 | Int64(next_row)
+        following = Position(next_group, next_token, next_row).pack()
         if const_expr(self.config.waves > 1):
             ended = (following >= end) & (position < end)
             word = select(ended, word + 2, word)
@@ -559,7 +588,12 @@ class GroupGemm:
     def boxes(
         self, cta: Cta, tile: Tile, operand: int, sizes: list[int], offset, y, rows, at=row_at, mask=None
     ) -> list[Box]:
-        """Return the fewest loads of at most 128 rows from y on of B or A, which has a tensormap for each box size."""
+        """Return the fewest loads of at most 128 rows from y on of B or A, which has a tensormap for each box size.
+
+        The size of a box is known when the kernel is compiled, whether it is loaded when it runs: 80 rows are, of
+            sizes 128, 64, 32, 16   rows 0 to 64 and 64 to 80: the conditions are 0, 1, 0, 1
+            sizes 48, 32, 16        rows 0 to 48 and 48 to 80: of the largest there may be two, so 1, 0, 1, 0
+        """
         rows, boxes = (rows + sizes[-1] - 1) & -sizes[-1], []
         rest = rows  # of which the last bits count
         for i, size in enumerate(sizes):
@@ -934,16 +968,18 @@ class Launch:
         for g, ((m, n, k), width) in enumerate(zip(sizes, widths)):
             for token in range(0, m, width * config.sharers):
                 tokens = round_up(min(width, m - token), config.token_unit) // PAIR * config.token_cost // 100
-                segments.append((g << 48 | token << 24, gemm.rows_per_cta(n), tokens, k))
+                segments.append((Position(g, token, 0), gemm.rows_per_cta(n), tokens, k))
         of_clusters = deal(partition(segments, clusters * config.waves, config.gran), clusters)
         fixed, smem, table = SMEM_HEADER + gemm.store_bytes, 0, []
         for ranges in of_clusters:  # each has as deep a ring as its widest tile leaves room for
-            width = max(max(widths[start >> 48 : (end - 1 >> 48) + 1]) for start, end in ranges)
+            packed = [position.pack() for ends in ranges for position in ends]
+            lasts = [Position.unpack(end - 1).group for end in packed[1::2]]
+            width = max(max(widths[start.group : last + 1]) for (start, _), last in zip(ranges, lasts))
             token_bytes = round_up(width // PAIR, config.token_box) * TILE_K // 2
             stage_bytes = gemm.stage_layout(token_bytes)[-1]
             stages = config.stages or min((SMEM_PER_SM - 1024 - fixed) // stage_bytes, MAX_STAGES)
             smem = max(smem, fixed + stages * stage_bytes)
-            of_cluster = [stages | token_bytes << 32, *itertools.chain(*ranges)]
+            of_cluster = [stages | token_bytes << 32, *packed]
             table += of_cluster + [0] * (gemm.of_cluster - len(of_cluster))
 
         words = [0] * gemm.sizes
@@ -969,35 +1005,43 @@ class Launch:
             raise RuntimeError(f"launch failed with CUDA error {self.result.value}")
 
 
-def chunks(items) -> list:
-    """Return the items in order, by at most MAX_GROUPS."""
-    return [items[first : first + MAX_GROUPS] for first in range(0, len(items), MAX_GROUPS)]
-
-
 class Plan:
-    """A group GEMM under one Config, launched by MAX_GROUPS groups. Its tensors: a, b, c, sfa and sfb of each group."""
+    """Problems of these sizes: checks a call's tensors, launches under the first Config or a faster one (see "tuning").
 
-    contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
+    A subclass has `kernel`, `contents`, a sentence that says what its tensors are, `outputs`, the slice of them that is
+    returned, and `words_of(part)`, which returns the function from the tensors' addresses to the first words of a
+    launch of the groups in `part`.
+    """
 
-    def __init__(self, sizes: tuple[tuple[int, int, int, int], ...], config: Config):
-        operands, names = {}, ("a", "b", "c", "reordered sfa", "reordered sfb")
-        for g, (m, n, k, _) in enumerate(sizes):
-            operands |= gemm_operands([f"group {g}: {name}" for name in names], m, n, k)
-        self.operands = Operands(self.contents, operands)
-        self.launches = []  # and which of the addresses each takes
-        order = sorted(range(len(sizes)), key=lambda g: -sizes[g][0] * (config.waves > 1))
-        for chunk in chunks([g for g in order if sizes[g][0]]):
-            taken = [5 * g + i for g in chunk for i in range(5)]
-            if taken == [*range(taken[0], taken[0] + len(taken))]:  # a slice takes less time
-                taken = [slice(taken[0], taken[-1] + 1)]
-            self.launches.append((Launch(GroupGemm, [sizes[g][:3] for g in chunk], config), itemgetter(*taken)))
+    def __init__(self, sizes: list[tuple], operands: dict[str, torch.Tensor], configs: tuple[Config, ...]):
+        self.begin, self.sizes, self.operands = time.perf_counter(), sizes, Operands(self.contents, operands)
+        self.configs = list(dict.fromkeys(map(fitting, configs)))
+        self.config, self.waits = self.configs[0], len(self.configs) > 1
+        self.launches = self.launches_under(self.config)
+
+    def launches_under(self, config: Config) -> list[tuple[Launch, Callable]]:
+        """Prepare the launches of at most MAX_GROUPS groups each, and what makes their words."""
+        order = [g for g, (m, _, _) in enumerate(self.sizes) if m]
+        if config.waves > 1:
+            order.sort(key=lambda g: -self.sizes[g][0])
+        parts = [order[first : first + MAX_GROUPS] for first in range(0, len(order), MAX_GROUPS)]
+        return [(Launch(self.kernel, [self.sizes[g] for g in part], config), self.words_of(part)) for part in parts]
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch and return C of each group; a ValueError unless the tensors are as they must be."""
+        """Launch and return the outputs; a ValueError unless the tensors are as they must be."""
         addresses = self.operands(tensors)
-        for launch, taken in self.launches:
-            launch(taken(addresses))
-        return tensors[2::5]
+        if self.waits:
+            self.waits = False
+            tune(self, tensors)
+        for launch, words in self.launches:
+            launch(words(addresses))
+        return tensors[self.outputs]
+
+
+def check_size(name: str, x: int, multiple: int, least: int, most: int) -> None:
+    """Raise a ValueError unless the kernel does this M, N, K or L."""
+    if not least <= x <= most or x % multiple:
+        raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {least} to {most}")
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
@@ -1028,17 +1072,18 @@ def timed(plan: Plan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> 
     return start.elapsed_time(end)
 
 
-def measured(plans: list[Plan], tensors: list[torch.Tensor]) -> list[list[float]]:
-    """Return the milliseconds of each plan in each round, on copies of the tensors; a round's order is random."""
+def measured(plan: Plan, choices: list, tensors: list[torch.Tensor]) -> list[list[float]]:
+    """Return the milliseconds of each choice of launches in each round, on copies of the tensors, in random order."""
     if CALLS * sum(t.nbytes for t in tensors) + FLUSH > BYTES:
         raise MemoryError(f"more than {BYTES} bytes of copies")
     scratch = torch.empty(FLUSH, dtype=torch.uint8, device=tensors[0].device)
     sets = [[t.clone() for t in tensors] for _ in range(CALLS)]
-    times, draw = [[] for _ in plans], random.Random(0)
+    times, draw = [[] for _ in choices], random.Random(0)
     for _ in range(1 + ROUNDS):
-        for i in draw.sample(range(len(plans)), len(plans)):
-            times[i].append(timed(plans[i], sets, scratch))
-    return [of_plan[1:] for of_plan in times]  # in the first round the clocks rise
+        for i in draw.sample(range(len(choices)), len(choices)):
+            plan.launches = choices[i]
+            times[i].append(timed(plan, sets, scratch))
+    return [of_choice[1:] for of_choice in times]  # in the first round the clocks rise
 
 
 def fastest(times: list[list[float]]) -> int:
@@ -1053,67 +1098,61 @@ def fastest(times: list[list[float]]) -> int:
     return chosen
 
 
-class Autotuner:
-    """The Plan of a problem: the first guess's, until its first call on a B200 has found a faster one."""
-
-    def __init__(self, make: Callable[[Config], Plan], configs: tuple[Config, ...]):
-        self.begin = time.perf_counter()
-        self.make, self.configs = make, list(dict.fromkeys(map(fitting, configs)))
-        self.config, self.waits = self.configs[0], len(self.configs) > 1
-        self.plan = make(self.config)
-
-    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch and return C of each group; a ValueError unless the tensors are as they must be."""
-        if self.waits:
-            self.plan.operands(tensors)
-            self.waits, mode = False, os.environ.get("GROUP_GEMM_TUNING", "")
-            if mode != "off" and on_b200(tensors[0]):
-                chosen = self.tune(tensors)
-                if mode == "show":
-                    print(f"submission.py: {chosen}", file=sys.stderr)
-        return self.plan(tensors)
-
-    def tune(self, tensors: list[torch.Tensor]) -> str:
-        """Set `config` and `plan`; say to which, or why they stay. The tensors are read, and not written."""
-        plans = [self.plan]
-        try:
-            for config in self.configs[1:]:
-                if (time.perf_counter() - self.begin) * (1 + 1 / len(plans)) > SECONDS:
-                    break
-                plans.append(self.make(config))
-            times = measured(plans, tensors)
-            i = fastest(times)
-            self.config, self.plan = self.configs[i], plans[i]
-            us = [f"{statistics.median(of_plan) / CALLS * 1e3:.2f}" for of_plan in times]
-            return f"of {len(self.configs)} configs number {i} ({', '.join(us)} us): {self.config}"
-        except Exception as error:  # whatever it is, the first guess gives the right result
-            return f"the first config, since the others could not be timed: {type(error).__name__}: {error}"
-        finally:
-            torch.cuda.empty_cache()
+def tune(plan: Plan, tensors: list[torch.Tensor]) -> None:
+    """Set the plan's `config` and `launches` to the fastest on a B200. The tensors are read, and not written."""
+    mode, choices, chosen = os.environ.get("GROUP_GEMM_TUNING", ""), [plan.launches], 0
+    if mode == "off" or not on_b200(tensors[0]):
+        return
+    try:
+        for config in plan.configs[1:]:
+            if (time.perf_counter() - plan.begin) * (1 + 1 / len(choices)) > SECONDS:
+                break
+            choices.append(plan.launches_under(config))
+        times = measured(plan, choices, tensors)
+        chosen = fastest(times)
+        us = ", ".join(f"{statistics.median(of_choice) / CALLS * 1e3:.2f}" for of_choice in times)
+        said = f"of {len(plan.configs)} configs number {chosen} ({us} us): {plan.configs[chosen]}"
+    except Exception as error:  # whatever it is, the first guess gives the right result
+        said = f"the first config, since the others could not be timed: {type(error).__name__}: {error}"
+    plan.config, plan.launches = plan.configs[chosen], choices[chosen]
+    torch.cuda.empty_cache()
+    if mode == "show":
+        print(f"submission.py: {said}", file=sys.stderr)
 
 
 # ----------------------------------------------------------------------------------------------------------- group GEMM
 
 
-def check_size(name: str, x: int, multiple: int, least: int, most: int) -> None:
-    """Raise a ValueError unless the kernel does this M, N, K or L."""
-    if not least <= x <= most or x % multiple:
-        raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {least} to {most}")
+class GroupPlan(Plan):
+    """Group GEMMs of the (M, N, K, L) of each group, if no Configs are given under those that CONFIG_MAP has."""
+
+    kernel = GroupGemm
+    contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
+    outputs = slice(2, None, 5)
+
+    def __init__(self, sizes: tuple[tuple[int, int, int, int], ...], configs: tuple[Config, ...] = ()):
+        if not sizes:
+            raise ValueError("there must be at least one group")
+        operands, names = {}, ("a", "b", "c", "reordered sfa", "reordered sfb")
+        for g, size in enumerate(sizes):
+            if len(size) != 4 or not all(isinstance(x, int) for x in size):
+                raise ValueError(f"group {g}: the sizes are {size}, but must be the integers (M, N, K, L)")
+            for name, x, *rule in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[MAX_SIZE] * 3, 1)):
+                check_size(f"group {g}: {name}", x, *rule)
+            operands |= gemm_operands([f"group {g}: {name}" for name in names], *size[:3])
+        ms, ns, ks, _ = zip(*sizes)
+        shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
+        super().__init__([size[:3] for size in sizes], operands, configs or CONFIG_MAP.get(shape, (DEFAULT,)))
+
+    def words_of(self, part: list[int]) -> Callable[[list[int]], tuple | list]:
+        """Return what picks the addresses of these groups' tensors."""
+        words = [5 * g + i for g in part for i in range(5)]
+        if words == [*range(words[0], words[0] + len(words))]:  # a slice takes less time
+            return itemgetter(slice(words[0], words[-1] + 1))
+        return itemgetter(*words)
 
 
-@lru_cache(maxsize=64)
-def plan(sizes: tuple[tuple[int, int, int, int], ...]) -> Autotuner:
-    """Plan a group GEMM for the (M, N, K, L) of each group; a ValueError unless the kernel does them."""
-    if not sizes:
-        raise ValueError("there must be at least one group")
-    for g, size in enumerate(sizes):
-        if len(size) != 4 or not all(isinstance(x, int) for x in size):
-            raise ValueError(f"group {g}: the sizes are {size}, but must be the integers (M, N, K, L)")
-        for name, x, *rule in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[MAX_SIZE] * 3, 1)):
-            check_size(f"group {g}: {name}", x, *rule)
-    ms, ns, ks, _ = zip(*sizes)
-    shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
-    return Autotuner(partial(Plan, sizes), CONFIG_MAP.get(shape, (DEFAULT,)))
+plan = lru_cache(maxsize=64)(GroupPlan)
 
 
 def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
@@ -1125,7 +1164,7 @@ def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
     Writes and returns the given c tensors. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
     """
     if not len(abc) == len(scales) == len(sizes):
-        raise ValueError(Plan.contents)
+        raise ValueError(GroupPlan.contents)
     of_groups = itertools.chain.from_iterable(zip(abc, scales))
     return plan(tuple(map(tuple, sizes)))([*itertools.chain.from_iterable(of_groups)])
 
@@ -1266,36 +1305,36 @@ class DualGemm(GroupGemm):
 
 
 class DualPlan(Plan):
-    """A dual GEMM under one Config. Every batch is a group."""
+    """Dual GEMMs of these sizes, if no Configs are given under those that DUAL_CONFIG_MAP has. A batch is a group."""
 
+    kernel = DualGemm
     contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
+    outputs = slice(3, 4)
 
-    def __init__(self, m: int, n: int, k: int, batches: int, config: Config):
+    def __init__(self, m: int, n: int, k: int, batches: int, configs: tuple[Config, ...] = ()):
+        for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
+            check_size(name, x, multiple, multiple, MAX_SIZE)
         operands = gemm_operands([*DUAL_OPERANDS[:3], "c", *DUAL_OPERANDS[6:9]], m, n, k, batches)
-        self.operands = Operands(self.contents, operands)
         self.steps = [x.stride(-1) * x.itemsize for x in operands.values()]  # bytes from batch to batch
-        self.launches = [(Launch(DualGemm, [(m, n, k)] * len(part), config), part) for part in chunks(range(batches))]
+        configs = configs or DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,))
+        super().__init__([(m, n, k)] * batches, operands, configs)
 
-    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch and return [c]; a ValueError unless the tensors a, b1, b2, c, sfa, sfb1, sfb2 are as they must be."""
-        addresses = self.operands(tensors)
-        gate = int(addresses[2] < addresses[1])
-        low, high = 1 + gate, 2 - gate
-        distance = addresses[high] - addresses[low]
-        if distance >= MAX_DISTANCE:
-            raise ValueError(f"b1 and b2 lie {distance} bytes apart, but must be less than {MAX_DISTANCE}")
-        order = 0, low, 3, 4, 4 + low, high, 4 + high
-        for launch, part in self.launches:
-            launch([x for i in part for x in (*(addresses[t] + i * self.steps[t] for t in order), gate)])
-        return tensors[3:4]
+    def words_of(self, part: list[int]) -> Callable[[list[int]], list[int]]:
+        """Return what makes DualGemm's words of these batches of the addresses of a, b1, b2, c, sfa, sfb1, sfb2."""
+
+        def words(addresses: list[int]) -> list[int]:
+            gate = int(addresses[2] < addresses[1])
+            low, high = 1 + gate, 2 - gate
+            distance = addresses[high] - addresses[low]
+            if distance >= MAX_DISTANCE:
+                raise ValueError(f"b1 and b2 lie {distance} bytes apart, but must be less than {MAX_DISTANCE}")
+            order = 0, low, 3, 4, 4 + low, high, 4 + high
+            return [x for i in part for x in (*(addresses[t] + i * self.steps[t] for t in order), gate)]
+
+        return words
 
 
-@lru_cache(maxsize=64)
-def dual_plan(m: int, n: int, k: int, batches: int) -> Autotuner:
-    """Plan a dual GEMM of these sizes; a ValueError unless the kernel does them."""
-    for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
-        check_size(name, x, multiple, multiple, MAX_SIZE)
-    return Autotuner(partial(DualPlan, m, n, k, batches), DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,)))
+dual_plan = lru_cache(maxsize=64)(DualPlan)
 
 
 def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor:

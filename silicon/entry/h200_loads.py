@@ -324,7 +324,7 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
             arrive, read = 0, 0
             for at, end in zip(table[::2], table[1::2]):
                 while at < end:
-                    g, token, row = at >> 48, at >> 24 & 0xFFFFFF, at & 0xFFFFFF
+                    g, token, row = s.Position.unpack(at)
                     m, n, k = sizes[g]
                     width = s.token_tile(m, config)
                     limit = end & 0xFFFFFF if at >> 24 == end >> 24 else gemm.rows_per_cta(n)
@@ -340,7 +340,7 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
                     if row + rows < limit:
                         at += rows
                     else:
-                        at = g << 48 | token << 24 if token < m else g + 1 << 48
+                        at = s.Position(*((g, token, 0) if token < m else (g + 1, 0, 0))).pack()
             totals.append((arrive, read))
     return totals
 

@@ -143,8 +143,8 @@ def calls_of(s, config, problems: list[Problem]) -> list:
             make, tensors = s.DualPlan, [*problem.inputs[:3], c, *problem.inputs[3:]]
         else:
             key = (tuple(problem.data[3]),)
-            make, tensors = s.Plan, [t for x, y in zip(problem.data[0], problem.data[2]) for t in (*x, *y)]
-        plan = plans.setdefault(key, None) or make(*key, s.fitting(config))
+            make, tensors = s.GroupPlan, [t for x, y in zip(problem.data[0], problem.data[2]) for t in (*x, *y)]
+        plan = plans.setdefault(key, None) or make(*key, (config,))
         plans[key] = plan
         yield lambda plan=plan, tensors=tensors: plan(tensors)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import submission
-from submission import Config, DualGemm, GroupGemm, Launch, Operands, deal, partition, token_tile
+from submission import Config, DualGemm, GroupGemm, Launch, Operands, Position, deal, partition, token_tile
 from task import read_task_yaml
 from tests.submission.fake_executor import FakeExecutor
 
@@ -137,7 +137,7 @@ def tiles_of(segments, ranges):
     index = {position: s for s, (position, *_) in enumerate(segments)}
 
     def place(position):
-        return index.get(position >> 24 << 24, len(segments)), position & 0xFFFFFF
+        return index.get(position._replace(row=0), len(segments)), position.row
 
     for start, end in ranges:
         (s, row), end, tiles = place(start), place(end), []
@@ -153,7 +153,7 @@ segment_lists = st.lists(
     st.tuples(multiples[16], st.sampled_from((32, 96, 256)), st.sampled_from((64, 256, 448))),  # rows, tokens, k
     min_size=1,
     max_size=3,
-).map(lambda xs: [(g << 48, *x) for g, x in enumerate(xs)])
+).map(lambda xs: [(Position(g, 0, 0), *x) for g, x in enumerate(xs)])
 
 
 @given(segments=segment_lists, parts=st.integers(1, 12), gran=st.sampled_from((32, 64, 128)))
@@ -162,13 +162,41 @@ def test_partition_covers_every_row_once(segments, parts, gran):
     assert 0 < len(ranges) <= parts and all(start < end for start, end in ranges)
     done = [(s, row + i) for tiles in tiles_of(segments, ranges) for s, row, rows in tiles for i in range(rows)]
     assert sorted(done) == [(s, row) for s, (_, rows, _, _) in enumerate(segments) for row in range(rows)]
-    assert all(start % gran == 0 for start, _ in ranges)
+    assert all(start.row % gran == 0 for start, _ in ranges)
 
 
 def test_neighbours_share_weights():
     """Two token tiles of two row blocks, a range each: by row, then by token."""
-    ranges = partition([(token << 24, 256, 128, 64) for token in (0, 128)], 4, 128)
-    assert [start for start, _ in ranges] == [0, 128 << 24, 128, 128 << 24 | 128]
+    ranges = partition([(Position(0, token, 0), 256, 128, 64) for token in (0, 128)], 4, 128)
+    assert [start[1:] for start, _ in ranges] == [(0, 0), (128, 0), (0, 128), (128, 128)]
+
+
+def test_the_example_of_partition():
+    """As its docstring has it."""
+    ranges = partition([(Position(0, 0, 0), 256, 128, 64), (Position(1, 0, 0), 256, 128, 128)], 3, 128)
+    assert ranges == [((0, 0, 0), (1, 0, 0)), ((1, 0, 0), (1, 0, 128)), ((1, 0, 128), (2, 0, 0))]
+
+
+@given(st.tuples(*[st.integers(0, top) for top in (submission.MAX_GROUPS, submission.MAX_SIZE, submission.MAX_SIZE)]))
+def test_positions_are_packed_in_their_order(numbers):
+    position = Position(*numbers)
+    assert Position.unpack(position.pack()) == position and 0 <= position.pack() < 2**63
+    for later in (position._replace(row=position.row + 1), position._replace(token=position.token + 1, row=0)):
+        if max(later[1:]) <= submission.MAX_SIZE:
+            assert position.pack() < later.pack()
+
+
+@pytest.mark.parametrize(
+    "sizes, loaded", [((128, 64, 32, 16), [(0, 64), (64, 80)]), ((48, 32, 16), [(0, 48), (48, 80)])], ids=str
+)
+def test_the_example_of_boxes(monkeypatch, sizes, loaded):
+    """80 rows, as its docstring has it."""
+    monkeypatch.setattr(submission, "select", lambda condition, x, y: x if condition else y)
+    gemm = GroupGemm(1, Config())
+    gemm.tensormap = lambda *_: None
+    tile = SimpleNamespace(group=0)
+    boxes = gemm.boxes(SimpleNamespace(params=0), tile, 0, list(sizes), 0, 0, 80, at=lambda y: y)
+    assert [(box.at, box.at + box.size // 128) for box in boxes if box.condition] == loaded
 
 
 @given(segments=segment_lists, parts=st.integers(1, 12), gran=st.sampled_from((32, 64, 128)))
@@ -474,7 +502,7 @@ def test_a_later_call_accepts_what_a_first_one_does(executors, looked_at, shape,
     data, verdicts = problem((8, 16, 64), shape), set()
     submission.custom_kernel(data)
     good = [t for group in zip(data[0], data[2]) for part in group for t in part]
-    later = submission.plan(tuple(data[3])).plan.operands
+    later = submission.plan(tuple(data[3])).operands
     where = 5 + operand
     for variant in variants(good[where]):
         tensors = [*good[:where], variant, *good[where + 1 :]]
