@@ -13,39 +13,26 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 
-from ragged_moe.runtime.sizes import BF16, F32, I32
+from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, GEMM_CALL, ROUTE_CALL
+from ragged_moe.runtime.signature import Signature
 
 LIBRARY = torch.library.Library("ragged_moe", "FRAGMENT")
 BELOW_AUTOGRAD, EAGER = torch._C._after_autograd_keyset, (DispatchKey.CUDA, DispatchKey.CPU)
-# Arguments, as of the functions. Options are keyword-only: torch then hands over those alone that were given
-WEIGHTS = "Tensor w13, Tensor w13_scale, Tensor w2, Tensor w2_scale"
-GATE = "bool gate_first=False, float? limit=None, float alpha=1.0, float shift=0.0"
-EXPERTS = (
-    f"Tensor hidden, Tensor topk_ids, Tensor topk_weights, {WEIGHTS}, *, "
-    f"Tensor? hidden_scale=None, str? hidden_scale_layout=None, {GATE}, "
-    "bool apply_router_weight_on_input=False, SymInt local_expert_offset=0, SymInt? num_experts=None, "
-    "Tensor? w13_global=None, Tensor? w2_global=None, Tensor? w13_bias=None, Tensor? w2_bias=None, "
-    "Tensor? w13_input_scale=None, Tensor? w2_input_scale=None"
-)
-BATCHED = f"Tensor hidden, Tensor counts, {WEIGHTS}, *, Tensor? hidden_scale=None, {GATE}, SymInt? expected_m=None"
-ROUTE = (
-    'Tensor logits, SymInt top_k, *, str scoring="softmax", bool renormalize=True, Tensor? bias=None, '
-    "SymInt num_expert_group=1, SymInt topk_group=1, float routed_scaling_factor=1.0"
-)
-GEMM = "Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor m_indptr"
-OUT = "Tensor(a!) out"
 
 
-def operator(schema: str, fake: Callable) -> Callable:
-    """Decorate the function that torch.ops.ragged_moe.NAME runs, NAME(arguments) -> results; returns the operator.
+def nothing(*_, **__) -> None:
+    """The fake of an operator that writes to `out`."""
 
-    As torch.library.custom_op, which takes the host 20 us a call more, and 190 for one that mutates. fake: what comes
-    back of tensors that torch traces.
+
+def operator(of: Signature, out: bool = False) -> Callable:
+    """Decorate the function that torch.ops.ragged_moe.NAME, or NAME_out, runs; returns the operator.
+
+    As torch.library.custom_op, which takes the host 20 us a call more, and 190 for one that mutates.
     """
-    name = schema.partition("(")[0]
+    name, fake = of.name + "_out" * out, nothing if out else of.fake
 
     def register(function: Callable):
-        LIBRARY.define(schema)
+        LIBRARY.define(of.schema(out))
         LIBRARY.impl(name, function, "CompositeExplicitAutograd")
         torch.library.register_fake(f"ragged_moe::{name}", fake, lib=LIBRARY)
         made = getattr(torch.ops.ragged_moe, name).default
@@ -66,25 +53,6 @@ def functions() -> SimpleNamespace:
 
     all_of_them = experts, batched_experts, route, grouped_gemm_fp8
     return SimpleNamespace(**{function.__name__: function for function in all_of_them})
-
-
-def nothing(*_, **__) -> None:
-    """The fake of an operator that writes to `out`."""
-
-
-def as_hidden(hidden: Tensor, *_, **__) -> Tensor:
-    """The fake of what has a row for each of hidden's."""
-    return torch.empty(hidden.shape, dtype=BF16, device=hidden.device)
-
-
-def choice(logits: Tensor, top_k: int, *_, **__) -> tuple[Tensor, ...]:
-    """The fake of a router's choice."""
-    return tuple(torch.empty((logits.shape[0], top_k), dtype=dtype, device=logits.device) for dtype in (I32, F32))
-
-
-def product(a: Tensor, a_scale: Tensor, b: Tensor, *_) -> Tensor:
-    """The fake of a grouped GEMM's result."""
-    return torch.empty((a.shape[0], b.shape[1]), dtype=BF16, device=a.device)
 
 
 def without_gradients(made, function: Callable, keys, *args, **options):
@@ -125,43 +93,43 @@ class NoGradients(torch.autograd.Function):
         raise RuntimeError(f"{ctx.name} has no gradients")
 
 
-@operator(f"experts({EXPERTS}) -> Tensor", as_hidden)
+@operator(EXPERTS_CALL)
 def experts_op(*operands, **options) -> Tensor:
     """ragged_moe.experts into a new tensor."""
     return functions().experts(*operands, **options)
 
 
-@operator(f"experts_out({OUT}, {EXPERTS}) -> ()", nothing)
+@operator(EXPERTS_CALL, out=True)
 def experts_out_op(out: Tensor, *operands, **options) -> None:
     """ragged_moe.experts into `out`."""
     functions().experts(*operands, out=out, **options)
 
 
-@operator(f"batched_experts({BATCHED}) -> Tensor", as_hidden)
+@operator(BATCHED_CALL)
 def batched_experts_op(*operands, **options) -> Tensor:
     """ragged_moe.batched_experts into a new tensor."""
     return functions().batched_experts(*operands, **options)
 
 
-@operator(f"batched_experts_out({OUT}, {BATCHED}) -> ()", nothing)
+@operator(BATCHED_CALL, out=True)
 def batched_experts_out_op(out: Tensor, *operands, **options) -> None:
     """ragged_moe.batched_experts into `out`."""
     functions().batched_experts(*operands, out=out, **options)
 
 
-@operator(f"route({ROUTE}) -> (Tensor, Tensor)", choice)
+@operator(ROUTE_CALL)
 def route_op(*operands, **options) -> tuple[Tensor, Tensor]:
     """ragged_moe.route."""
     return functions().route(*operands, **options)
 
 
-@operator(f"grouped_gemm_fp8({GEMM}) -> Tensor", product)
+@operator(GEMM_CALL)
 def grouped_gemm_op(*operands) -> Tensor:
     """ragged_moe.grouped_gemm_fp8 into a new tensor."""
     return functions().grouped_gemm_fp8(*operands)
 
 
-@operator(f"grouped_gemm_fp8_out({OUT}, {GEMM}) -> ()", nothing)
+@operator(GEMM_CALL, out=True)
 def grouped_gemm_out_op(out: Tensor, *operands) -> None:
     """ragged_moe.grouped_gemm_fp8 into `out`."""
     functions().grouped_gemm_fp8(*operands, out)

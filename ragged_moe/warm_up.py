@@ -11,11 +11,12 @@ from ragged_moe.layers import batched_experts as batched
 from ragged_moe.layers import experts as routed_experts
 from ragged_moe.layers import grouped_gemm_fp8
 from ragged_moe.layers import route as routers
-from ragged_moe.layers.deepseek_layer import activation_of, expectations, finalise_program, layer_of, routing_program
+from ragged_moe.layers.deepseek_layer import activation_of, finalise_program, layer_of, routing_program
 from ragged_moe.layers.fp4_layer import fp4_layer_of
-from ragged_moe.layers.pack_weights import HOPPER, is_e4m3
+from ragged_moe.layers.pack_weights import is_e4m3
+from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, GEMM_CALL, HOPPER, I64, LAYER_CALL
 from ragged_moe.runtime.device import current_device, device_of
-from ragged_moe.runtime.operands import require_flags
+from ragged_moe.runtime.signature import flag
 from ragged_moe.runtime.sizes import BF16, F32, I32, Sizes
 from ragged_moe.tuning.back_ends import tuning
 
@@ -44,12 +45,12 @@ def warmup(
     choose = tuning(device_of(device).capability).choose_gemm
     for total_m, local, n, k in grouped_gemms:
         for m in counts(total_m):
-            grouped_gemm_fp8.expectations(m, n, k, local)
+            grouped_gemm_fp8.require_sizes(GEMM_CALL, m, n, k, local)
             if m:
                 grouped_gemm_fp8.launcher(device, choose(m, local, n, k))
     for tokens, hidden, intermediate, local in layers:
         for t in counts(tokens):
-            expectations(torch.Size((t, hidden)), torch.Size((local, hidden, intermediate)), routing_bias)
+            LAYER_CALL.require(T=t, H=hidden, I=intermediate, E=local)
             if t:
                 layer = layer_of(device, Sizes(hidden, intermediate, local))
                 routing_program(device, routing_bias is F32)
@@ -73,9 +74,11 @@ def of_experts(
     these; biased: with biases; activation: as of the pack_mxfp4 that packed them. The others are ragged_moe.experts'
     own.
     """
-    require_flags(
-        gate_first=gate_first, apply_router_weight_on_input=apply_router_weight_on_input, packed=packed, biased=biased,
-        mxfp4=mxfp4,
+    for name, x in (("packed", packed), ("biased", biased), ("mxfp4", mxfp4)):
+        flag(name).check(x)
+    EXPERTS_CALL.check_options(
+        gate_first=gate_first, limit=limit, alpha=alpha, shift=shift,
+        apply_router_weight_on_input=apply_router_weight_on_input,
     )  # fmt: skip
     swiglu, e4m3 = activation_of(gate_first, limit, alpha, shift), is_e4m3(activation)
     packed = packed or mxfp4 or e4m3
@@ -90,7 +93,7 @@ def of_experts(
         else:
             layer = layer_of(device, sizes, swiglu, hidden_dtype is BF16)
         rows = not on_input and layer.quantises_rows(t)
-        wide, (_, own) = ids_dtype is routed_experts.I64, assign.grid_of(local)
+        wide, (_, own) = ids_dtype is I64, assign.grid_of(local)
         quantiser = layer.quantiser(t, on_input)
         routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantiser, layer.copies(t))
         layer.compile(t, rows)
@@ -106,7 +109,8 @@ def of_batched_experts(
     most: M. scaled: hidden is e4m3. local: E. The others are ragged_moe.batched_experts' own, of which expected_m may
     be several.
     """
-    require_flags(scaled=scaled, gate_first=gate_first)
+    flag("scaled").check(scaled)
+    BATCHED_CALL.check_options(gate_first=gate_first, limit=limit, alpha=alpha, shift=shift)
     activation = activation_of(gate_first, limit, alpha, shift)
     for m in counts(most):
         for expected in (None,) if expected_m is None else counts(expected_m):
@@ -127,7 +131,6 @@ def of_route(
 
     logits, bias: their types, bf16 or f32; no bias if None. The others are ragged_moe.route's own.
     """
-    require_flags(renormalize=renormalize)
     groups = num_expert_group, topk_group
     types = (logits,) if bias is None else (logits, bias)
     routers.program(device, routers.choice_of(experts, top_k, scoring, renormalize, *groups, *types))

@@ -12,7 +12,8 @@ from ragged_moe.kernels.block_scaled import W4A4, W4A8
 from ragged_moe.kernels.config import BLOCK_N, Config
 from ragged_moe.layers.grouped_gemm_fp4 import launch_block_scaled, launch_by_e4m3
 from ragged_moe.layers.grouped_gemm_fp8 import launcher
-from ragged_moe.layers.pack_weights import BLACKWELL, HOPPER, pack_mxfp4, pack_nvfp4
+from ragged_moe.layers.pack_weights import pack_mxfp4, pack_nvfp4
+from ragged_moe.layers.signatures import BLACKWELL, HOPPER
 from ragged_moe.reference import quantise_fp4, quantise_mxfp8, quantise_tokens
 from ragged_moe.reference.grouped_gemm_fp4 import dequantised, e8m0, reference, reference_by_e4m3
 

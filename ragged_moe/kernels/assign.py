@@ -39,7 +39,6 @@ THREADS = 32 * WARPS
 OWN = 4  # experts that a CTA can have
 CTAS = 128
 MAX_LOCAL = OWN * CTAS
-MAX_TOP_K = 16
 TOGETHER = 8  # entries of topk_ids that a lane loads at once
 COPIED_TOGETHER = 2  # and words of a row that a thread does: with these threads 8192 columns of bf16
 WORDS, MORE_WORDS = 12, 16

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ragged_moe.kernels.block_scaled import W4A8, BlockScaled
 from ragged_moe.kernels.ptx import FIRST, NORMAL
+from ragged_moe.runtime.sizes import MAX_EXPERTS
 
 BLOCK_K = 128  # K of a scale, and of a stage of the ring: one 128-byte swizzle row of e4m3 (W4A4: 256 of K)
 BLOCK_N = 128  # weight rows of a scale
@@ -18,7 +19,6 @@ MMA_WARP = TMA_WARP + 1  # on a GPU whose MMAs one thread issues
 # With block scales: its scheduler's other warps have the last tokens of a tile, or none, and so the least to do
 SCALED_MMA_WARP = TMA_WARP + 3
 SMEM = 227 * 1024
-MAX_EXPERTS = 512
 MAX_STAGES = 12
 SPARE_SCALES = 4  # stages that a ring of scales has more than the operands', where they have one
 WORK_TILE_BYTES = 48  # of a work tile in shared memory (schedule.WorkTile)

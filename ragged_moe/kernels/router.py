@@ -31,8 +31,7 @@ from ragged_moe.kernels.routing import LOWEST, key_of, value_of
 
 WARPS = 4
 THREADS = 32 * WARPS
-MAX_EXPERTS, MAX_TOP_K = 512, 16
-SCORINGS = "softmax", "sigmoid", "sqrtsoftplus"
+
 WORDS = 7
 
 

@@ -43,13 +43,12 @@ from ragged_moe.kernels.ptx import (
     store_shared,
     wait_for_previous_kernel,
 )
-from ragged_moe.runtime.sizes import EXPERTS, GROUPS, PRUNED, TOP_GROUPS, TOP_K
+from ragged_moe.runtime.sizes import EXPERTS, GROUPS, MAX_LOCAL, PRUNED, TOP_GROUPS, TOP_K
 
 WARPS = 16
 THREADS = 32 * WARPS
 OWN = EXPERTS // 32  # consecutive experts that a lane has, so that 4 lanes have a group
 LANES_OF_GROUP = 32 // GROUPS
-MAX_LOCAL = 32  # local experts: a bit of a mask, and a lane, each
 MAX_TOKENS = 16384
 MAX_CHUNK = 128  # tokens that a CTA can have
 MAX_CTAS = 160

@@ -7,34 +7,20 @@ The launches between are the layer's (layer.py), with its scratch memory, lock a
 """
 
 import functools
-import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ragged_moe.kernels import batched
-from ragged_moe.kernels.config import MAX_EXPERTS
 from ragged_moe.kernels.program import Program
 from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of
-from ragged_moe.layers.experts import At
-from ragged_moe.layers.repeated_calls import Call, Calls
+from ragged_moe.layers.experts import At, check_scale_is_given
+from ragged_moe.layers.repeated_calls import Checked, Function
+from ragged_moe.layers.signatures import BATCHED_CALL, MOST_BATCHED
 from ragged_moe.runtime.device import device_of
-from ragged_moe.runtime.operands import (
-    MAX_ROWS,
-    Operand,
-    addresses,
-    complain,
-    contiguous,
-    of_any_strides,
-    require,
-    require_apart,
-    require_flags,
-)
-from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32, Inputs, Sizes
-from ragged_moe.runtime.workspace import ALIGNMENT, arena_of
-
-MOST = 2**20  # E * M
-calls = Calls()
+from ragged_moe.runtime.operands import require
+from ragged_moe.runtime.sizes import BF16, Inputs, Sizes
+from ragged_moe.runtime.workspace import ALIGNMENT, Arena
 
 
 def batched_experts(
@@ -77,81 +63,72 @@ def batched_experts(
             return torch.ops.ragged_moe.batched_experts(*given, **options)
         torch.ops.ragged_moe.batched_experts_out(out, *given, **options)
         return out
-    if type(gate_first) is not bool:
-        require_flags(gate_first=gate_first)
-    operands = [hidden, counts, w13, w13_scale, w2, w2_scale]
-    if hidden_scale is not None:
-        operands.append(hidden_scale)
+    if type(gate_first) is not bool:  # 1 equals True below
+        BATCHED_CALL.check_options(gate_first=gate_first)
+    operands = (hidden, counts, w13, w13_scale, w2, w2_scale, *(() if hidden_scale is None else (hidden_scale,)))
     options = gate_first, limit, alpha, shift, expected_m
     call = calls.like(operands, options)
     if call is not None:
         made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
         if call.repeat((*operands, made)):
             return made
-    for name, tensor in (("hidden", hidden), ("w2", w2)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 3:
-            raise ValueError(f"{name} must be a tensor of 3 dimensions")
-    (_, most, h), (experts, _, i) = hidden.shape, w2.shape
-    if hidden.dtype not in (BF16, E4M3):
-        raise ValueError(f"hidden has type {hidden.dtype}, but must have {BF16} or {E4M3}")
-    if (hidden.dtype is BF16) != (hidden_scale is None):
-        raise ValueError("hidden_scale is of hidden in e4m3, and must be given with it alone")
-    sizes = sizes_of(experts, most, h, i, expected_m)
-    gpu = device_of(hidden.device, "hidden")
-    expected = expectations(experts, most, h, i, hidden.dtype)
-    complain(operands, expected, (hidden, "hidden"))
-    addresses(gpu, operands[:6], expected, (0, 2, 4))
-    if hidden_scale is not None:
-        of_any_strides("hidden_scale", hidden_scale, F32, (experts, most, h // 128), hidden, gpu)
-    activation = activation_of(gate_first, limit, alpha, shift)
-    layer = layer_of(hidden.device, sizes, activation)
-    if out is None:
-        (out,) = gpu.tensors(torch.empty(hidden.shape, dtype=BF16, device=hidden.device))
-    of_out = contiguous("out", BF16, *hidden.shape)
-    complain((out,), (of_out,), (hidden, "hidden"))
-    addresses(gpu, (out,), (of_out,), (0,))
-    require_apart("out", out, zip((*(x.name for x in expected[1:]), "hidden_scale"), operands[1:]))
-    if not gpu.is_current():
-        raise ValueError(f"hidden is on {hidden.device}, but must be on torch's current device")
-    if most:
-        arena = arena_of(layer.torch_device, gpu)
-        with arena.lock:
-            made = Call(gpu, (*operands, out), (0, 2, 4, -1), apart=range(1, len(operands)))
-            call = calls.add(operands, options, made)
-            call.note(arena, (*operands, out), lambda *recorded: launch(
-                layer, recorded[:-1], layer.space(experts * most, arena), recorded[-1]
-            ))  # fmt: skip
-    return out
+    given = dict(zip(BATCHED_CALL.names, (*operands[:6], hidden_scale)))
+    return FUNCTION.first(given, dict(zip(OPTIONS, options)), options, out)[0]
+
+
+OPTIONS = tuple(option.name for option in BATCHED_CALL.options)
+
+
+class BatchedExperts(Function):
+    """The five steps of a call of `batched_experts`."""
+
+    def check(self, given: dict[str, torch.Tensor | None], options: dict[str, object]) -> Checked:
+        """Step 1."""
+        BATCHED_CALL.check_options(**options)
+        hidden = given["hidden"]
+        BATCHED_CALL.check_dims("hidden", hidden)
+        check_scale_is_given(hidden, given["hidden_scale"])
+        gpu = device_of(hidden.device, "hidden")
+        letters = BATCHED_CALL.letters(given)
+        require_rows(letters["E"], letters["M"])
+        return Checked(gpu, BATCHED_CALL, given, BATCHED_CALL.check(gpu, given), options)
+
+    def plan(self, checked: Checked) -> Layer:
+        """Step 2."""
+        of, letters = checked.options, checked.letters
+        sizes = sizes_for(*(letters[x] for x in "EMHI"), of["expected_m"])
+        activation = activation_of(of["gate_first"], of["limit"], of["alpha"], of["shift"])
+        return layer_of(checked.first.device, sizes, activation)
+
+    def launch(self, layer: Layer, checked: Checked, of: Mapping, outs: Sequence, arena: Arena, workspace) -> None:
+        """Step 4."""
+        space = layer.space(checked.letters["E"] * checked.letters["M"], arena)
+        launch(layer, [x for x in of.values() if x is not None], space, outs[0])
+
+
+FUNCTION = BatchedExperts()
+calls = FUNCTION.calls
 
 
 @functools.lru_cache(maxsize=4096)
 def sizes_of(experts: int, most: int, hidden: int, intermediate: int, expected_m: int | None) -> Sizes:
     """The layer's sizes, of a router that gives an expert so many rows; ValueError if the kernels do not do them."""
-    for name, dimension, size, multiple, least, largest in (
-        ("w2", "E", experts, 1, 1, MAX_EXPERTS),
-        ("hidden", "M", most, 1, 0, MOST // experts if experts else MOST),
-        ("hidden", "H", hidden, 128, 128, MAX_ROWS),
-        ("w2", "I", intermediate, 128, 128, MAX_ROWS),
-    ):
-        require(name, dimension, size, multiple, least, largest)
+    BATCHED_CALL.check_options(expected_m=expected_m)
+    BATCHED_CALL.require(E=experts, M=most, H=hidden, I=intermediate)
+    require_rows(experts, most)
+    return sizes_for(experts, most, hidden, intermediate, expected_m)
+
+
+def sizes_for(experts: int, most: int, hidden: int, intermediate: int, expected_m: int | None) -> Sizes:
+    """The layer's sizes, of those that have been checked."""
     expected_m = max(1, most) if expected_m is None else expected_m
-    if not isinstance(expected_m, numbers.Integral) or isinstance(expected_m, bool) or expected_m < 1:
-        raise ValueError(f"expected_m is {expected_m}, but must be an int from 1 on")
     everywhere = max(experts, experts * most // int(expected_m))  # to which E * M tokens go, one expert each
     return Sizes(hidden, intermediate, experts, 1, everywhere)
 
 
-@functools.lru_cache(maxsize=4096)
-def expectations(experts: int, most: int, h: int, i: int, of_hidden: torch.dtype) -> tuple[Operand, ...]:
-    """Say what each tensor must be, in the order of `batched_experts`."""
-    return (
-        contiguous("hidden", of_hidden, experts, most, h),
-        contiguous("counts", I32, experts),
-        contiguous("w13", E4M3, experts, 2 * i, h),
-        contiguous("w13_scale", F32, experts, 2 * i // 128, h // 128),
-        contiguous("w2", E4M3, experts, h, i),
-        contiguous("w2_scale", F32, experts, h // 128, i // 128),
-    )
+def require_rows(experts: int, most: int) -> None:
+    """ValueError for more rows of all experts together than the kernels do."""
+    require("hidden", "M", most, 1, 0, MOST_BATCHED // experts)
 
 
 @functools.cache

@@ -13,8 +13,7 @@ which is why the kernel between them and routing must have waited by then.
 
 import dataclasses
 import functools
-import math
-import numbers
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,10 +24,10 @@ from ragged_moe.kernels.program import Program, float_bits
 from ragged_moe.kernels.quantise import Quantise
 from ragged_moe.kernels.schedule import search_step
 from ragged_moe.layers.grouped_gemm_fp8 import flags, launcher, partials
-from ragged_moe.layers.repeated_calls import Call, Calls
+from ragged_moe.layers.repeated_calls import Checked, Function
+from ragged_moe.layers.signatures import LAYER_CALL
 from ragged_moe.runtime.device import current_device, device_of
-from ragged_moe.runtime.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require, require_apart
-from ragged_moe.runtime.sizes import BF16, E4M3, EXPERTS, F32, I32, Inputs, Sizes
+from ragged_moe.runtime.sizes import BF16, E4M3, EXPERTS, F32, I32, MAX_LOCAL, Inputs, Sizes
 from ragged_moe.runtime.workspace import Arena, Part, arena_of, offsets
 from ragged_moe.tuning.back_ends import kernel, tuning
 
@@ -36,9 +35,6 @@ LEAST_ROWS = 8  # of an expert in the mean, for hardly any to have none,
 MOST_ROWS = 32  # and to have more than a tile of GEMM1's: where routing prefetches its weights
 LEAST_ROOM = 16  # tokens
 QUANTISED_ROWS = 2  # rows of a token, to which it is quantised for each: for 3 as many bytes move as if before
-ALIGNED = 0, 1, 2, 4, 6, 8  # which of the tensors are read or written by 16 bytes
-APART = 0, 1, 3, 4, 5, 6, 7  # which of them output may not overlap: hidden_states has been read by then
-calls = Calls()
 
 
 def run(
@@ -74,26 +70,49 @@ def run(
     on different streams and graphs of different pools may run at once, those with the same workspace may not; threads
     may call at once, on one stream, too.
     """
-    tensors = (
+    operands = (
         routing_logits, routing_bias, hidden_states, hidden_states_scale,
         gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale,
     )  # fmt: skip
-    operands, options = (*tensors, output), (local_expert_offset, routed_scaling_factor)
+    options = local_expert_offset, routed_scaling_factor
     call = calls.like(operands, options) if workspace is None else None
-    if call is not None and call.repeat(operands):
+    if call is not None and call.repeat((*operands, output)):
         return
-    layer, x = checked(tensors, local_expert_offset, routed_scaling_factor, output, workspace)
-    tokens = hidden_states.shape[0]
-    if workspace is not None or not tokens:
-        layer(x, output, workspace)
-        return
-    layer.check_current()
-    arena = arena_of(layer.torch_device, layer.device)
-    with arena.lock:
-        call = calls.add(operands, options, Call(layer.device, operands, ALIGNED, apart=APART))
-        call.note(arena, operands, lambda *recorded: layer.launch(
-            x.replaced(recorded[:-1]), layer.space(tokens, arena), recorded[-1]
-        ))  # fmt: skip
+    given = dict(zip(LAYER_CALL.names, operands))
+    FUNCTION.first(given, dict(zip(OPTIONS, options)), options, output, workspace)
+
+
+OPTIONS = tuple(option.name for option in LAYER_CALL.options)
+
+
+class Run(Function):
+    """The five steps of a call of `run`."""
+
+    def check(self, given: dict[str, torch.Tensor | None], options: dict[str, object]) -> Checked:
+        """Step 1."""
+        LAYER_CALL.check_dims("hidden_states", given["hidden_states"])
+        LAYER_CALL.letters(given)
+        LAYER_CALL.check_options(**options)
+        gpu = device_of(given["hidden_states"].device, "hidden_states")
+        letters = LAYER_CALL.check(gpu, given)
+        local, offset = letters["E"], options["local_expert_offset"]
+        if not 0 <= offset <= EXPERTS - local:
+            rule = f"from 0 to {EXPERTS - local}, as {local} of {EXPERTS} experts are local"
+            raise ValueError(f"local_expert_offset is {offset}, but must be {rule}")
+        return Checked(gpu, LAYER_CALL, given, letters, options)
+
+    def plan(self, checked: Checked) -> "Layer":
+        """Step 2."""
+        return layer_of(checked.first.device, Sizes(*(checked.letters[x] for x in "HIE")))
+
+    def launch(self, layer: "Layer", checked: Checked, of: Mapping, outs: Sequence, arena: Arena, workspace) -> None:
+        """Step 4."""
+        options = int(checked.options["local_expert_offset"]), float(checked.options["routed_scaling_factor"])
+        layer.launch(Inputs(*of.values(), *options), layer.space(checked.letters["T"], arena, workspace), outs[0])
+
+
+FUNCTION = Run()
+calls = FUNCTION.calls
 
 
 def workspace_bytes(tokens: int, hidden: int, intermediate: int, local: int) -> int:
@@ -101,87 +120,8 @@ def workspace_bytes(tokens: int, hidden: int, intermediate: int, local: int) -> 
 
     hidden, intermediate, local: the layer's H, I and E. ValueError if they are not as `run` says.
     """
-    expectations(torch.Size((tokens, hidden)), torch.Size((local, hidden, intermediate)))
+    LAYER_CALL.require(T=tokens, H=hidden, I=intermediate, E=local)
     return layer_of(current_device(), Sizes(hidden, intermediate, local)).workspace_bytes(tokens)
-
-
-@functools.lru_cache(maxsize=4096)
-def expectations(hidden_states: torch.Size, gemm2_weights: torch.Size, bias: torch.dtype = BF16) -> tuple[Operand, ...]:
-    """Say what each tensor must be, in the order of `run`; ValueError if sizes are not the layer's.
-
-    bias: the type of routing_bias, which has no influence on the others.
-    """
-    (tokens, h), (e, _, i) = hidden_states, gemm2_weights
-    for name, dimension, size, multiple, least, most in (
-        ("hidden_states", "T", tokens, 1, 0, routing.MAX_TOKENS),
-        ("hidden_states", "H", h, 128, 128, MAX_ROWS),
-        ("gemm2_weights", "I", i, 128, 128, MAX_ROWS),
-        ("gemm2_weights", "E", e, 1, 1, routing.MAX_LOCAL),
-    ):
-        require(name, dimension, size, multiple, least, most)
-    return (
-        contiguous("routing_logits", F32, tokens, EXPERTS),
-        contiguous("routing_bias", bias, EXPERTS),
-        contiguous("hidden_states", E4M3, tokens, h),
-        contiguous("hidden_states_scale", F32, h // 128, tokens),
-        contiguous("gemm1_weights", E4M3, e, 2 * i, h),
-        contiguous("gemm1_weights_scale", F32, e, 2 * i // 128, h // 128),
-        contiguous("gemm2_weights", E4M3, e, h, i),
-        contiguous("gemm2_weights_scale", F32, e, h // 128, i // 128),
-        contiguous("output", BF16, tokens, h),
-    )
-
-
-def checked(
-    tensors: tuple, offset: int, factor: float, output: torch.Tensor, workspace: torch.Tensor | None = None
-) -> tuple["Layer", Inputs]:
-    """The layer for these operands, and its inputs; ValueError if there is none."""
-    hidden_states, gemm2_weights = tensors[2], tensors[6]
-    for name, tensor, dims in (("hidden_states", hidden_states, 2), ("gemm2_weights", gemm2_weights, 3)):
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
-            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
-    bias, device = getattr(tensors[1], "dtype", BF16), hidden_states.device
-    if bias not in (BF16, F32):
-        raise ValueError(f"routing_bias has type {bias}, but must have {F32} or {BF16}")
-    expected = expectations(hidden_states.shape, gemm2_weights.shape, bias)
-    gpu, everything = device_of(device, "hidden_states"), (*tensors, output)
-    for tensor, (_, dtype, shape, _) in zip(everything, expected):
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.dtype is not dtype
-            or tensor.shape != shape
-            or not tensor.is_contiguous()
-            or tensor.device != device
-        ):
-            complain((hidden_states, *everything), (expected[2], *expected), (hidden_states, "hidden_states"))
-    local, hidden, intermediate = gemm2_weights.shape
-    if not isinstance(offset, numbers.Integral) or isinstance(offset, bool):
-        raise ValueError(f"local_expert_offset is a {type(offset).__name__}, but must be an int")
-    if not 0 <= offset <= EXPERTS - local:
-        rule = f"from 0 to {EXPERTS - local}, as {local} of {EXPERTS} experts are local"
-        raise ValueError(f"local_expert_offset is {offset}, but must be {rule}")
-    if not isinstance(factor, numbers.Real):
-        raise ValueError(f"routed_scaling_factor is a {type(factor).__name__}, but must be a number of the host's")
-    addresses(gpu, everything, expected, ALIGNED)
-    require_apart("output", output, ((expected[i].name, tensors[i]) for i in APART))
-    layer = layer_of(device, Sizes(hidden, intermediate, local))
-    if workspace is not None:
-        check_workspace(workspace, layer, hidden_states)
-        require_apart("workspace", workspace, zip((x.name for x in expected), everything))
-    return layer, Inputs(*tensors, int(offset), float(factor))
-
-
-def check_workspace(workspace: torch.Tensor, layer: "Layer", hidden_states: torch.Tensor) -> None:
-    """ValueError unless the layer can use this memory for these tokens."""
-    if not isinstance(workspace, torch.Tensor):
-        raise ValueError(f"workspace is a {type(workspace).__name__}, but must be a tensor")
-    expected = contiguous("workspace", torch.uint8, *workspace.shape)
-    complain((workspace,), (expected,), (hidden_states, "hidden_states"))
-    tokens = hidden_states.shape[0]
-    least = layer.workspace_bytes(tokens)
-    if workspace.numel() < least:
-        raise ValueError(f"workspace has {workspace.numel()} bytes, but must have {least} for {tokens} tokens")
-    addresses(layer.device, (workspace,), (expected,), (0,))
 
 
 class Space(NamedTuple):
@@ -207,14 +147,8 @@ class Space(NamedTuple):
     flags: int  # int32 [CTAs, 2], 0 at first
 
 
-def activation_of(gate_first, limit, alpha, shift) -> Activation:
-    """The activation that these arguments of a call are; ValueError if they are none."""
-    for name, x in (("limit", limit), ("alpha", alpha), ("shift", shift)):
-        if name == "limit" and x is None:
-            continue
-        if not isinstance(x, numbers.Real) or not math.isfinite(x) or name == "limit" and x <= 0:
-            must = "a number above 0, or None" if name == "limit" else "a finite number"
-            raise ValueError(f"{name} is {x!r}, but must be {must}")
+def activation_of(gate_first: bool, limit: float | None, alpha: float, shift: float) -> Activation:
+    """The activation that these options of a call, which have been checked, are."""
     return Activation(gate_first, None if limit is None else float(limit), float(alpha), float(shift))
 
 
@@ -303,7 +237,7 @@ class Layer:
         return [
             Part("m_indptr", I32, (e + 1,)), Part("rows", I32, (total,)),
             Part("places", I32, (room, slots)), Part("weights", F32, (room, slots)),
-            Part("counts", I32, (routing.MAX_CTAS, routing.MAX_LOCAL)),
+            Part("counts", I32, (routing.MAX_CTAS, MAX_LOCAL)),
             Part("c", E4M3, (total, i)), Part("c_scale", F32, (i // 128, total)), Part("o", BF16, (total, h)),
             Part("permuted", E4M3, (permuted, h)), Part("permuted_scale", F32, (h // 128, permuted)),
             Part("quantised", E4M3, (quantised, h)), Part("quantised_scale", F32, (h // 128, quantised)),

@@ -9,45 +9,36 @@ nothing on Hopper, but copies few tokens to their rows), with its scratch memory
 
 import dataclasses
 import functools
-import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ragged_moe.kernels import assign, quantise
-from ragged_moe.kernels.config import MAX_EXPERTS, Activation
+from ragged_moe.kernels.config import Activation
 from ragged_moe.kernels.program import Program, Recorded
 from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
-from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, check_workspace, layer_of
+from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of
 from ragged_moe.layers.fp4_layer import Fp4Inputs, fp4_layer_of
-from ragged_moe.layers.grouped_gemm_fp4 import TMA_FP4_BYTES, input_scale_operand, one, packed_operands
-from ragged_moe.layers.pack_weights import BLACKWELL, HOPPER, TILE, is_e4m3, is_for_e4m3, is_mxfp4, packed_for
-from ragged_moe.layers.repeated_calls import Call, Calls
-from ragged_moe.runtime.device import current_device, device_of
-from ragged_moe.runtime.operands import (
-    MAX_ROWS,
-    Operand,
-    addresses,
-    complain,
-    contiguous,
-    of_any_strides,
-    require,
-    require_apart,
-    require_flags,
+from ragged_moe.layers.grouped_gemm_fp4 import one
+from ragged_moe.layers.pack_weights import is_e4m3, is_for_e4m3, is_mxfp4, packed_for
+from ragged_moe.layers.repeated_calls import Checked, Function
+from ragged_moe.layers.signatures import (
+    E4M3_EXPERTS,
+    EXPERTS_CALL,
+    EXPERTS_FORMS,
+    HOPPER,
+    I64,
+    LAYOUT,
+    OF_PACKED,
+    U8,
+    packing,
 )
-from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32, Inputs, Sizes
-from ragged_moe.runtime.workspace import arena_of
+from ragged_moe.runtime.device import Device, current_device, device_of
+from ragged_moe.runtime.signature import is_int, said
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, Inputs, Sizes
+from ragged_moe.runtime.workspace import Arena
 
-MAX_TOKENS = 65536
-NO_FP4 = (None,) * 6
-I64 = torch.int64
-LAYOUTS = {
-    "tokens_first": '"tokens_first" for hidden_scale [T, H/128]',
-    "blocks_first": '"blocks_first" for hidden_scale [H/128, T]',
-}  # of hidden_scale, whose dimensions its shape does not tell where T == H/128
-calls = Calls()
-NAMES = "hidden", "topk_ids", "topk_weights", "w13", "w13_scale", "w2", "w2_scale"
-FP4_NAMES = "w13_global", "w2_global", "w13_bias", "w2_bias", "w13_input_scale", "w2_input_scale"
+NO_FP4 = (None,) * len(OF_PACKED)
 
 
 def experts(
@@ -124,72 +115,112 @@ def experts(
             return torch.ops.ragged_moe.experts(*given, **options)
         torch.ops.ragged_moe.experts_out(out, *given, **options)
         return out
-    if type(gate_first) is not bool or type(apply_router_weight_on_input) is not bool:
-        require_flags(gate_first=gate_first, apply_router_weight_on_input=apply_router_weight_on_input)
+    if type(gate_first) is not bool or type(apply_router_weight_on_input) is not bool:  # 1 equals True below
+        EXPERTS_CALL.check_options(
+            gate_first=gate_first, apply_router_weight_on_input=apply_router_weight_on_input
+        )  # fmt: skip
     of_fp4 = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
     if of_fp4[4:] != (None, None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
         of_fp4 = *of_fp4[:4], None, None
     operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
+    all_operands = *operands, hidden_scale, *of_fp4
     if hidden_scale is not None or of_fp4 != NO_FP4:
         operands += tuple(x for x in (hidden_scale, *of_fp4) if x is not None)
     options = (
-        gate_first, apply_router_weight_on_input, local_expert_offset, num_experts, limit, alpha, shift,
-        hidden_scale_layout,
+        hidden_scale_layout, gate_first, limit, alpha, shift, apply_router_weight_on_input, local_expert_offset,
+        num_experts,
     )  # fmt: skip
     call = calls.like(operands, options) if workspace is None else None
     if call is not None:
         made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
         if call.repeat((*operands, made)):
             return made
-    layer, x, given = checked(
-        hidden, (hidden_scale, hidden_scale_layout), topk_ids, topk_weights, (w13, w13_scale, w2, w2_scale, *of_fp4),
-        activation_of(gate_first, limit, alpha, shift), local_expert_offset, num_experts,
-    )  # fmt: skip
-    if apply_router_weight_on_input and layer.sizes.top_k != 1:
-        raise ValueError(f"topk_ids: dimension k is {layer.sizes.top_k}, but must be 1 for weights on the input")
-    if apply_router_weight_on_input and w13_global is not None:
-        raise ValueError("apply_router_weight_on_input is of weights in e4m3, but w13 is packed")
-    if out is None:
-        (out,) = layer.device.tensors(torch.empty(hidden.shape, dtype=BF16, device=hidden.device))
-    expected = contiguous("out", BF16, *hidden.shape)
-    complain((out,), (expected,), (hidden, "hidden"))
-    addresses(layer.device, (out,), (expected,), (0,))
-    named = list(zip((*NAMES, "hidden_scale", *FP4_NAMES), (*operands[:7], hidden_scale, *of_fp4)))
-    require_apart("out", out, named[1:])  # hidden has been read when out is written
-    if workspace is not None:
-        check_workspace(workspace, layer, hidden)
-        require_apart("workspace", workspace, (*named, ("out", out)))
-    if not layer.device.is_current():
-        raise ValueError(f"hidden is on {hidden.device}, but must be on torch's current device")
-    tokens = hidden.shape[0]
-    if tokens:
-        arena = arena_of(layer.torch_device, layer.device)
-        with arena.lock:
-            on_input = apply_router_weight_on_input
-            if workspace is not None or on_input and hidden_scale is not None:  # which torch multiplies by the weights
-                launch(layer, x, *given, layer.space(tokens, arena, workspace), out, on_input)
-            else:
-                aligned, multiple = alignment(True, w2_scale, w13_bias)
-                apart = range(1, len(operands))
-                made = Call(layer.device, (*operands, out), (*aligned, -1), multiple, apart)
-                call = calls.add(operands, options, made)
-                call.note(arena, (*operands, out), lambda *recorded: launch_recorded(
-                    layer, x, (*operands, out), recorded, layer.space(tokens, arena), on_input
-                ))  # fmt: skip
-    return out
+    given = dict(zip(EXPERTS_CALL.names, all_operands))
+    return FUNCTION.first(given, dict(zip(OPTIONS, options)), options, out, workspace)[0]
 
 
-def launch_recorded(
-    layer: Layer, x: Inputs, operands: Sequence[torch.Tensor], recorded: Sequence[Recorded], space: Space,
-    on_input: bool,
-) -> None:  # fmt: skip
-    """`launch` with the recorded operands in place of those that they stand for; hidden_scale may be a view of its."""
-    stands_for = {y.data_ptr(): z for y, z in zip(operands, recorded) if y.numel()}
-    fields = {
-        name: stands_for[y.data_ptr()].of(y)
-        for name, y in vars(x).items() if isinstance(y, torch.Tensor) and y.data_ptr() in stands_for
-    }  # fmt: skip
-    launch(layer, dataclasses.replace(x, **fields), recorded[1], recorded[2], space, recorded[-1], on_input)
+OPTIONS, ON_INPUT = tuple(option.name for option in EXPERTS_CALL.options), "apply_router_weight_on_input"
+
+
+class Experts(Function):
+    """The five steps of a call of `experts`."""
+
+    def check(self, given: dict[str, torch.Tensor | None], options: dict[str, object]) -> Checked:
+        """Step 1."""
+        EXPERTS_CALL.check_options(**options)
+        hidden, layout = given["hidden"], options["hidden_scale_layout"]
+        EXPERTS_CALL.check_dims("hidden", hidden)
+        gpu = device_of(hidden.device, "hidden")
+        packed = packing_of(gpu.capability, given)
+        signature = E4M3_EXPERTS[layout] if packed is None else EXPERTS_FORMS[packed]
+        if packed is None:
+            check_scale_is_given(hidden, given["hidden_scale"])
+            if layout is None and hidden.dtype is E4M3:
+                raise LAYOUT.complaint(layout)
+        letters = signature.check(gpu, given)
+        if options[ON_INPUT]:
+            if letters["k"] != 1:
+                raise ValueError(f"topk_ids: dimension k is {letters['k']}, but must be 1 for weights on the input")
+            if packed is not None:
+                raise ValueError("apply_router_weight_on_input is of weights in e4m3, but w13 is packed")
+        everywhere = experts_of(letters["E"], options["num_experts"])
+        last, offset = everywhere - letters["E"], options["local_expert_offset"]
+        if not 0 <= offset <= last:
+            raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {last}: {letters['E']} of "
+                             f"{everywhere} experts are here")  # fmt: skip
+        return Checked(gpu, signature, given, letters, options)
+
+    def plan(self, checked: Checked) -> Layer:
+        """Step 2."""
+        of, given, hidden = checked.options, checked.given, checked.first
+        activation = activation_of(of["gate_first"], of["limit"], of["alpha"], of["shift"])
+        sizes = sizes_for(checked.letters, of["num_experts"])
+        if checked.signature in E4M3_EXPERTS.values():
+            return layer_of(hidden.device, sizes, activation, hidden.dtype is BF16)
+        mxfp4, e4m3 = is_mxfp4(given["w2_scale"]), is_for_e4m3(given["w2_scale"])
+        return fp4_layer_of(hidden.device, sizes, activation, given["w13_bias"] is not None, mxfp4, e4m3)
+
+    def is_noted(self, checked: Checked) -> bool:
+        """Not if torch multiplies the scales by the weights."""
+        return not checked.options[ON_INPUT] or checked.given["hidden_scale"] is None
+
+    def launch(self, layer: Layer, checked: Checked, of: Mapping, outs: Sequence, arena: Arena, workspace) -> None:
+        """Step 4."""
+        space, on_input = layer.space(checked.letters["T"], arena, workspace), checked.options[ON_INPUT]
+        launch(layer, inputs_of(checked, of), of["topk_ids"], of["topk_weights"], space, outs[0], on_input)
+
+
+FUNCTION = Experts()
+calls = FUNCTION.calls
+
+
+def check_scale_is_given(hidden: torch.Tensor, scale: torch.Tensor | None) -> None:
+    """ValueError unless hidden in e4m3 has scales, and hidden in bf16 has none."""
+    if (hidden.dtype is E4M3) != (scale is not None) and hidden.dtype in (BF16, E4M3):
+        raise ValueError("hidden_scale is of hidden in e4m3, and must be given with it alone")
+
+
+def packing_of(capability: tuple[int, int], given: Mapping[str, torch.Tensor | None]) -> str | None:
+    """The name of the packing that weights must have on this GPU, None for weights in e4m3."""
+    w2, w2_scale = given["w2"], given["w2_scale"]
+    if not isinstance(w2, torch.Tensor) or w2.dtype is not U8:
+        return None
+    return packing(capability, is_mxfp4(w2_scale), is_for_e4m3(w2_scale))
+
+
+def inputs_of(checked: Checked, operands: Mapping) -> Inputs:
+    """The layer's inputs: these operands, tensors or what stands for them."""
+    scale = operands["hidden_scale"]
+    if scale is not None:
+        scale = scale_by_block(scale, checked.options["hidden_scale_layout"], checked.gpu)
+    weights = [operands[name] for name in ("w13", "w13_scale", "w2", "w2_scale")]
+    inputs = None, None, operands["hidden"], scale, *weights, int(checked.options["local_expert_offset"])
+    if checked.signature in E4M3_EXPERTS.values():
+        return Inputs(*inputs)
+    of_packed = [operands[name] for name in OF_PACKED]
+    if checked.signature is EXPERTS_FORMS["as NVFP4 for Blackwell"]:
+        of_packed[4:] = [one(checked.first.device) if x is None else x for x in of_packed[4:]]
+    return Fp4Inputs(*inputs, 0.0, *of_packed)
 
 
 def experts_workspace_bytes(
@@ -218,157 +249,33 @@ def sizes_of(
     """The layer's sizes; ValueError if the kernels do not do them. tiles: they do multiples of 64: weights are packed
     for Hopper, or MXFP4.
     """
-    step = TILE if tiles else 128
-    for name, dimension, size, multiple, least, most in (
-        ("hidden", "T", tokens, 1, 0, MAX_TOKENS),
-        ("hidden", "H", hidden, step, step, MAX_ROWS),
-        ("w2", "I", intermediate, step, step, MAX_ROWS),
-        ("w2", "E", local, 1, 1, MAX_EXPERTS),
-        ("topk_ids", "k", top_k, 1, 1, assign.MAX_TOP_K),
-    ):
-        require(name, dimension, size, multiple, least, most)
+    letters = {"T": tokens, "H": hidden, "I": intermediate, "E": local, "k": top_k}
+    (EXPERTS_FORMS["for Hopper"] if tiles else EXPERTS_CALL).require(**letters)
+    return sizes_for(letters, num_experts)
+
+
+def sizes_for(letters: Mapping[str, int], num_experts: int | None) -> Sizes:
+    """The layer's sizes, of those by letters, which have been checked."""
+    everywhere = experts_of(letters["E"], num_experts)
+    return Sizes(letters["H"], letters["I"], letters["E"], letters["k"], everywhere)
+
+
+def experts_of(local: int, num_experts: int | None) -> int:
+    """How many experts the router has; ValueError if that cannot be."""
     everywhere = local if num_experts is None else num_experts
-    if not isinstance(everywhere, numbers.Integral) or everywhere < local:
-        raise ValueError(f"num_experts is {everywhere}, but must be an int that is at least E, {local}")
-    return Sizes(hidden, intermediate, local, top_k, int(everywhere))
+    if not is_int(everywhere) or everywhere < local:
+        raise ValueError(f"num_experts is {said(everywhere)}, but must be an int that is at least E, {local}")
+    return int(everywhere)
 
 
-def are_packed(
-    capability: tuple[int, int], w13, w2, w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
-) -> bool:
-    """Whether the weights are e2m1 packed for a GPU of this compute capability, not e4m3; ValueError if they are
-    neither, or mixed.
-    """
-    dims = 3 if capability == BLACKWELL else 4
-    for name, tensor in (("w13", w13), ("w2", w2)):
-        if isinstance(tensor, torch.Tensor) and tensor.dtype is torch.uint8 and tensor.dim() != dims:
-            raise ValueError(f"{name} is uint8 of {tensor.dim()} dimensions, but must have the {dims} that pack_nvfp4 "
-                             f"or pack_mxfp4 gives it for this GPU, of compute capability {capability}")  # fmt: skip
-    packed = isinstance(w2, torch.Tensor) and w2.dtype is torch.uint8
-    for name, tensor in (("w13_global", w13_global), ("w2_global", w2_global)):
-        if packed and tensor is None:
-            raise ValueError(f"{name} is None, but must be what pack_nvfp4 or pack_mxfp4 gives, as weights are packed")
-    given = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
-    for name, tensor in zip(FP4_NAMES, given):
-        if not packed and tensor is not None:
-            raise ValueError(f"{name} is of packed weights, but w2 is not packed")
-    for first, second in ((2, 3), (4, 5)):
-        if (given[first] is None) != (given[second] is None):
-            raise ValueError(f"{FP4_NAMES[first]} and {FP4_NAMES[second]} must be given both or neither")
-    return packed
-
-
-def require_dims(*of: tuple[str, torch.Tensor, int]) -> None:
-    """ValueError unless each is a tensor of so many dimensions."""
-    for name, tensor, dims in of:
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() != dims:
-            raise ValueError(f"{name} must be a tensor of {dims} dimensions")
-
-
-def checked(hidden, scale_and_layout, ids, weights, of_weights, activation, offset, num_experts):
-    """The layer for these operands, its inputs, and what assign takes; ValueError if there is none."""
-    hidden_scale, layout = scale_and_layout
-    w13, w13_scale, w2, w2_scale, *of_fp4 = of_weights
-    require_dims(("hidden", hidden, 2))
-    gpu = device_of(hidden.device, "hidden")
-    packed = are_packed(gpu.capability, w13, w2, *of_fp4)
-    hopper = packed and gpu.capability == HOPPER
-    mxfp4 = packed and not hopper and is_mxfp4(w2_scale)  # packed for Blackwell
-    e4m3 = hopper and is_for_e4m3(w2_scale)
-    require_dims(("topk_ids", ids, 2), ("w2", w2, 4 if hopper else 3), *[("w13", w13, 3)] * mxfp4)
-    (tokens, h), k, (e, _, i) = hidden.shape, ids.shape[1], w2.shape[:3]
-    i = TILE * i if hopper else w13.shape[1] // 2 if mxfp4 else 2 * i if packed else i  # w2's is rounded up in MXFP4
-    sizes = sizes_of(tokens, h, i, e, k, num_experts, hopper or mxfp4)
-    if hidden.dtype not in ((BF16,) if packed else (BF16, E4M3)):
-        must = f"{BF16}, as weights are packed" if packed else f"{BF16} or {E4M3}"
-        raise ValueError(f"hidden has type {hidden.dtype}, but must have {must}")
-    if ids.dtype not in (I32, I64):
-        raise ValueError(f"topk_ids has type {ids.dtype}, but must have {I32} or {I64}")
-    if not isinstance(offset, numbers.Integral) or isinstance(offset, bool):
-        raise ValueError(f"local_expert_offset is a {type(offset).__name__}, but must be an int")
-    if not 0 <= offset <= sizes.experts - e:
-        raise ValueError(f"local_expert_offset is {offset}, but must be from 0 to {sizes.experts - e}: {e} of "
-                         f"{sizes.experts} experts are here")  # fmt: skip
-    quantises = hidden.dtype is BF16 and not packed
-    if hidden.dtype is BF16 and hidden_scale is not None:
-        raise ValueError("hidden_scale is of hidden in e4m3, but hidden is in bf16")
-    tensors = hidden, ids, weights, w13, w13_scale, w2, w2_scale
-    expected = expectations(tokens, h, i, e, k, hidden.dtype, ids.dtype)
-    if packed:
-        others = zip(of_fp4[:4], fp4_expectations(h, i, e, getattr(of_fp4[0], "shape", None), e4m3))
-        more = [(tensor, operand) for tensor, operand in others if tensor is not None]
-        if not hopper and not mxfp4 and of_fp4[2] is not None:
-            raise ValueError("w13_bias is for MXFP4 weights, and on Hopper for NVFP4, but w13 is NVFP4 on Blackwell")
-        for name, scale in zip(FP4_NAMES[4:], of_fp4[4:]):
-            more += [] if scale is None else [(scale, input_scale_operand(scale, name))]
-        tensors = *tensors, *(tensor for tensor, _ in more)
-        weights_are = packed_operands(e, 2 * i, h, gpu.capability, "w13", "w13_scale", mxfp4, 2, e4m3)
-        weights_are += packed_operands(e, h, i, gpu.capability, "w2", "w2_scale", mxfp4, 1, e4m3)
-        expected = *expected[:3], *weights_are, *(operand for _, operand in more)
-    complain(tensors, expected, (hidden, "hidden"))
-    if layout not in LAYOUTS and (hidden.dtype is E4M3 or layout is not None):
-        raise ValueError(f"hidden_scale_layout is {layout!r}, but must be {' or '.join(LAYOUTS.values())}")
-    if hidden.dtype is E4M3:
-        hidden_scale = scale_by_block(hidden_scale, layout, hidden, gpu)
-        tensors, expected = (*tensors, hidden_scale), (*expected, contiguous("hidden_scale", F32, h // 128, tokens))
-    addresses(gpu, tensors, expected[: len(tensors)], *alignment(packed, w2_scale, of_fp4[2]))
-    inputs = None, None, hidden, hidden_scale, w13, w13_scale, w2, w2_scale, int(offset)
-    if packed:
-        layer = fp4_layer_of(hidden.device, sizes, activation, of_fp4[2] is not None, mxfp4, e4m3)
-        if not hopper and not mxfp4:
-            of_fp4 = *of_fp4[:4], *(one(hidden.device) if x is None else x for x in of_fp4[4:])
-        return layer, Fp4Inputs(*inputs, 0.0, *of_fp4), (ids, weights)
-    return layer_of(hidden.device, sizes, activation, quantises), Inputs(*inputs), (ids, weights)
-
-
-def alignment(packed: bool, w2_scale: torch.Tensor, bias: torch.Tensor | None) -> tuple[tuple[int, ...], int]:
-    """Which of a call's tensors begin at a multiple of how many bytes. bias: of W13."""
-    if is_mxfp4(w2_scale):
-        return (0, 3, 4, 5, 6, *((9, 10) if bias is not None else ())), TMA_FP4_BYTES
-    return (0, 3, 4, 5, 6) if packed else (0, 3, 5), 16
-
-
-@functools.lru_cache(maxsize=4096)
-def expectations(
-    tokens: int, h: int, i: int, e: int, k: int, of_hidden: torch.dtype, of_ids: torch.dtype
-) -> tuple[Operand, ...]:
-    """Say what each tensor must be, in the order of `experts`."""
-    return (
-        contiguous("hidden", of_hidden, tokens, h),
-        contiguous("topk_ids", of_ids, tokens, k),
-        contiguous("topk_weights", F32, tokens, k),
-        contiguous("w13", E4M3, e, 2 * i, h),
-        contiguous("w13_scale", F32, e, 2 * i // 128, h // 128),
-        contiguous("w2", E4M3, e, h, i),
-        contiguous("w2_scale", F32, e, h // 128, i // 128),
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def fp4_expectations(
-    h: int, i: int, e: int, w13_global: torch.Size | None, e4m3: bool = False
-) -> tuple[Operand, ...]:  # fmt: skip
-    """Say what global scales and biases of packed weights must be. w13_global: the shape given, of two. e4m3: they are
-    of each weight row.
-    """
-    return (
-        contiguous("w13_global", F32, *((e, 2 * i) if e4m3 else (e, 2) if w13_global == (e, 2) else (e,))),
-        contiguous("w2_global", F32, *((e, h) if e4m3 else (e,))),
-        contiguous("w13_bias", F32, e, 2 * i),
-        contiguous("w2_bias", F32, e, h),
-    )
-
-
-def scale_by_block(scale, layout: str, hidden: torch.Tensor, gpu) -> torch.Tensor:
-    """hidden_scale as [H/128, T], contiguous, a view of what is given or a copy; ValueError for another shape."""
-    tokens, blocks = hidden.shape[0], hidden.shape[1] // 128
-    tokens_first = layout == "tokens_first"
-    of_any_strides("hidden_scale", scale, F32, (tokens, blocks) if tokens_first else (blocks, tokens), hidden, gpu)
-    scale = scale.t() if tokens_first else scale
-    if scale.is_contiguous():
-        return scale
-    (copy,) = gpu.tensors(torch.empty(scale.shape, dtype=F32, device=scale.device))
-    return copy.copy_(scale)
+def scale_by_block(scale: torch.Tensor | Recorded, layout: str, gpu: Device) -> torch.Tensor | Recorded:
+    """hidden_scale as [H/128, T], contiguous: what is given, of which alone the address counts, or a copy."""
+    given = scale.tensor if isinstance(scale, Recorded) else scale
+    by_block = given.t() if layout == "tokens_first" else given
+    if by_block.is_contiguous():
+        return scale.of(by_block) if isinstance(scale, Recorded) else by_block
+    (copy,) = gpu.tensors(torch.empty(by_block.shape, dtype=F32, device=by_block.device))
+    return copy.copy_(by_block)
 
 
 @functools.cache

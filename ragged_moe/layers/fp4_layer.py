@@ -30,7 +30,7 @@ from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
 from ragged_moe.layers.deepseek_layer import Layer, Space, permute_program
 from ragged_moe.layers.grouped_gemm_fp4 import records_part, token_program
 from ragged_moe.layers.grouped_gemm_fp8 import launcher
-from ragged_moe.layers.pack_weights import BLACKWELL, HOPPER
+from ragged_moe.layers.signatures import BLACKWELL, HOPPER
 from ragged_moe.runtime.device import device_of
 from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32, Inputs, Sizes
 from ragged_moe.runtime.workspace import Part

@@ -7,31 +7,18 @@ import torch
 
 from ragged_moe.kernels import quantise_blocks, quantise_tokens
 from ragged_moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
-from ragged_moe.kernels.config import MAX_EXPERTS, Config
+from ragged_moe.kernels.config import Config
 from ragged_moe.kernels.program import Program
 from ragged_moe.layers.grouped_gemm_fp8 import Launcher, Plan
-from ragged_moe.layers.pack_weights import (
-    ATOM,
-    ATOM_ROWS,
-    BLACKWELL,
-    HOPPER,
-    MX_K,
-    TILE,
-    is_for_e4m3,
-    is_mxfp4,
-    packed_for,
-    rounded_up,
-)
+from ragged_moe.layers.pack_weights import is_for_e4m3, is_mxfp4, packed_for
+from ragged_moe.layers.signatures import BLACKWELL, GEMM_FORMS, HOPPER, TILE, U8, packing
 from ragged_moe.runtime.device import device_of
-from ragged_moe.runtime.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require
-from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
+from ragged_moe.runtime.operands import addresses, complain, contiguous
+from ragged_moe.runtime.sizes import BF16, E4M3, F32
 from ragged_moe.runtime.workspace import Part, arena_of
 from ragged_moe.tuning import sm90, sm100
 
-F16, U8 = torch.float16, torch.uint8
-ALIGNED = 0, 2, 3, 5  # which of the operands are read or written by 16 bytes
 QUANTISING_CTAS = 4  # of an SM
-TMA_FP4_BYTES = 32  # at a multiple of which a tensor begins whose FP4 numbers a TMA gives a byte's room each
 
 
 def grouped_gemm_nvfp4(
@@ -81,70 +68,17 @@ def input_scale_of(input_scale: torch.Tensor | None, a: torch.Tensor) -> torch.T
     """The scale of all of a's numbers; 1 if none is given. ValueError if it is something else."""
     if input_scale is None:
         return one(a.device)
-    expected = (input_scale_operand(input_scale, "input_scale"),)
+    known = isinstance(input_scale, torch.Tensor) and input_scale.dim() == 0
+    expected = (contiguous("input_scale", F32, *(() if known else (1,))),)
     complain((input_scale,), expected, (a, "a"))
     addresses(device_of(a.device, "a"), (input_scale,), expected, ())
     return input_scale
-
-
-def input_scale_operand(input_scale: torch.Tensor, name: str) -> Operand:
-    """Say what it must be: f32 of one element, of no dimension or one."""
-    known = isinstance(input_scale, torch.Tensor) and input_scale.dim() == 0
-    return contiguous(name, F32, *(() if known else (1,)))
 
 
 @functools.cache
 def one(device: torch.device) -> torch.Tensor:
     """An f32 that is 1, on this GPU."""
     return device_of(device).tensors(torch.ones(1, dtype=F32, device=device))[0]
-
-
-def require_sizes(total_m: int, n: int, k: int, experts: int, step: int = TILE) -> None:
-    """ValueError unless a kernel does these sizes. step: what N is a multiple of."""
-    for name, operand, x, multiple, least, most in (
-        ("total_M", "a", total_m, 1, 0, MAX_ROWS),
-        ("N", "b", n, step, step, MAX_ROWS),
-        ("K", "a", k, TILE, TILE, MAX_ROWS),
-        ("E", "b", experts, 1, 1, MAX_EXPERTS),
-    ):
-        require(operand, name, x, multiple, least, most)
-    if (-(-total_m // 16) + experts) * -(-n // 128) * -(-k // 128) >= 2**31:
-        raise ValueError(f"a: total_M = {total_m} with N = {n} and K = {k} is more than one launch can count")
-
-
-def expectations(
-    total_m: int, n: int, k: int, experts: int, dtype: torch.dtype, of_b: tuple[Operand, Operand], of_rows: bool = False
-) -> tuple[Operand, ...]:
-    """Say what each operand must be, in the order of the kernel's words. of_b: what b and b_scale must be. of_rows:
-    whether b_global has one of each weight row.
-    """
-    return (
-        contiguous("a", dtype, total_m, k),
-        contiguous("b_global", F32, experts, *((n,) if of_rows else ())),
-        *of_b,
-        contiguous("m_indptr", I32, experts + 1),
-        contiguous("out", BF16, total_m, n),
-    )
-
-
-def packed_operands(
-    experts: int, n: int, k: int, capability: tuple[int, int], b: str = "b", b_scale: str = "b_scale",
-    mxfp4: bool = False, halves: int = 1, e4m3: bool = False,
-) -> tuple[Operand, Operand]:  # fmt: skip
-    """What weights [experts, n, k] and their scales, of these names, must be if they are packed for this GPU.
-
-    mxfp4: they are MXFP4's, not NVFP4's, which on Hopper are packed alike. halves: of n, as of pack_mxfp4. e4m3: on
-    Hopper for tokens in e4m3.
-    """
-    if capability == BLACKWELL and mxfp4:
-        columns, atoms = rounded_up(k, MX_K), halves * rounded_up(n // halves, ATOM_ROWS) // ATOM_ROWS
-        of_scales = contiguous(b_scale, U8, experts, atoms, columns // MX_K, 32, 16)
-        return contiguous(b, U8, experts, n, columns // 2), of_scales
-    if capability == BLACKWELL:
-        atoms = experts, n // ATOM_ROWS, k // TILE, ATOM
-        return contiguous(b, U8, experts, n, k // 2), contiguous(b_scale, U8, *atoms)
-    tiles = experts, n // TILE, k // TILE
-    return contiguous(b, U8, *tiles, 2048), contiguous(b_scale, U8, *tiles, 128 if e4m3 else 256)
 
 
 def require_packed_for(b: torch.Size, capability: tuple[int, int], name: str = "b") -> None:
@@ -169,20 +103,15 @@ def plan(
     capability = device_of(device, "a").capability
     require_packed_for(of_b, capability)
     hopper = capability == HOPPER
-    either = hopper and not e4m3
-    if dtype not in ((BF16, F16) if either else (BF16,)):
-        raise ValueError(f"a has type {dtype}, but must have {f'{BF16} or {F16}' if either else BF16}")
-    n = 64 * of_b[1] if hopper else of_b[1]
-    sizes = of_a[0], n, of_a[1], of_b[0]
-    require_sizes(*sizes, TILE if hopper or mxfp4 else ATOM_ROWS)
-    of_b = packed_operands(sizes[3], n, sizes[2], capability, mxfp4=mxfp4, e4m3=e4m3)
-    expected = expectations(*sizes, dtype, of_b, e4m3)
+    signature = GEMM_FORMS[packing(capability, mxfp4, e4m3)]
+    signature.check_dtype("a", dtype)
+    sizes = of_a[0], TILE * of_b[1] if hopper else of_b[1], of_a[1], of_b[0]
     if e4m3:
-        return ByE4m3Plan(sizes, expected, ALIGNED, device, lambda *_: sm90.FP4_BY_E4M3)
+        return ByE4m3Plan(signature, sizes, dtype, device, lambda *_: sm90.FP4_BY_E4M3)
     if hopper:
-        return Plan(sizes, expected, ALIGNED, device, functools.partial(choose, dtype))
+        return Plan(signature, sizes, dtype, device, functools.partial(choose, dtype))
     of_form = functools.partial(choose_block_scaled, W4A8 if mxfp4 else W4A4)
-    return BlockScaledPlan(sizes, expected, ALIGNED, device, of_form, TMA_FP4_BYTES if mxfp4 else 16)
+    return BlockScaledPlan(signature, sizes, dtype, device, of_form)
 
 
 def choose(dtype: torch.dtype, _: tuple[int, int], *sizes: int) -> Config:
@@ -204,7 +133,7 @@ class ByE4m3Plan(Plan):
 
 
 def launch_by_e4m3(gemm: Launcher, addresses: Sequence[int], words: tuple[int, ...]) -> None:
-    """Quantise a and launch the kernel. addresses: the operands' in the order of `expectations`. words: what gemm.words
+    """Quantise a and launch the kernel. addresses: the operands' in the order of the signature. words: what gemm.words
     gave for their sizes.
     """
     (a, *others), (total_m, _, k, *_) = addresses, words
@@ -243,7 +172,7 @@ class BlockScaledPlan(Plan):
 
 
 def launch_block_scaled(gemm: Launcher, addresses: Sequence[int], words: tuple[int, ...]) -> None:
-    """Quantise a and launch the kernel. addresses: the operands' in the order of `expectations`, then input_scale's, if
+    """Quantise a and launch the kernel. addresses: the operands' in the order of the signature, then input_scale's, if
     the format has one, as else it has no use. words: what gemm.words gave for their sizes.
     """
     form, (total_m, _, k, *_) = gemm.config.block_scaled, words

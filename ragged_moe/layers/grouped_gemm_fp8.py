@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ragged_moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, MAX_EXPERTS, Config
+from ragged_moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, Config
 from ragged_moe.kernels.program import Program
 from ragged_moe.kernels.schedule import search_step
 from ragged_moe.kernels.stream_k import EMPTY
+from ragged_moe.layers.signatures import GEMM_CALL
 from ragged_moe.runtime.device import device_of
-from ragged_moe.runtime.operands import MAX_ROWS, Operand, addresses, complain, contiguous, require, require_apart
-from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
+from ragged_moe.runtime.operands import addresses, complain, contiguous, require_apart
+from ragged_moe.runtime.signature import Signature
+from ragged_moe.runtime.sizes import BF16, E4M3, I32
 from ragged_moe.runtime.workspace import Part, arena_of
 from ragged_moe.tuning.back_ends import kernel, tuning
-
-ALIGNED = 0, 1, 2, 5  # which of the operands are read or written by 16 bytes
 
 
 def grouped_gemm_fp8(
@@ -45,7 +45,7 @@ def grouped_gemm_fp8(
         torch.ops.ragged_moe.grouped_gemm_fp8_out(out, a, a_scale, b, b_scale, m_indptr)
         return out
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
-        raise ValueError("a must be a tensor [total_M, K] and b a tensor [E, N, K]")
+        GEMM_CALL.letters({"a": a, "b": b})  # says which
     call = plan(a.shape, b.shape, a.device)
     if out is None:
         (out,) = call.gpu.tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))
@@ -53,45 +53,29 @@ def grouped_gemm_fp8(
     return out
 
 
-def expectations(total_m: int, n: int, k: int, experts: int) -> tuple[Operand, ...]:
-    """Say what each operand must be; ValueError if the kernel does not do these sizes."""
-    for name, operand, x, multiple, least, most in (
-        ("total_M", "a", total_m, 1, 0, MAX_ROWS),
-        ("N", "b", n, 128, 128, MAX_ROWS),
-        ("K", "a", k, BLOCK_K, BLOCK_K, MAX_ROWS),
-        ("E", "b", experts, 1, 1, MAX_EXPERTS),
-    ):
-        require(operand, name, x, multiple, least, most)
-    if (-(-total_m // 16) + experts) * (n // 128) * (k // BLOCK_K) >= 2**31:
+def require_sizes(signature: Signature, total_m: int, n: int, k: int, experts: int) -> dict[str, int]:
+    """The sizes by letters; ValueError if the kernel does not do them."""
+    letters = {"total_M": total_m, "N": n, "K": k, "E": experts}
+    signature.require(**letters)
+    if (-(-total_m // 16) + experts) * -(-n // 128) * -(-k // BLOCK_K) >= 2**31:
         raise ValueError(f"a: total_M = {total_m} with N = {n} and K = {k} is more than one launch can count")
-    blocks = k // BLOCK_K
-    return (
-        contiguous("a", E4M3, total_m, k),
-        contiguous("a_scale", F32, blocks, total_m),
-        contiguous("b", E4M3, experts, n, k),
-        contiguous("b_scale", F32, experts, n // 128, blocks),
-        contiguous("m_indptr", I32, experts + 1),
-        contiguous("out", BF16, total_m, n),
-    )
+    return letters
 
 
 class Plan:
     """A call with operands of these sizes on this GPU."""
 
     def __init__(
-        self,
-        sizes: tuple[int, int, int, int],
-        expected: tuple[Operand, ...],
-        aligned: tuple[int, ...],
-        device: torch.device,
+        self, signature: Signature, sizes: tuple[int, int, int, int], of_a: torch.dtype, device: torch.device,
         choose: Callable[..., Config],
-        multiple: int = 16,
-    ):
-        """sizes: total_M, N, K, E. expected: operands in the order of the kernel's words. aligned: which of them start
-        at multiples of so many bytes. choose: the config for the GPU's compute capability and total_M, E, N, K.
+    ):  # fmt: skip
+        """signature: operands in the order of the kernel's words, but for out. sizes: total_M, N, K, E. of_a: a's type.
+        choose: the config for the GPU's compute capability and total_M, E, N, K.
         """
-        self.expected, self.aligned, self.choose, self.sizes = expected, aligned, choose, sizes
-        self.multiple = multiple
+        letters = require_sizes(signature, *sizes)
+        self.expected = *signature.expected(letters, a=of_a), contiguous("out", BF16, *sizes[:2])
+        self.aligned = *(i for i, x in enumerate(signature.tensors) if x.aligned), len(signature.tensors)
+        self.choose, self.sizes, self.multiple = choose, sizes, signature.multiple
         self.dtypes = tuple(x.dtype for x in self.expected)
         self.shapes = tuple(x.shape for x in self.expected[1:])
         self.out_shape, self.total_m = sizes[:2], sizes[0]
@@ -140,7 +124,7 @@ class Plan:
 def plan(of_a: torch.Size, of_b: torch.Size, device: torch.device) -> Plan:
     """The call for these shapes of a and b; ValueError if the kernel does not do their sizes."""
     sizes = of_a[0], of_b[1], of_a[1], of_b[0]
-    return Plan(sizes, expectations(*sizes), ALIGNED, device, lambda gpu, *shape: tuning(gpu).choose_gemm(*shape))
+    return Plan(GEMM_CALL, sizes, E4M3, device, lambda gpu, *shape: tuning(gpu).choose_gemm(*shape))
 
 
 class Launcher:
@@ -166,7 +150,7 @@ class Launcher:
         return partials(self.config, self.grid), flags(self.grid)
 
     def __call__(self, tensors: tuple, total_m: int, n: int, k: int, experts: int) -> None:
-        """Launch with tensors that are as `expectations` says."""
+        """Launch with tensors that are as the signature says."""
         self.launch([tensor.data_ptr() for tensor in tensors], self.words(self.grid, total_m, n, k, experts))
 
     def launch(self, addresses: Sequence[int], words: tuple[int, ...]) -> None:

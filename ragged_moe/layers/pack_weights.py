@@ -17,15 +17,11 @@ import torch
 
 from ragged_moe.kernels import dequantise_e4m3
 from ragged_moe.kernels.dequantise import EXPONENT_OF_ONE, NAN_SCALE, PLACES
+from ragged_moe.layers.signatures import ATOM, ATOM_ROWS, BLACKWELL, HOPPER, MX_K, TILE, U8
 from ragged_moe.runtime.device import current_device, device_of
 from ragged_moe.runtime.operands import MAX_ROWS, complain, contiguous, require, require_apart
 from ragged_moe.runtime.sizes import E4M3, F32
 
-U8 = torch.uint8
-TILE = 64  # weight rows, and K
-MX_K = 128  # what K of MXFP4 is rounded up to for Blackwell: four blocks, an atom's
-ATOM_ROWS, ATOM = 128, 512  # weight rows, and bytes, of the scales that tcgen05.cp copies at once
-HOPPER, BLACKWELL = (9, 0), (10, 0)  # compute capabilities
 LARGEST_EXPONENT = 30  # of a scale's byte that is no NaN
 
 

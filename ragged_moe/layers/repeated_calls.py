@@ -1,4 +1,5 @@
-"""Calls that are like an earlier one: their operands are compared with that one's, and its launches are repeated.
+"""A call goes once through five steps (`Function`): check, plan, allocate, launch, record. One that is like an earlier
+one repeats that one's launches, when its operands have been compared with that one's.
 
 What a call checks, chooses and computes on the host depends on its operands' types, shapes and strides, and on its
 other arguments, but not on where operands lie. So its launches are noted (kernels.program.Tape), and the next call of
@@ -6,13 +7,16 @@ the kind writes its addresses to them. Notes belong to an arena of scratch memor
 """
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
 from ragged_moe.kernels.program import Recorded, Tape
 from ragged_moe.runtime.device import Device
 from ragged_moe.runtime.operands import extent
+from ragged_moe.runtime.signature import Signature
 from ragged_moe.runtime.workspace import Arena, arena_of
 
 MOST = 1024  # kinds of calls that are known at a time
@@ -111,6 +115,96 @@ class Calls:
             self.known.clear()
         self.known[key] = call
         return call
+
+
+class Checked(NamedTuple):
+    """A call's arguments, which are as they must be. given: operands by name, None for one that was not given."""
+
+    gpu: Device
+    signature: Signature
+    given: dict[str, torch.Tensor | None]
+    letters: dict[str, int]  # sizes
+    options: dict[str, object]
+
+    @property
+    def first(self) -> torch.Tensor:
+        """The operand that says where all are."""
+        return self.given[self.signature.first]
+
+
+class Function(ABC):
+    """What is particular to a function in the five steps of its calls. A call is made once, then noted and repeated."""
+
+    def __init__(self):
+        self.calls = Calls()
+
+    @abstractmethod
+    def check(self, given: dict[str, torch.Tensor | None], options: dict[str, object]) -> Checked:
+        """Step 1. ValueError for the first argument that is not as it must be; nothing has been touched."""
+
+    @abstractmethod
+    def plan(self, checked: Checked):
+        """Step 2. Choose, and compile, what is launched. ValueError if there are no such kernels."""
+
+    def allocate(
+        self, checked: Checked, plan, out: torch.Tensor | None, workspace: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        """Step 3. The results' tensors: `out` if it is given, else new ones. ValueError for a wrong workspace."""
+        if out is None:
+            outs = checked.gpu.tensors(*checked.signature.made(checked.letters, checked.first.device))
+        else:
+            outs = (out,)
+        if workspace is not None:
+            touched = checked.given | dict(zip((checked.signature.out,), outs))
+            least = plan.workspace_bytes(checked.letters["T"])
+            checked.signature.check_workspace(checked.gpu, workspace, least, touched)
+        return outs
+
+    @abstractmethod
+    def launch(self, plan, checked: Checked, operands: Mapping, outs: Sequence, arena: Arena, workspace) -> None:
+        """Step 4. Launch with operands by name, and results: tensors, or what stands for them while this is noted."""
+
+    def is_noted(self, _checked: Checked) -> bool:
+        """Whether the launches are all that a call does, so that they can be repeated."""
+        return True
+
+    def first(
+        self, given: dict[str, torch.Tensor | None], options: dict[str, object], key: tuple, out: torch.Tensor | None,
+        workspace: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        """Make a call that is like none before, and note it under these options (`key`). Returns its results."""
+        checked = self.check(given, options)
+        if out is not None or not checked.signature.makes_results:
+            checked.signature.check_out(checked.gpu, out, checked.letters, given)
+        plan = self.plan(checked)
+        outs = self.allocate(checked, plan, out, workspace)
+        if not checked.gpu.is_current():
+            name = checked.signature.first
+            raise ValueError(f"{name} is on {checked.first.device}, but must be on torch's current device")
+        if not all(x.numel() for x in outs):
+            return outs
+        arena = arena_of(checked.first.device, checked.gpu)
+        with arena.lock:
+            if workspace is not None or not self.is_noted(checked):
+                self.launch(plan, checked, given, outs, arena, workspace)
+            else:
+                self.record(plan, checked, outs, arena, key)
+        return outs
+
+    def record(self, plan, checked: Checked, outs: Sequence[torch.Tensor], arena: Arena, key: tuple) -> None:
+        """Step 5, around step 4: launch, and note that for calls like this."""
+        there = {name: x for name, x in checked.given.items() if x is not None}
+        declared = {x.name: x for x in checked.signature.tensors}
+        aligned = [i for i, name in enumerate(there) if declared[name].aligned]
+        has_out, operands = checked.signature.out != "", (*there.values(), *outs)
+        apart = [i for i, name in enumerate(there) if has_out and name != checked.signature.overwritable]
+        made = Call(checked.gpu, operands, (*aligned, -1) if has_out else aligned, checked.signature.multiple, apart)
+        nothing = dict.fromkeys(checked.given)
+
+        def launch(*recorded: Recorded) -> None:
+            self.launch(plan, checked, nothing | dict(zip(there, recorded)), recorded[len(there) :], arena, None)
+
+        self.calls.add(tuple(there.values()), key, made).note(arena, operands, launch)
 
 
 def key_of(operands: Sequence[torch.Tensor], options: tuple) -> Hashable:

@@ -1,21 +1,18 @@
 """`route`: the choice of experts from a router's logits, in one launch, as ragged_moe.experts takes it."""
 
 import functools
-import numbers
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ragged_moe.kernels import router
 from ragged_moe.kernels.program import Program, float_bits
-from ragged_moe.kernels.router import MAX_EXPERTS, MAX_TOP_K, SCORINGS, Choice
-from ragged_moe.layers.experts import MAX_TOKENS
-from ragged_moe.layers.repeated_calls import Call, Calls
+from ragged_moe.kernels.router import Choice
+from ragged_moe.layers.repeated_calls import Checked, Function
+from ragged_moe.layers.signatures import ROUTE_CALL
 from ragged_moe.runtime.device import Device, device_of
-from ragged_moe.runtime.operands import addresses, complain, contiguous, require, require_flags
-from ragged_moe.runtime.sizes import BF16, F32, I32
-from ragged_moe.runtime.workspace import arena_of
-
-calls = Calls()
+from ragged_moe.runtime.sizes import BF16, F32, I32, MAX_TOP_K
+from ragged_moe.runtime.workspace import Arena
 
 
 def route(
@@ -49,8 +46,8 @@ def route(
             logits, top_k, scoring=scoring, renormalize=renormalize, bias=bias, num_expert_group=num_expert_group,
             topk_group=topk_group, routed_scaling_factor=routed_scaling_factor,
         )  # fmt: skip
-    if type(renormalize) is not bool:
-        require_flags(renormalize=renormalize)
+    if type(renormalize) is not bool:  # 1 equals True below
+        ROUTE_CALL.check_options(renormalize=renormalize)
     tensors = (logits,) if bias is None else (logits, bias)
     options = top_k, scoring, renormalize, num_expert_group, topk_group, routed_scaling_factor
     call = calls.like(tensors, options)
@@ -58,36 +55,43 @@ def route(
         made = made_for(logits, top_k, call.gpu)
         if call.repeat((*tensors, *made)):
             return made
-    if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
-        raise ValueError("logits must be a tensor of 2 dimensions")
-    types = [getattr(x, "dtype", None) for x in tensors]
-    for name, dtype in zip(("logits", "bias"), types):
-        if dtype not in (BF16, F32):
-            raise ValueError(f"{name} has type {dtype}, but must have {F32} or {BF16}")
-    if not isinstance(routed_scaling_factor, numbers.Real):
-        raise ValueError(f"routed_scaling_factor is a {type(routed_scaling_factor).__name__}, but must be a number")
-    tokens, experts = logits.shape
-    require("logits", "T", tokens, 1, 0, MAX_TOKENS)
-    choice = choice_of(experts, top_k, scoring, renormalize, num_expert_group, topk_group, *types)
-    expected = contiguous("logits", types[0], tokens, experts), contiguous("bias", types[-1], experts)
-    complain(tensors, expected, (logits, "logits"))
-    gpu = device_of(logits.device, "logits")
-    addresses(gpu, tensors, expected, ())
-    if not gpu.is_current():
-        raise ValueError(f"logits is on {logits.device}, but must be on torch's current device")
-    made = made_for(logits, top_k, gpu)
-    if tokens:
-        factor, operands = float_bits(routed_scaling_factor), (*tensors, *made)
-        call, arena = calls.add(tensors, options, Call(gpu, operands, ())), arena_of(logits.device, gpu)
+    return FUNCTION.first({"logits": logits, "bias": bias}, dict(zip(OPTIONS, options)), options, None)
 
-        def launch(logits, *others):
-            found = [x.data_ptr() for x in (logits, *others)]
-            found[1:1] = [0] * (bias is None)
-            program(logits.device, choice)(*found, tokens, factor, gpu.stream())
 
-        with arena.lock:
-            call.note(arena, operands, launch)
-    return made
+OPTIONS = tuple(option.name for option in ROUTE_CALL.options)
+
+
+class Route(Function):
+    """The five steps of a call of `route`."""
+
+    def check(self, given: dict[str, torch.Tensor | None], options: dict[str, object]) -> Checked:
+        """Step 1."""
+        ROUTE_CALL.check_dims("logits", given["logits"])
+        ROUTE_CALL.check_options(**options)
+        gpu = device_of(given["logits"].device, "logits")
+        for name, tensor in given.items():
+            if isinstance(tensor, torch.Tensor):
+                ROUTE_CALL.check_dtype(name, tensor.dtype)
+        self.plan(Checked(gpu, ROUTE_CALL, given, ROUTE_CALL.letters(given), options))  # refuses what is no choice
+        letters = ROUTE_CALL.check(gpu, given) | {"top_k": options["top_k"]}
+        return Checked(gpu, ROUTE_CALL, given, letters, options)
+
+    def plan(self, checked: Checked) -> Choice:
+        """Step 2."""
+        types = [x.dtype for x in checked.given.values() if isinstance(x, torch.Tensor)]
+        of = [checked.options[x] for x in OPTIONS[:-1]]
+        return choice_of(checked.letters["E"], *of, *types)
+
+    def launch(self, choice: Choice, checked: Checked, of: Mapping, outs: Sequence, arena: Arena, workspace) -> None:
+        """Step 4."""
+        logits, bias = of["logits"], of["bias"]
+        addresses = logits.data_ptr(), 0 if bias is None else bias.data_ptr(), *(x.data_ptr() for x in outs)
+        factor = float_bits(checked.options["routed_scaling_factor"])
+        program(checked.first.device, choice)(*addresses, checked.letters["T"], factor, checked.gpu.stream())
+
+
+FUNCTION = Route()
+calls = FUNCTION.calls
 
 
 def made_for(logits: torch.Tensor, top_k: int, gpu: Device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,12 +106,10 @@ def choice_of(
     bias: torch.dtype | None = None,
 ) -> Choice:  # fmt: skip
     """Return the router that these arguments ask for; ValueError if the kernel does not do it."""
-    if scoring not in SCORINGS:
-        raise ValueError(f"scoring is {scoring!r}, but must be one of {', '.join(map(repr, SCORINGS))}")
-    for name, number in (("top_k", top_k), ("num_expert_group", groups), ("topk_group", top_groups)):
-        if not isinstance(number, numbers.Integral) or isinstance(number, bool):
-            raise ValueError(f"{name} is a {type(number).__name__}, but must be an int")
-    require("logits", "E", experts, 1, 1, MAX_EXPERTS)
+    ROUTE_CALL.check_options(
+        scoring=scoring, top_k=top_k, num_expert_group=groups, topk_group=top_groups, renormalize=renormalize
+    )
+    ROUTE_CALL.require(E=experts)
     if groups != 1 and (groups not in (2, 4, 8, 16, 32) or experts % 32 or experts < 2 * groups):
         raise ValueError(f"num_expert_group is {groups} of {experts} experts, but must be 1, or 2, 4, 8, 16 or 32 of a "
                          "multiple of 32, with 2 experts a group")  # fmt: skip

@@ -14,7 +14,8 @@ import torch
 
 from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4, launch_quantiser
 from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8, launcher
-from ragged_moe.layers.pack_weights import TILE, pack_mxfp4
+from ragged_moe.layers.pack_weights import pack_mxfp4
+from ragged_moe.layers.signatures import TILE
 from ragged_moe.measure.grouped_gemm import Inputs, Row, label
 from ragged_moe.measure.grouped_gemm_fp4 import with_weights
 from ragged_moe.measure.markdown import markdown

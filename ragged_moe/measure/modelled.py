@@ -13,8 +13,9 @@ import emulated_gpu
 from ragged_moe.kernels.config import Config
 from ragged_moe.layers.deepseek_layer import Layer
 from ragged_moe.layers.experts import experts
-from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4, packed_operands
+from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4
 from ragged_moe.layers.grouped_gemm_fp8 import launcher
+from ragged_moe.layers.signatures import EXPERTS_FORMS, GEMM_FORMS, packing
 from ragged_moe.reference import layer as d
 from ragged_moe.runtime import sizes as p
 from ragged_moe.runtime.device import device_of
@@ -100,13 +101,13 @@ def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int, mxfp4: boo
     mxfp4: weights are MXFP4, not NVFP4.
     """
     count, rows = len(ms), sum(ms)
-    size = int(count * n * k * NVFP4) + rows * 2 * (k + n)
+    size, form = int(count * n * k * NVFP4) + rows * 2 * (k + n), GEMM_FORMS[packing(capability(), mxfp4)]
     m_indptr = torch.tensor([sum(ms[:e]) for e in range(count + 1)], dtype=torch.int32)
 
     def draw() -> tuple:
         tensors = [torch.empty(rows, k, dtype=p.BF16), torch.empty(count), torch.empty(rows, n, dtype=p.BF16)]
         a, b_global, out = emulated_gpu.device_tensors(tuple(tensors), copy=False)
-        weights = made(packed_operands(count, n, k, capability(), mxfp4=mxfp4))
+        weights = made(form.expected({"total_M": rows, "N": n, "K": k, "E": count})[2:4])
         return a, *weights, b_global, emulated_gpu.device_tensors(m_indptr), out
 
     sets = [draw() for _ in range(min(calls, max(3, -(-LEAST // size))))]
@@ -120,8 +121,8 @@ def experts_fp4(
     evenly."""
     sizes = p.Sizes()
     h, i, e, k = sizes.hidden, sizes.intermediate, sizes.local, sizes.top_k
-    of_w13 = packed_operands(e, 2 * i, h, capability(), mxfp4=mxfp4, halves=2)
-    weights = made(of_w13 + packed_operands(e, h, i, capability(), mxfp4=mxfp4))
+    letters = {"T": tokens, "H": h, "I": i, "E": e, "k": k}
+    weights = made(EXPERTS_FORMS[packing(capability(), mxfp4)].expected(letters)[3:7])
     scales = emulated_gpu.device_tensors((torch.empty(e), torch.empty(e)), copy=False)
     options = dict(zip(("w13_global", "w2_global"), scales)) | {"num_experts": sizes.experts}
     drawn, counts = [], []

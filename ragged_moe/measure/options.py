@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import torch
 
-from ragged_moe.layers.pack_weights import HOPPER
+from ragged_moe.layers.signatures import HOPPER
 from ragged_moe.measure.marlin import load_marlin
 from ragged_moe.measure.timing import need_gpu
 

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from ragged_moe.kernels.config import MAX_EXPERTS, Activation
 from ragged_moe.kernels.exchange import MAX_RANKS, Layout
-from ragged_moe.layers.deepseek_layer import layer_of
-from ragged_moe.layers.experts import FP4_NAMES, MAX_TOKENS, NAMES, checked, sizes_of
+from ragged_moe.layers.deepseek_layer import activation_of, layer_of
+from ragged_moe.layers.experts import FUNCTION, ON_INPUT, inputs_of, sizes_of
+from ragged_moe.layers.signatures import EXPERTS_CALL, MAX_TOKENS
 from ragged_moe.parallel.collectives import Collectives
 from ragged_moe.parallel.one_sided import OneSided
 from ragged_moe.runtime.device import current_device
-from ragged_moe.runtime.operands import addresses, complain, contiguous, require_apart, require_flags
-from ragged_moe.runtime.sizes import BF16, I32
+from ragged_moe.runtime.signature import flag
+from ragged_moe.runtime.sizes import BF16, I32, MAX_EXPERTS
 
 
 class ExpertParallel:
@@ -57,7 +57,10 @@ class ExpertParallel:
         shift: float = 0.0,
     ):
         ranks = dist.get_world_size(group)
-        require_flags(gate_first=gate_first, **({} if one_sided is None else {"one_sided": one_sided}))
+        swiglu = {"gate_first": gate_first, "limit": limit, "alpha": alpha, "shift": shift}
+        EXPERTS_CALL.check_options(**swiglu)
+        if one_sided is not None:
+            flag("one_sided").check(one_sided)
         for name, value in (("num_experts", num_experts), ("max_tokens", max_tokens)):
             if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value}, but must be an int that is at least 1")
@@ -75,8 +78,10 @@ class ExpertParallel:
         sizes_of(max_tokens, hidden_size, 128, local, top_k, num_experts)
         self.num_experts, self.max_tokens, self.local, self.rank = num_experts, max_tokens, local, dist.get_rank(group)
         self.layout = Layout(ranks, max_tokens, hidden_size, top_k)
-        limit = None if limit is None else float(limit)
-        self.activation = Activation(gate_first, limit, float(alpha), float(shift))
+        self.activation = activation_of(**swiglu)
+        self.options = dict.fromkeys(option.name for option in EXPERTS_CALL.options) | swiglu | {
+            ON_INPUT: False, "local_expert_offset": 0, "num_experts": num_experts
+        }  # fmt: skip
         self.torch_device = current_device()
         self.places = None if placement is None else self.table(placement)
         if one_sided is None:
@@ -116,8 +121,12 @@ class ExpertParallel:
             raise ValueError(f"most is {most}, but must be an int from 1 to max_tokens, {self.max_tokens}")
         if isinstance(w2, torch.Tensor) and w2.dtype is torch.uint8:
             raise ValueError("w2 is packed, but must be e4m3: packed weights are for ragged_moe.experts on one GPU")
-        weights = w13, w13_scale, w2, w2_scale, *[None] * len(FP4_NAMES)
-        _, x, _ = checked(hidden, (None, None), topk_ids, topk_weights, weights, self.activation, 0, self.num_experts)
+        if isinstance(hidden, torch.Tensor) and hidden.dtype is not BF16:
+            raise ValueError(f"hidden has type {hidden.dtype}, but must have {BF16}")
+        operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
+        given = dict.fromkeys(EXPERTS_CALL.names) | dict(zip(EXPERTS_CALL.names, operands))
+        checked = FUNCTION.check(given, self.options)
+        x = inputs_of(checked, given)
         tokens, h = hidden.shape
         for name, found, must in (
             ("hidden: dimension 1", h, self.layout.hidden),
@@ -126,19 +135,14 @@ class ExpertParallel:
         ):
             if found != must:
                 raise ValueError(f"{name} is {found}, but must be {must}, as the layer was made")
-        if hidden.dtype is not BF16:
-            raise ValueError(f"hidden has type {hidden.dtype}, but must have {BF16}")
         if tokens > most:
             raise ValueError(f"hidden: dimension 0 is {tokens}, but must be at most {most}, which `most` says")
         sizes = sizes_of(self.layout.ranks * most, h, w2.shape[2], self.local, self.layout.top_k, self.num_experts)
         layer = layer_of(hidden.device, sizes, self.activation)
         if out is None:
             (out,) = layer.device.tensors(torch.empty(hidden.shape, dtype=BF16, device=hidden.device))
-        expected = contiguous("out", BF16, *hidden.shape)
-        complain((out,), (expected,), (hidden, "hidden"))
-        addresses(layer.device, (out,), (expected,), (0,))
-        operands = topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
-        require_apart("out", out, zip(NAMES[1:], operands))
+        else:
+            checked.signature.check_out(layer.device, out, checked.letters, given)
         if hidden.device != self.torch_device or not layer.device.is_current():
             must = f"torch's current device, {self.torch_device}, where the layer was made"
             raise ValueError(f"hidden is on {hidden.device}, but must be on {must}")

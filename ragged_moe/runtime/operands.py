@@ -25,6 +25,11 @@ def contiguous(name: str, dtype: torch.dtype, *shape: int) -> Operand:
     return Operand(name, dtype, torch.Size(shape), tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))))
 
 
+def said(x: object) -> str:
+    """What a sentence says of an argument: its value, or what it is if that could be long, or on a GPU."""
+    return repr(x) if x is None or isinstance(x, (bool, int, float, str)) else f"a {type(x).__name__}"
+
+
 def require(operand: str, dimension: str, size: int, multiple: int, least: int, most: int) -> None:
     """ValueError unless a dimension has an allowed size."""
     if not least <= size <= most or size % multiple:
@@ -40,7 +45,7 @@ def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.
     device = first[0].device
     for tensor, (name, dtype, shape, stride) in zip(tensors, expected):
         if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name} is a {type(tensor).__name__}, but must be a tensor")
+            raise ValueError(f"{name} is {said(tensor)}, but must be a tensor")
         if tensor.dtype is not dtype:
             raise ValueError(f"{name} has type {tensor.dtype}, but must have {dtype}")
         if tensor.device != device:
@@ -103,13 +108,6 @@ def of_any_strides(
     if tensor.numel():  # its memory, from the first to the last
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
         addresses(gpu, (tensor.as_strided((last + 1,), (1,)),), expected, ())
-
-
-def require_flags(**flags: bool) -> None:
-    """ValueError unless each is True or False: "no" would count as true."""
-    for name, x in flags.items():
-        if type(x) is not bool:
-            raise ValueError(f"{name} is {x!r}, but must be True or False")
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:

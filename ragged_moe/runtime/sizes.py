@@ -14,6 +14,9 @@ EXPERTS, GROUPS, TOP_GROUPS, TOP_K = 256, 8, 4, 8
 GROUP = EXPERTS // GROUPS
 E4M3, F32, BF16, I32 = torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32
 LARGEST = 448.0  # of e4m3
+MAX_EXPERTS, MAX_TOP_K = 512, 16  # local experts, and experts of a token
+SCORINGS = "softmax", "sigmoid", "sqrtsoftplus"  # of a router
+MAX_LOCAL = 32  # local experts of the definition's layer: a bit of a mask, and a lane, each
 PRUNED = torch.finfo(F32).min  # what the definition gives experts outside of the chosen groups
 
 

@@ -90,7 +90,7 @@ def test_chosen_by_expected_rows(ragged_moe):
 
 
 WRONG = {
-    "hidden must be a tensor of 3 dimensions": lambda a: a | {"hidden": a["hidden"][0]},
+    r"hidden must be a tensor \[E, M, H\]": lambda a: a | {"hidden": a["hidden"][0]},
     "hidden: dimension 0 is 4, but must be 5": lambda a: a | {"hidden": a["hidden"][:4]},
     "counts has type torch.int64": lambda a: a | {"counts": a["counts"].long()},
     "hidden_scale is of hidden in e4m3": lambda a: a | {"hidden_scale": torch.ones(EXPERTS, MOST, 2)},

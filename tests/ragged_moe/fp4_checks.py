@@ -188,14 +188,14 @@ def test_layer_under_each_config(layer, monkeypatch, first):
 
 
 WRONG = {
-    "w13 is uint8 of 3 dimensions, but must have the 4 that pack_nvfp4 or pack_mxfp4 gives it": lambda a: {
+    r"w13 must be a tensor \[E, 2I/64, H/64, 2048\], packed for Hopper": lambda a: {
         "w13": a["w13"].view(4, 384, 96)
     },
-    "w2_global is None, but must be what pack_nvfp4 or pack_mxfp4 gives, as weights are packed": lambda a: {
+    "w2_global is None, but must be a tensor": lambda a: {
         "w2_global": None
     },
     "w13_global: dimension 0 is 3, but must be 4": lambda a: {"w13_global": a["w13_global"][:3, 0].contiguous()},
-    "w13_global is of packed weights, but w2 is not packed": lambda a: {
+    "w13_global is given, but weights in e4m3 have no use for it": lambda a: {
         "w2": torch.zeros(4, 192, 192).to(torch.float8_e4m3fn)
     },
     "w13_bias and w2_bias must be given both or neither": lambda a: {"w2_bias": biases()["w2_bias"]},
@@ -224,7 +224,8 @@ def test_what_is_packed_for_hopper_is_not_for_blackwell(layer, monkeypatch):
     from ragged_moe.runtime.device import device_of
 
     monkeypatch.setattr(type(device_of(torch.device("cpu"))), "capability", (10, 0))
-    with emulated_gpu.session(), pytest.raises(ValueError, match=r"w13 is uint8 of 4 .* the 3 .* capability \(10, 0\)"):
+    sentence = r"^w2 must be a tensor \[E, H, I/2\], packed as NVFP4 for Blackwell$"
+    with emulated_gpu.session(), pytest.raises(ValueError, match=sentence):
         tensors = emulated_gpu.device_tensors(tuple(layer[0].values()))
         ragged_moe.experts(**dict(zip(layer[0], tensors)), num_experts=6)
 
@@ -234,11 +235,11 @@ def test_input_scales_are_left_out(layer, monkeypatch):
     import ragged_moe
     from ragged_moe.layers import experts as routed_experts
 
-    def checked(hidden, hidden_scale, ids, weights, of_weights, *_):
-        raise ValueError(f"{of_weights[-2:]}")
+    def check(given, options):
+        raise ValueError(f"{given['w13_input_scale']} {given['w2_input_scale']}")
 
-    monkeypatch.setattr(routed_experts, "checked", checked)
-    with pytest.raises(ValueError, match=r"^\(None, None\)$"):
+    monkeypatch.setattr(routed_experts.FUNCTION, "check", check)
+    with pytest.raises(ValueError, match="^None None$"):
         scales = {name: torch.ones(1) for name in ("w13_input_scale", "w2_input_scale")}
         ragged_moe.experts(**layer[0], **scales, num_experts=6)
 

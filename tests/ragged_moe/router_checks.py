@@ -79,18 +79,18 @@ def test_choice(ragged_moe, model):
 
 
 WRONG = {
-    "logits must be a tensor of 2 dimensions": {"logits": torch.zeros(64)},
+    r"logits must be a tensor \[T, E\]": {"logits": torch.zeros(64)},
     "logits has type torch.float16, but must have": {"logits": torch.zeros(3, 64).half()},
     "bias has type NoneType|bias has type torch.int32": {"bias": torch.zeros(64).int()},
     "bias: dimension 0 is 63, but must be 64": {"bias": torch.zeros(63)},
     "logits: dimension E is 513, but must be from 1 to 512": {"logits": torch.zeros(3, 513)},
     "scoring is 'tanh', but must be one of 'softmax', 'sigmoid', 'sqrtsoftplus'": {"scoring": "tanh"},
     "top_k is 17, but must be from 1 to 16": {"top_k": 17},
-    "top_k is a float, but must be an int": {"top_k": 2.0},
+    "top_k is 2.0, but must be an int": {"top_k": 2.0},
     "top_k is 9, but must be from 1 to 8": {"num_expert_group": 8, "topk_group": 1, "top_k": 9},
     "num_expert_group is 3 of 64 experts": {"num_expert_group": 3},
     "topk_group is 9, but must be from 1 to 8": {"num_expert_group": 8, "topk_group": 9},
-    "routed_scaling_factor is a str, but must be a number": {"routed_scaling_factor": "2.5"},
+    "routed_scaling_factor is '2.5', but must be a finite number": {"routed_scaling_factor": "2.5"},
     "logits is not in the emulated GPU's memory": {},
 }
 

@@ -50,7 +50,7 @@ def operands() -> dict[str, torch.Tensor]:
     [
         ("a", lambda t: t.float(), "a has type torch.float32, but must have torch.float8_e4m3fn"),
         ("a", lambda t: t[:, :200], "a: dimension K is 200, but must be a multiple of 128 from 128 to 16777216"),
-        ("a", lambda t: t[0], "a must be a tensor [total_M, K] and b a tensor [E, N, K]"),
+        ("a", lambda t: t[0], "a must be a tensor [total_M, K]"),
         ("a", lambda t: t.T.contiguous().T, "a: dimension 0 has stride 1, but must have 384: it must be contiguous"),
         ("a_scale", lambda t: t.T, "a_scale: dimension 0 is 8, but must be 3"),
         ("a_scale", lambda t: t.T.contiguous().T, "a_scale: dimension 0 has stride 1, but must have 8"),

@@ -23,6 +23,7 @@ from ragged_moe.layers import (
     route,
 )
 from ragged_moe.layers.repeated_calls import Calls
+from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, EXPERTS_FORMS, packing
 from ragged_moe.runtime import device, workspace
 from ragged_moe.runtime import sizes as p
 from ragged_moe.tuning import sm90
@@ -129,20 +130,16 @@ def call_experts(tokens: int, given: dict) -> None:
     hidden, k = torch.zeros(tokens, 256).to(given.get("hidden_dtype", torch.bfloat16)), given["top_k"]
     if hidden.dtype is torch.float8_e4m3fn:
         options |= {"hidden_scale": torch.ones(tokens, 2), "hidden_scale_layout": "tokens_first"}
-    x = p.Sizes(256, 128, LOCAL)
-    weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in experts.expectations(
-        tokens, x.hidden, x.intermediate, LOCAL, k, torch.bfloat16, torch.int32)[3:]]  # fmt: skip
+    letters, form = {"T": tokens, "H": 256, "I": 128, "E": LOCAL, "k": k}, EXPERTS_CALL
     if given.get("packed"):
         capability = workspace.device_of().capability
-        of, mxfp4, e4m3 = [], given.get("mxfp4", False), given.get("activation") == "fp8"
-        for n, k in ((256, 256), (256, 128)):
-            of += grouped_gemm_fp4.packed_operands(LOCAL, n, k, capability, mxfp4=mxfp4, e4m3=e4m3)
-        of += experts.fp4_expectations(256, 128, LOCAL, None, e4m3)
-        *weights, options["w13_global"], options["w2_global"], w13_bias, w2_bias = [
-            torch.zeros(shape).to(dtype) for _, dtype, shape, _ in of
-        ]
-        if given.get("biased"):
-            options |= {"w13_bias": w13_bias, "w2_bias": w2_bias}
+        name = packing(capability, given.get("mxfp4", False), given.get("activation") == "fp8")
+        form = EXPERTS_FORMS[name]
+    weights = [torch.zeros(x.shape).to(x.dtype) for x in form.expected(letters)[3:]]
+    if given.get("packed"):
+        *weights, options["w13_global"], options["w2_global"] = weights
+    if given.get("biased"):
+        options |= {"w13_bias": torch.zeros(LOCAL, 256), "w2_bias": torch.zeros(LOCAL, 256)}
     ids = torch.zeros(tokens, given["top_k"]).to(given.get("ids_dtype", torch.int32))
     ragged_moe.experts(hidden, ids, torch.ones(tokens, given["top_k"]), *weights, num_experts=8, **options)
 
@@ -179,8 +176,8 @@ def test_kernels_of_batched_experts(made, scaled):
     ragged_moe.warmup(batched_experts=[BATCHED | {"scaled": scaled}])
     before = list(made)
     hidden = torch.zeros(LOCAL, 64, 256).to(torch.float8_e4m3fn if scaled else torch.bfloat16)
-    weights = [torch.zeros(shape).to(dtype) for _, dtype, shape, _ in batched_experts.expectations(
-        LOCAL, 64, 256, 128, torch.bfloat16)[2:]]  # fmt: skip
+    expected = BATCHED_CALL.expected({"E": LOCAL, "M": 64, "H": 256, "I": 128})
+    weights = [torch.zeros(x.shape).to(x.dtype) for x in expected[2:]]
     options = {"hidden_scale": torch.ones(LOCAL, 64, 2)} if scaled else {}
     for expected in BATCHED["expected_m"]:
         ragged_moe.batched_experts(hidden, torch.zeros(LOCAL).int(), *weights, expected_m=expected, **options)
@@ -237,7 +234,7 @@ import time
 import cutlass.cute as cute
 import torch
 import ragged_moe
-from ragged_moe import compile_ahead, device
+from ragged_moe.runtime import device
 from ragged_moe.kernels import program
 from tests import quick_dsl
 

@@ -18,6 +18,7 @@ from ragged_moe.integrations import flashinfer_bench
 from ragged_moe.kernels.config import SMEM
 from ragged_moe.kernels.routing import MAX_CHUNK, MAX_CTAS, THREADS, grid_of
 from ragged_moe.layers import deepseek_layer
+from ragged_moe.layers.signatures import LAYER_CALL
 from ragged_moe.measure import layer as layer_bench
 from ragged_moe.reference import layer as d
 from ragged_moe.runtime import device
@@ -46,7 +47,7 @@ def no_kernels(monkeypatch):
 @pytest.mark.parametrize(
     "name, change, sentence",
     [
-        ("hidden_states", lambda t: t[0], "hidden_states must be a tensor of 2 dimensions"),
+        ("hidden_states", lambda t: t[0], "hidden_states must be a tensor [T, H]"),
         (
             "hidden_states",
             lambda t: t.float(),
@@ -61,9 +62,9 @@ def no_kernels(monkeypatch):
         (
             "routing_bias",
             lambda t: t.half(),
-            "routing_bias has type torch.float16, but must have torch.float32 or torch.bfloat16",
+            "routing_bias has type torch.float16, but must have torch.bfloat16 or torch.float32",
         ),
-        ("routing_bias", lambda t: None, "routing_bias is a NoneType, but must be a tensor"),
+        ("routing_bias", lambda t: None, "routing_bias is None, but must be a tensor"),
         ("hidden_states_scale", lambda t: t.T, "hidden_states_scale: dimension 0 is 3, but must be 2"),
         ("gemm1_weights", lambda t: t[:, :128], "gemm1_weights: dimension 1 is 128, but must be 256"),
         ("gemm1_weights_scale", lambda t: t.double(), "gemm1_weights_scale has type torch.float64"),
@@ -79,10 +80,10 @@ def no_kernels(monkeypatch):
             "local_expert_offset is 253, but must be from 0 to 252, as 4 of 256 experts are local",
         ),
         ("local_expert_offset", lambda x: -1, "local_expert_offset is -1, but must be from 0 to 252"),
-        ("local_expert_offset", lambda x: 1.5, "local_expert_offset is a float, but must be an int"),
-        ("local_expert_offset", lambda x: True, "local_expert_offset is a bool, but must be an int"),
+        ("local_expert_offset", lambda x: 1.5, "local_expert_offset is 1.5, but must be an int"),
+        ("local_expert_offset", lambda x: True, "local_expert_offset is True, but must be an int"),
         ("local_expert_offset", torch.tensor, "local_expert_offset is a Tensor, but must be an int"),
-        ("routed_scaling_factor", str, "routed_scaling_factor is a str, but must be a number of the host's"),
+        ("routed_scaling_factor", str, "routed_scaling_factor is '2.5', but must be a finite number of the host's"),
         ("output", lambda t: t.half(), "output has type torch.float16, but must have torch.bfloat16"),
         (
             "output",
@@ -201,7 +202,7 @@ def test_trace_set(tmp_path):
     axes = {"seq_len": 5} | {name: x["value"] for name, x in fixed if "value" in x}
     h, i, e = (axes[f"{name}"] for name in ("hidden_size", "intermediate_size", "num_local_experts"))
     specs = flashinfer_bench.definition()["inputs"] | flashinfer_bench.definition()["outputs"]
-    for name, dtype, shape, _ in deepseek_layer.expectations(torch.Size((5, h)), torch.Size((e, h, i))):
+    for name, dtype, shape, _ in LAYER_CALL.expected({"T": 5, "H": h, "I": i, "E": e}):
         assert str(dtype) == f"torch.{specs[name]['dtype']}" and [axes[x] for x in specs[name]["shape"]] == list(shape)
     assert list(specs) == [*vars(d.draw(SIZES, 0)), "output"]
     module, x = {}, d.draw(SIZES, 30, 0, 16)

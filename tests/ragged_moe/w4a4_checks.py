@@ -139,7 +139,7 @@ WRONG = {
         "input_scale": x["input_scale"].double()
     },
     "^input_scale: dimension 0 is 2, but must be 1$": lambda x: {"input_scale": torch.ones(2)},
-    "^input_scale is a float, but must be a tensor$": lambda x: {"input_scale": 0.5},
+    "^input_scale is 0.5, but must be a tensor$": lambda x: {"input_scale": 0.5},
 }  # fmt: skip
 
 
@@ -256,14 +256,14 @@ def test_layer_of_full_and_empty_experts(layer):
 
 
 WRONG_LAYER = {
-    r"^w13 is uint8 of 4 dimensions, but must have the 3 that .* for this GPU, of compute capability \(10, 0\)$":
+    r"^w13 must be a tensor \[E, 2I, H/2\], packed as NVFP4 for Blackwell$":
         lambda a: {"w13": a["w13"].view(4, 6, 4, -1)},
-    "^w13_bias is for MXFP4 weights, and on Hopper for NVFP4, but w13 is NVFP4 on Blackwell$":
+    "^w13_bias is given, but weights packed as NVFP4 for Blackwell have no use for it$":
         lambda a: {"w13_bias": torch.zeros(4, 768), "w2_bias": torch.zeros(4, 256)},
     "^w13_input_scale and w2_input_scale must be given both or neither$": lambda a: {"w2_input_scale": None},
     "^w2_input_scale: dimension 0 is 4, but must be 1$": lambda a: {"w2_input_scale": torch.ones(4)},
     "^w13_input_scale has type torch.bfloat16": lambda a: {"w13_input_scale": torch.ones(1).bfloat16()},
-    "^w13_global is of packed weights, but w2 is not packed$":
+    "^w13_global is given, but weights in e4m3 have no use for it$":
         lambda a: {"w2": torch.zeros(4, 256, 384).to(torch.float8_e4m3fn)},
     "^hidden: dimension H is 192, but must be a multiple of 128": lambda a: {"hidden": a["hidden"][:, :192]},
     "^w2: dimension I is 320, but must be a multiple of 128": lambda a: {"w2": a["w2"][..., :160]},

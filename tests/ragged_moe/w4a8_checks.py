@@ -254,7 +254,7 @@ WRONG_LAYER = {
     "^w2_bias: dimension 1 is 640, but must be 192$": lambda a: {"w2_bias": a["w13_bias"]},
     "^w13_bias and w2_bias must be given both or neither$": lambda a: {"w2_bias": None},
     "^w2: dimension 2 is 160, but must be 192$": lambda a: {"w2": a["w2"][..., :160].contiguous()},
-    "^w2: dimension I is 300, but must be a multiple of 64": lambda a: {"w13": a["w13"][:, :600].contiguous()},
+    "^w13: dimension I is 300, but must be a multiple of 64": lambda a: {"w13": a["w13"][:, :600].contiguous()},
     "^hidden: dimension H is 96, but must be a multiple of 64": lambda a: {"hidden": a["hidden"][:, :96]},
     "^w13_bias starts at an address that is not a multiple of 32, but must$":
         lambda a: {"w13_bias": misplaced(a["w13_bias"])},
