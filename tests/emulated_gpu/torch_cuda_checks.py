@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import threading
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -451,6 +452,21 @@ def check_sizes_that_change():
     shared = torch.empty(0, device="cuda").set_(out.untyped_storage(), 1, (2,))
     out[1] = 7
     assert in_device_memory(out) and in_device_memory(grown) and shared.tolist() == [7, 2]
+
+
+def check_operators_that_cuda_alone_has():
+    """Each is served by a kernel of ours, or there is none to be reached, and it is refused by its name."""
+    built_with_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_cudnn_rnn", "CUDA")
+    rows = Path(__file__).with_name("cuda_only_operators.txt").read_text().splitlines()
+    for name, *served in (row.split() for row in rows if not row.startswith("#")):
+        known = [op for op in torch._C._dispatch_get_all_op_names() if op == f"aten::{name}"]
+        ours = any(torch._C._dispatch_has_kernel_for_dispatch_key(op, "CUDA") for op in known)
+        assert ours == bool(served and known) or built_with_cuda, name
+    x = torch.ones(8, 4, dtype=torch.half, device="cuda")
+    assert torch.mm(x, x.T, out_dtype=torch.float32).dtype == torch.float32
+    q = torch.ones(1, 1, 8, 8, dtype=torch.half, device="cuda")
+    refused = torch.ops.aten._scaled_dot_product_efficient_attention
+    raises(NotImplementedError, "_scaled_dot_product_efficient_attention", lambda: refused(q, q, q, None, False))
 
 
 def check_names_that_are_not_served():

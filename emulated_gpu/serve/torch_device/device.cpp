@@ -107,6 +107,9 @@ struct Hooks : at::CUDAHooksInterface {
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex i) const override { return i < 0 ? current : exchangeDevice(i); }
   void deviceSynchronize(DeviceIndex i) const override { Guard().synchronizeDevice(known(i)); }
+  long versionCuDNN() const override { return 0; }  // there is none, and to ask is no error
+  long versionRuntimeCuDNN() const { return 0; }    // of newer torch, where they are virtual
+  long versionCuDNNFrontend() const { return 0; }
   c10::Allocator *getCUDADeviceAllocator() const override { return &device_allocator; }
   c10::Allocator *getPinnedMemoryAllocator() const override { return &pinned_allocator; }
   bool isPinnedPtr(const void *p) const override { return pool().has(p) && pool().device_of(p) == PINNED; }

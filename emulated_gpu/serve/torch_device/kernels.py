@@ -45,6 +45,25 @@ def scaled_matmul(
     return out
 
 
+# -- products of halves, in float
+
+
+def mm(a, b, out_dtype):
+    return torch.mm(a.to(out_dtype), b.to(out_dtype))
+
+
+def addmm(c, a, b, out_dtype, *, beta=1, alpha=1):
+    return torch.addmm(c.to(out_dtype), a.to(out_dtype), b.to(out_dtype), beta=beta, alpha=alpha)
+
+
+def bmm(a, b, out_dtype):
+    return torch.bmm(a.to(out_dtype), b.to(out_dtype))
+
+
+def baddbmm(c, a, b, out_dtype, *, beta=1, alpha=1):
+    return torch.baddbmm(c.to(out_dtype), a.to(out_dtype), b.to(out_dtype), beta=beta, alpha=alpha)
+
+
 # -- cells of recurrent networks, of which CUDA makes one kernel each
 
 
@@ -96,6 +115,10 @@ KERNELS = {
     "emulated_gpu::normal_large_": normal_large_,
     "aten::_scaled_mm": scaled_matmul,
     "aten::_scaled_mm.out": scaled_matmul,
+    "aten::mm.dtype": mm,
+    "aten::addmm.dtype": addmm,
+    "aten::bmm.dtype": bmm,
+    "aten::baddbmm.dtype": baddbmm,
     "aten::_thnn_fused_gru_cell": gru_cell,
     "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
     "aten::_thnn_fused_lstm_cell": lstm_cell,

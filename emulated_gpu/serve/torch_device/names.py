@@ -153,6 +153,8 @@ def bindings() -> dict:
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_CudaDeviceProperties": Properties,
         "_has_cuda": True,
+        "_has_cudnn": False,
+        "_has_magma": False,
     }
 
 
@@ -222,8 +224,12 @@ def storage_of(new):
 
 
 def install() -> None:
-    """Put the names in place."""
-    for name, value in bindings().items():
+    """Put the names in place. A build with CUDA has all of them: what is not served is refused there, too."""
+    served = bindings()
+    for name, value in [*vars(torch._C).items()]:
+        if name.startswith("_cuda_") and callable(value) and not isinstance(value, type) and name not in served:
+            setattr(torch._C, name, refusal(f"torch._C.{name}"))
+    for name, value in served.items():
         setattr(torch._C, name, value)
     torch._C.__dict__["__getattr__"] = missing
     given = of_cuda()

@@ -278,35 +278,39 @@ struct Quiet : c10::WarningHandler {
   void process(const c10::Warning &) override {}
 };
 
-// Where torch was built with CUDA, its kernels are of machine code that nothing runs here.
-void replace_kernels() {
+// built_with_cuda: whether torch has kernels of its own for the device, of machine code that nothing runs here.
+void register_kernels(bool built_with_cuda) {
   static Quiet quiet;  // torch warns of kernels that are replaced
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-  static auto *library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::CUDA, __FILE__, __LINE__);
-  auto &dispatcher = c10::Dispatcher::singleton();
-  const std::set<std::string> own{"aten::copy_", "aten::zero_", "aten::record_stream", "aten::normal_", "aten::_softmax",
-                                  "aten::_log_softmax", "aten::_softmax_backward_data", "aten::_log_softmax_backward_data"};
-  for (const auto &name : dispatcher.getAllOpNames()) {
-    auto op = name.getNamespace() == "aten" ? dispatcher.findOp(name) : std::nullopt;
-    if (op && op->hasKernelForDispatchKey(DispatchKey::CUDA) && !own.count(name.name))
-      library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
+  static auto *all = new torch::Library(torch::Library::IMPL, "_", DispatchKey::CUDA, __FILE__, __LINE__);
+  static auto *aten = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::CUDA, __FILE__, __LINE__);
+  all->fallback(torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
+  auto over_all = [](torch::Library *library, DispatchKey key, auto make) {
+    auto &dispatcher = c10::Dispatcher::singleton();
+    for (const auto &name : dispatcher.getAllOpNames()) {
+      auto op = name.getNamespace() == "aten" ? dispatcher.findOp(name) : std::nullopt;
+      if (op && op->hasKernelForDispatchKey(key)) library->impl(toString(name).c_str(), make());
+    }
+  };
+  if (built_with_cuda)
+    over_all(aten, DispatchKey::CUDA, [] { return torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>(); });
+  for (auto key : {DispatchKey::SparseCUDA, DispatchKey::SparseCsrCUDA, DispatchKey::QuantizedCUDA}) {
+    auto *rest = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+    rest->fallback(torch::CppFunction::makeFromBoxedFunction<&refused>());
+    auto *known = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    if (built_with_cuda)
+      over_all(known, key, [] { return torch::CppFunction::makeFromBoxedFunction<&refused>(); });
   }
+  aten->impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());  // else torch looks for the device's stub
+  aten->impl("zero_", zero_);
+  aten->impl("normal_", normal_);
+  aten->impl("record_stream", record_stream);
+  for (const char *name : {"_softmax", "_log_softmax"})
+    aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&softmax>());
+  for (const char *name : {"_softmax_backward_data", "_log_softmax_backward_data"})
+    aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
 }
 
-TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>()); }
-TORCH_LIBRARY_IMPL(_, SparseCUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refused>()); }
-TORCH_LIBRARY_IMPL(_, SparseCsrCUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refused>()); }
-TORCH_LIBRARY_IMPL(_, QuantizedCUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refused>()); }
-TORCH_LIBRARY_IMPL(aten, CUDA, m) {
-  m.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());  // else torch looks for the device's stub
-  m.impl("zero_", zero_);
-  m.impl("record_stream", record_stream);
-  m.impl("normal_", normal_);
-  m.impl("_softmax", torch::CppFunction::makeFromBoxedFunction<&softmax>());
-  m.impl("_log_softmax", torch::CppFunction::makeFromBoxedFunction<&softmax>());
-  m.impl("_softmax_backward_data", torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
-  m.impl("_log_softmax_backward_data", torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
-}
 TORCH_LIBRARY(emulated_gpu, m) {
   m.def("to_cuda(Tensor(a) x, int device) -> Tensor(a)");
   m.def("to_cpu(Tensor(a) x) -> Tensor(a)");
@@ -325,7 +329,6 @@ TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// built_with_cuda: whether torch has kernels of its own for the device.
 EXPORT void emulated_install(int count, emulated::Before before, int built_with_cuda) {
   using namespace emulated;
   devices = count;
@@ -335,7 +338,7 @@ EXPORT void emulated_install(int count, emulated::Before before, int built_with_
   c10::SetAllocator(DeviceType::CPU, &inside_allocator, 255);
   c10::SetAllocator(DeviceType::CUDA, &device_allocator, 255);
   replace_hooks();
-  if (built_with_cuda) replace_kernels();
+  register_kernels(built_with_cuda);
 }
 EXPORT void emulated_devices(int count) { emulated::devices = count; }
 EXPORT void emulated_arena(uint64_t begin, uint64_t end) { emulated::pool().open(begin, end); }
