@@ -42,6 +42,7 @@ def run(
         device=device,
         task=of,
         timed=timed,
+        priced=timed,
         calls=max(schedules, 1 if timed else 2),
         jobs=1 if device == "cuda" else jobs,
         timeout=timeout,
@@ -190,7 +191,8 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
     """Shows the modelled times of the cases, or why there are none. replies: of `modelled`, one a case."""
     good = [reply for reply in replies if "error" not in reply]
     if good:
-        columns = ["case", "us", "it may be", "calls simulated", *options.task.columns]
+        partly = any("priced" in reply for reply in good)
+        columns = ["case", "us", "it may be", *["priced"] * partly, "calls simulated", *options.task.columns]
         rows = []
         for number, case, reply in zip(numbers, cases, replies):
             if "error" not in reply:
@@ -198,15 +200,20 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
                 low, high = reply["us_interval"]
                 us = uncertainty.corrected(reply["us_interval"])
                 row = [str(number), f"{us:.2f}", f"{low:.2f} to {high:.2f}", simulated]
+                if partly:
+                    row.insert(3, f"{reply['priced']['share']:.0%}" if "priced" in reply else "-")
                 rows.append(row + options.task.extra_columns(case, us))
         screen.table(columns, rows, f"us per call, {modelled.label(good)}")
     for number, reply in zip(numbers, replies):
         if "error" in reply:
             screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
+        elif "priced" in reply:
+            screen.line((f"case {number} priced", "yellow"), f": {modelled.said_of_price(reply['priced'])}")
     if mean := modelled.geomean_us(replies):
         low, high = between = modelled.geomean_interval(replies)
+        how = "modelled, in part priced" if any("priced" in reply for reply in replies) else "modelled"
         screen.line(
-            f"geometric mean: {uncertainty.corrected(between):.2f} us (modelled; it may be {low:.2f} to {high:.2f}; "
+            f"geometric mean: {uncertainty.corrected(between):.2f} us ({how}; it may be {low:.2f} to {high:.2f}; "
             f"the model's own {mean:.3f})"
         )
         screen.line(uncertainty.BASIS)
@@ -275,11 +282,12 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
             row["modelled"] = replies[i]
         rows.append(row)
     modelled_any = replies and any("us" in reply for reply in replies)
+    priced_any = replies and any("priced" in reply for reply in replies)
     result = {
         "command": section.removesuffix("s"),
         "cases": rows,
         "geomean_us": mean,
-        "kind": "modelled" if modelled_any else "measured" if mean else "none",
+        "kind": ("priced" if priced_any else "modelled") if modelled_any else "measured" if mean else "none",
         "device": describe_device(options.device),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in ("torch", "nvidia-cutlass-dsl")},

@@ -20,6 +20,7 @@ from evaluation.judge.statistics import geometric_mean
 from evaluation.judge.verdict import MEMORY_BANDWIDTH
 from task import read_task_yaml
 
+PRICED = 4  # operations that are named
 # Of each task's four benchmarks, in microseconds.
 SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dual_gemm": (4.708, 8.714, 2.125, 6.535)}
 
@@ -57,11 +58,13 @@ def time_launches(
 ) -> tuple[dict, list[dict]]:
     """Times an `emulated.Device`'s queue of `calls` calls: (a reply, what each launch moved and multiplied).
 
-    before: for each call what is done when its first launch starts. breakdown: the reply has one of the last but one
-    interval between launches that was simulated. alike: as of Steady. computes, parts: as of `emulated.Device.time`.
+    before: for each call what is done when its first launch starts, or for each launch. breakdown: the reply has one of
+    the last but one interval between launches that was simulated. alike: as of Steady. computes, parts: as of
+    `emulated.Device.time`.
     """
     launches = len(queue) // calls
-    starts = [one for call in before for one in (call, *[None] * (launches - 1))]
+    each = len(before) == len(queue)
+    starts = before if each else [one for call in before for one in (call, *[None] * (launches - 1))]
     steady = Steady([launches * (i + 1) for i in range(calls)], alike)
     trace = Trace() if breakdown else None
     run, counted = device.time(queue, starts, load(profile), trace, steady, computes, parts)
@@ -99,6 +102,17 @@ def geomean_us(replies: list[dict]) -> float | None:
 def geomean_interval(replies: list[dict]) -> tuple[float, float]:
     """Says where the geometric mean may lie, in microseconds, if every case has a time."""
     return uncertainty.mean_interval([reply["us_interval"] for reply in replies])
+
+
+def said_of_price(priced: dict) -> str:
+    """Says what of a call's time is priced: library.py has the rates and who measured them."""
+    largest = priced["operations"][:PRICED]
+    each = "; ".join(f"{one['what']} {one['us']:.1f} us ({one['count']}, by {one['bound_by']})" for one in largest)
+    more = f"; {len(priced['operations']) - PRICED} more" if len(priced["operations"]) > PRICED else ""
+    return (
+        f"{priced['us']:.2f} us of it are torch's operations at public rates of a B200, not modelled: {each}{more}. "
+        f"The interval is of the kernels alone. The host needs some {priced['host_us']:.0f} us to queue a call"
+    )
 
 
 def label(replies: list[dict]) -> str:

@@ -16,6 +16,7 @@ class Options:
     config: dict[str, str] | None = None  # entries of the submission's Config to change, see configs.py; None: no look
     task: Task = OwnTask()
     timed: bool = False  # measured on cuda, else modelled
+    priced: bool = False  # calls in which torch computes, too, have a time that is labelled as such (mixed_calls.py)
     profile: str = "b200"  # the machine whose times are modelled: emulated_gpu/model/profiles
     breakdown: bool = False  # with the modelled times, where they go
     extra: bool = True  # one case, which only the judge knows, gets a call more, and other sizes

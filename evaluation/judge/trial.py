@@ -3,6 +3,7 @@
 import time
 
 from emulated_gpu.errors import EmulatorError
+from evaluation.judge.mixed_calls import MixedCalls, Unmixed
 from evaluation.judge.recorded_calls import CHANGED, NotTimed, RecordedCalls
 from evaluation.judge.shared_tensors import Placed, taken
 from evaluation.judge.task import Call, Case
@@ -31,9 +32,20 @@ class Trial:
                     self.verdict.modelled = RecordedCalls(self, case).time()
                     count = 0  # an audit has been right
                 except NotTimed as error:
-                    self.verdict.modelled = {"error": str(error)}
+                    self.verdict.modelled = self.priced(case, str(error))
                     self.verdict.mismatches = self.verdict.ulps = None  # of a call without what its host does
             self.calls(case, count, extra)
+
+    def priced(self, case: Case, why: str) -> dict:
+        """Times calls in which torch computes, too, where that is asked for: a reply. why: they have no other time."""
+        if not self.options.priced:
+            return {"error": why}
+        try:
+            return MixedCalls(self, case).time()
+        except Unmixed:
+            return {"error": why}
+        except NotTimed as error:
+            return {"error": f"{why}. No priced time either: {error}"}
 
     def calls(self, case: Case, count: int, extra: bool) -> None:
         """Makes the calls of a case; each launch has run when the submission goes on. Raises Refused."""

@@ -104,7 +104,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
                 device.place(request["number"], request["spec"])
                 answer(error=None)
             elif what == "call":
-                reply = device.call(kernel, request["number"], request["schedule"], request["record"])
+                how = request["schedule"], request["record"], request.get("library", False)
+                reply = device.call(kernel, request["number"], *how)
                 answer(error="; ".join(guards.replaced()) or None, **reply)
             elif what == "configs":
                 answer(error=None, configs=configs.described(sys.modules["submission"], request["asked"]))

@@ -1,5 +1,6 @@
 """Runs the submission's host code, on the emulator; what it launches runs in the judge's process."""
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import torch
 import emulated_gpu
 from emulated_gpu.arena import PAGE, Arena, Heap
 from emulated_gpu.serve.torch_device.install import install
+from evaluation.judge.library import Recorder
 from evaluation.judge.shared_tensors import unplaced
 from evaluation.tasks import data as any_data
 
@@ -72,11 +74,13 @@ class EmulatedDevice:
         make = unplaced(spec, tensor)
         self.objects[number] = make if self.anew else functools.cache(make)
 
-    def call(self, kernel, number: int, schedule: int, record: bool) -> dict:
-        """Calls the kernel on an object: where what it returned lies. record: its launches will run later."""
+    def call(self, kernel, number: int, schedule: int, record: bool, library: bool = False) -> dict:
+        """Calls the kernel on an object: where what it returned lies. record: its launches will run later, and, with
+        `library`, torch's operations on the device."""
         given = self.objects[number]()
         self.device.heap.reuse = not record
-        with self.session(schedule=schedule):
+        recorder = Recorder(lambda message: self.ask({"launch": {"library": message}}))
+        with self.session(schedule=schedule), recorder if library else contextlib.nullcontext():
             returned = kernel(given)
         # As the grader holds both: what one call allocates is no other call's, and what is returned can be read.
         self.kept = [*(self.kept if record else ()), (given, returned)]

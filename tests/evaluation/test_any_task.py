@@ -3,9 +3,11 @@
 import dataclasses
 import importlib
 import json
+import math
 import re
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -14,10 +16,10 @@ from evaluation import ROOT
 from evaluation.commands import run as running
 from evaluation.commands.cli import cli
 from evaluation.commands.run import LongCases
-from evaluation.judge import folder_on_gpu
+from evaluation.judge import folder_on_gpu, library
 from evaluation.judge.given_task import SAME, GivenTask
 from evaluation.judge.judge import Options, judge
-from evaluation.judge.verdict import Verdict
+from evaluation.judge.verdict import Refused, Verdict
 from evaluation.tasks import data as any_data
 from evaluation.tasks.estimate import Estimate, size
 from evaluation.tasks.folder import TaskFolder, parse_spec
@@ -260,6 +262,87 @@ def test_what_is_not_timed_says_why(verdicts, name):
     verdict = timed(verdicts, KERNEL.replace(old, new), "NUM_ITERATIONS_PER_BENCHMARK = 3")
     assert reason in verdict.modelled["error"]
     assert verdict.status == ("fail" if name == "lazy when timed" else "pass"), verdict.reason
+
+
+HIDDEN = "(torch.ops.emulated_gpu.to_cuda(torch.ops.emulated_gpu.to_cpu(x) * 1, 0))"
+BESIDE = "untold(lambda: x * 1)"
+UNTOLD = """
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+def untold(work):
+    with _disable_current_modes():
+        return work()
+"""
+NO_PRICE = {
+    "hidden": (HIDDEN, "nothing to time|the launches of a call alone do not give its result"),
+    "beside the recorder": (BESIDE, "the launches of a call alone do not give its result"),
+    "sorted": ("x.sort()[0]", "No priced time either: aten::sort has no price"),
+    "waits": ("(x * x.sum().item())", "No priced time either: the host waits for a result of the device"),
+}
+
+
+def test_a_call_with_torchs_operations_is_priced(verdicts):
+    """Operations are carried out by the judge between launches, and labelled; only where that is asked for."""
+    text = KERNEL.replace("args = [x, output", "args = [(x * 2 - x).clone(), output")
+    verdict = verdicts(text, 1, timed=True, calls=1, priced=True)[0]
+    reply = verdict.modelled
+    assert (verdict.status, reply.get("error")) == ("pass", None)
+    priced = reply["priced"]
+    found = {one["what"]: one["bound_by"] for one in priced["operations"]}
+    assert found == dict.fromkeys(("mul 32", "sub 32", "clone 32", "new_zeros 1"), "launch")
+    assert priced["us"] == pytest.approx(sum(one["us"] for one in priced["operations"]))
+    assert reply["us"] > priced["us"] and priced["share"] == pytest.approx(priced["us"] / reply["us"])
+    assert reply["us_interval"][0] > priced["us"] and reply["launches"] == 1
+    assert "priced" not in (verdicts(text, 1, timed=True, calls=1)[0].modelled or {})
+
+
+def test_what_torch_alone_computes_is_priced(verdicts):
+    text = f"{TORCH}    return x * 2 + 0.5, {{'sum': (x * 2 + 0.5).sum()}}\n"
+    reply = verdicts(text, 1, timed=True, calls=1, priced=True)[0].modelled
+    assert reply["priced"]["share"] == 1 and reply["launches"] == 0 and reply["us"] == pytest.approx(5 * 2.05)
+
+
+@pytest.mark.parametrize("name", NO_PRICE)
+def test_what_is_not_told_or_not_known_has_no_price(verdicts, name):
+    """The judge computes what was told on inputs of its own."""
+    expression, reason = NO_PRICE[name]
+    text = UNTOLD + KERNEL.replace("args = [x, output", f"args = [{expression}, output")
+    reply = verdicts(text, 1, timed=True, calls=1, priced=True)[0].modelled
+    assert re.search(reason, reply["error"]), reply
+
+
+def test_prices():
+    def tensor(shape, dtype="torch.bfloat16", address=0):
+        stride = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        size = math.prod(shape) * library.DTYPES[dtype].itemsize
+        numbers = {"address": address, "bytes": size, "offset": 0}
+        return {"tensor": numbers | {"shape": shape, "stride": stride, "dtype": dtype}}
+
+    def told(name, args, result, overload="default", **more):
+        return {"name": f"aten::{name}", "overload": overload, "written": False, "args": args, "kwargs": [],
+                "results": [result], **more}  # fmt: skip
+
+    square = tensor([4096, 4096])
+    us, bound = library.understand(told("mm", [square, square], square)).price()
+    assert bound == "arithmetic" and us == pytest.approx(2 * 4096**3 / 1.386e9)
+    wide = tensor([1 << 28], "torch.float32")
+    us, bound = library.understand(told("add", [wide, wide], wide, "Tensor")).price()
+    assert bound == "bytes" and us == pytest.approx(3 * 2**30 / 5.9148e6)
+    eighth = tensor([64, 64], "torch.float8_e4m3fn")
+    with pytest.raises(Refused, match="no published rate"):
+        library.understand(told("mm", [eighth, eighth], eighth)).price()
+    operation = library.understand(told("neg", [wide], wide))
+    with pytest.raises(Refused, match="touches memory that is not the call's"):
+        operation.run(lambda address, size: np.zeros(size, np.uint8), lambda *_: False, lambda *_: False)
+    for wrong in (
+        {"name": "aten::sort"},
+        {"args": [{"code": "x"}]},
+        {"overload": "none"},
+        {"results": [{"tensor": {}}]},
+    ):
+        with pytest.raises((ValueError, KeyError)):
+            library.understand(told("neg", [wide], wide) | wrong)
 
 
 def test_calls_in_a_row_are_those_of_the_graders_program(tmp_path):
