@@ -16,8 +16,8 @@ from .errors import EmulatorError, Unsupported
 from .grid import parse_grid
 from .model import uncertainty
 from .outputs import to_be_written
+from .ptx.control_flow import BlockWriter, ControlFlow
 from .ptx.parse import Kernel, parse
-from .ptx.program import BlockWriter, Program
 
 MACHINE = click.option(
     "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on."
@@ -236,7 +236,7 @@ class Probe(BlockWriter):
 
 def forms(kernel: Kernel) -> tuple[Counter, dict[str, str]]:
     """How often each opcode with its modifiers occurs, and why those that are refused are."""
-    program = Program(kernel)
+    program = ControlFlow(kernel)
     count, refused = Counter(), {}
     for instr in kernel.instrs:
         count[instr.op] += 1

@@ -27,8 +27,8 @@ from .model.profile import Profile, load
 from .model.run import Recorded, TimedRun
 from .model.tally import tallied
 from .model.trace import Trace
+from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
-from .ptx.program import Program
 from .state.global_memory import HOST, GlobalMemory, Region
 from .state.pdl_dependency import Dependencies
 
@@ -44,7 +44,7 @@ class LoadedModule:
         module = parse(text)
         self.machine_code = machine_code
         self.text, self.module = text, module
-        self.programs: dict[str, Program] = {}
+        self.programs: dict[str, ControlFlow] = {}
         self.symbols_in: dict[int, dict[str, int]] = {}  # by device: where its variables are
         self.shared = {n: v for n, v in module.variables.items() if v.space == "shared"}
         self.name = name
@@ -76,11 +76,11 @@ class LoadedModule:
                 if name in known:
                     ctypes.c_uint64.from_address(places[v.name] + at).value = known[name] + behind
 
-    def program(self, kernel: str) -> Program:
+    def program(self, kernel: str) -> ControlFlow:
         if kernel not in self.programs:
             if kernel not in self.module.kernels:
                 raise Unsupported(f"no kernel {kernel} in this module; it has {', '.join(self.module.kernels)}")
-            self.programs[kernel] = Program(self.module.kernels[kernel], self.name, self.machine_code)
+            self.programs[kernel] = ControlFlow(self.module.kernels[kernel], self.name, self.machine_code)
         return self.programs[kernel]
 
 

@@ -2,7 +2,7 @@
 
 Compilers load tensor memory ahead of a loop that then runs no time, and throw away what they have made of it: such a
 load is no mistake. From an instruction that loads cells which nothing has written on, a group executes the code of
-ptx/program.Program.followed, which comes here before each instruction, as long as it holds such registers.
+ptx/control_flow.ControlFlow.followed, which comes here before each instruction, as long as it holds such registers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 
 from ..errors import Fault
 from ..formats import alu
+from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
-from ..ptx.program import Program
 from ..ptx.syntax import Mem
 
 
@@ -26,7 +26,7 @@ class Garbage:
 
     __slots__ = ("program", "registers", "fresh")
 
-    def __init__(self, program: Program, registers: dict[int, Fault] | None = None):
+    def __init__(self, program: ControlFlow, registers: dict[int, Fault] | None = None):
         self.program, self.registers, self.fresh = program, registers or {}, registers is None
 
     def live(self, block: int) -> Garbage | None:

@@ -16,8 +16,8 @@ from ..chip import B200, Chip
 from ..errors import EmulatorError, Fault, Hang, ResultsDecide, Unsupported
 from ..formats import cubin
 from ..formats.lanes import ranges
+from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
-from ..ptx.program import Program
 from ..ptx.syntax import Instr, Special, Symbol, leaves
 from ..state.barrier import Waitable
 from ..state.global_memory import WORKSPACE, GlobalMemory
@@ -102,7 +102,7 @@ class Launch:
 
     def __init__(
         self,
-        program: Program,
+        program: ControlFlow,
         module_symbols: dict[str, int],
         module_shared: dict,
         grid: tuple[int, int, int],

@@ -15,7 +15,7 @@ from ..errors import EmulatorError, Fault, Unsupported
 from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import hot_blocks
-from ..ptx.program import BLOCKED, EXIT, SPLIT
+from ..ptx.control_flow import BLOCKED, EXIT, SPLIT
 from ..state.order import Actor, Released
 from ..units import (
     access,

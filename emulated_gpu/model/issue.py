@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import Unsupported
+from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
 from ..ptx.isa.registry import UNTIMED
-from ..ptx.program import Program
 from ..ptx.syntax import Instr
 from . import machine_code
 from .scoreboard import LATE, SOON, Late, Results, pending
@@ -55,7 +55,7 @@ class Untimed:
         raise Unsupported(self.message)
 
 
-def block_cycles(program: Program, figures: dict) -> list[Cost | Untimed]:
+def block_cycles(program: ControlFlow, figures: dict) -> list[Cost | Untimed]:
     """The cost of each block of a program.
 
     figures[class] = (cycles between issues, cycles until the result can be used).
@@ -64,7 +64,9 @@ def block_cycles(program: Program, figures: dict) -> list[Cost | Untimed]:
     return [_block_cycles(program, block, figures, owed, compiled) for block, owed in enumerate(pending(program))]
 
 
-def _block_cycles(program: Program, block: int, figures: dict, owed: int, compiled: dict[int, str]) -> Cost | Untimed:
+def _block_cycles(
+    program: ControlFlow, block: int, figures: dict, owed: int, compiled: dict[int, str]
+) -> Cost | Untimed:
     """owed: registers, a bit each, that something before the block may owe; compiled: instructions, by number, that
     have another class than their PTX says."""
     time, slots = 0.0, 0.0
@@ -106,7 +108,7 @@ def _block_cycles(program: Program, block: int, figures: dict, owed: int, compil
     return Cost(cycles, slots, tuple(board.needs.items()), board.results(cycles, program.live_out[block]), parting)
 
 
-def _decides(program: Program, block: int) -> int:
+def _decides(program: ControlFlow, block: int) -> int:
     """Return the number of the first of the instructions at a block's end that only decide where its lanes go on.
 
     Where lanes part it is mostly one that is elected for a few instructions, which ptxas predicates: it leaves out the

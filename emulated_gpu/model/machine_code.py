@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
-from ..ptx.program import Program
 from ..ptx.syntax import Instr, Reg, Symbol, Target
 
 # Classes of cost, figures of which are in the section [issue] of a machine profile
@@ -18,12 +18,12 @@ SHARED_ADDRESS, SAME_B, OTHER_B, NOTHING = "shared_address", "wgmma_same_b", "wg
 ARITHMETIC = {"alu", "move"}
 
 
-def classes(program: Program) -> dict[int, str]:
+def classes(program: ControlFlow) -> dict[int, str]:
     """Return by number the classes of the instructions that cost something else in machine code than in PTX."""
     return dict.fromkeys(_addresses(program), SHARED_ADDRESS) | _descriptors(program)
 
 
-def _addresses(program: Program) -> Iterator[int]:
+def _addresses(program: ControlFlow) -> Iterator[int]:
     """Yield the numbers of `mov` that read the rank for an address of shared memory, as no other before them has it.
 
     What a block has computed, those have that it dominates, unless a loop begins between them that issues wgmmas or
@@ -61,14 +61,14 @@ def _is_wgmma(instr: Instr) -> bool:
     return instr.op.startswith("wgmma.mma_async.sync")
 
 
-def _heads(program: Program, issues: list[bool]) -> set[int]:
+def _heads(program: ControlFlow, issues: list[bool]) -> set[int]:
     """The blocks that begin a loop which issues wgmmas, or lies in one that does."""
     loops = [(s, b) for b, successors in enumerate(program.successors) for s in successors if s <= b]
     around = [(first, last) for first, last in loops if any(issues[first : last + 1])]
     return {head for head, _ in loops if any(first <= head <= last for first, last in around)}
 
 
-def _descriptors(program: Program) -> dict[int, str]:
+def _descriptors(program: ControlFlow) -> dict[int, str]:
     """The classes of wgmmas behind others, and of what is computed for nothing but their descriptors and predicate."""
     instrs, found, behind, work = program.kernel.instrs, {}, set(), []
     for before, n in _pairs(instrs):

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
-from ..ptx.program import Program
 
 LONG, SHORT = "long scoreboard", "short scoreboard"
 # Classes of instructions (ptx/isa): what delivers so late that its use begins a block, and what delivers soon
@@ -23,37 +23,37 @@ SOON = {
     "local": LONG, "shared": SHORT, "shuffle": SHORT, "special": SHORT, "divide": SHORT, "indexed_constant": SHORT,
 }  # fmt: skip
 VANISHING = "move"
-_waiting: WeakKeyDictionary[Program, Program] = WeakKeyDictionary()
+_waiting: WeakKeyDictionary[ControlFlow, ControlFlow] = WeakKeyDictionary()
 
 
-def classes_of(program: Program) -> list[str | None]:
+def classes_of(program: ControlFlow) -> list[str | None]:
     """The cost class of each instruction of a program; None where there is no handler."""
     handlers = map(lookup, program.kernel.instrs)
     return [h and h.cost_class(i) for h, i in zip(handlers, program.kernel.instrs, strict=True)]
 
 
-def waiting(program: Program) -> Program:
+def waiting(program: ControlFlow) -> ControlFlow:
     """Return the same kernel for a timed run: a block begins at each first use of what comes late, and a group hears
     which of a block's instructions fetch."""
     found = _waiting.get(program)
     if found is None:
         of = program.kernel, program.name, program.machine_code, True
         handlers = map(lookup, program.kernel.instrs)
-        found = Program(*of) if any(h and h.waits_untimed for h in handlers) else program
+        found = ControlFlow(*of) if any(h and h.waits_untimed for h in handlers) else program
         uses = _follow(found, LATE)[1]
         if uses:
             fetches = {n for n, kind in enumerate(classes_of(program)) if kind in LATE}
-            found = Program(*of, frozenset(uses.difference(found.start)), frozenset(fetches))
+            found = ControlFlow(*of, frozenset(uses.difference(found.start)), frozenset(fetches))
         _waiting[program] = found
     return found
 
 
-def pending(program: Program) -> list[int]:
+def pending(program: ControlFlow) -> list[int]:
     """The registers, a bit each, that something of variable latency may still owe when each block begins."""
     return _follow(program, LATE | SOON)[0]
 
 
-def _follow(program: Program, kinds: dict[str, str]) -> tuple[list[int], set[int]]:
+def _follow(program: ControlFlow, kinds: dict[str, str]) -> tuple[list[int], set[int]]:
     """Return what instructions of these classes may owe at each block's beginning, and those that use it first."""
     classes = classes_of(program)
     together: dict[int, int] = {}  # register -> those, a bit each, that whatever delivers it delivers with it

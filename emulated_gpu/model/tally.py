@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..formats import wgmma_form
 from ..machine.clock import Clock
 from ..machine.launch import Launch
-from ..ptx.program import Program
+from ..ptx.control_flow import ControlFlow
 from .issue import kind
 
 
@@ -20,7 +20,7 @@ class Tally:
     where each has its turn, as in a timed run; machine code has several in one.
     """
 
-    def __init__(self, clock: Clock, program: Program):
+    def __init__(self, clock: Clock, program: ControlFlow):
         copies = "tma_load", "bulk_load", "tma_store", "bulk_store"
         self.counted = dict.fromkeys([*copies, "global_load", "global_store", "mma", "flops"], 0)
         self._clock, self.executed_blocks = clock, [0] * len(program.start)

@@ -1,3 +1,3 @@
-"""Machine code for what warps execute often: the Python of blocks (ptx/program.py), compiled by LLVM.
+"""Machine code for what warps execute often: the Python of blocks (ptx/control_flow.py), compiled by LLVM.
 
 A handler of an instruction says once, in Python, what it does; translate.py says that in LLVM's assembly."""

@@ -11,8 +11,8 @@ from types import ModuleType
 import numpy as np
 
 from ..jit.llvm import compiler
+from ..ptx.control_flow import ControlFlow
 from ..ptx.isa.registry import is_float
-from ..ptx.program import Program
 from ..ptx.syntax import TYPE_BITS, Instr
 from .region import Region, Step
 
@@ -35,7 +35,7 @@ def price(instr: Instr, varies: bool = True) -> float:
     return INTEGERS if varies else NUMBERS
 
 
-def block(program: Program, index: int, units: Mapping[str, ModuleType]):
+def block(program: ControlFlow, index: int, units: Mapping[str, ModuleType]):
     """The function of a block for several lanes, on its way to machine code if that may ever pay."""
     python = program.block(index, units)
     worth = program.end[index] > program.start[index] and compiler() is not None
@@ -48,7 +48,7 @@ class Cold:
 
     __slots__ = ("program", "index", "units", "python", "price", "left")
 
-    def __init__(self, program: Program, index: int, units, python):
+    def __init__(self, program: ControlFlow, index: int, units, python):
         self.program, self.index, self.units, self.python = program, index, units, python
         instrs = program.kernel.instrs[program.start[index] : program.end[index]]
         self.price = sum(map(price, instrs))
@@ -103,7 +103,7 @@ def heat(cold: Cold, g) -> None:
         program.blocks[b] = Native(region, b)
 
 
-def _reachable(program: Program, first: int, without: set[int] = frozenset()) -> set[int]:
+def _reachable(program: ControlFlow, first: int, without: set[int] = frozenset()) -> set[int]:
     """Blocks that follow `first`, near ones first, until there are enough; none of another region."""
     found, work, room = {first}, [first], LARGEST
     for b in work:

@@ -27,7 +27,7 @@ import numpy as np
 from ..errors import EmulatorError
 from ..formats.alu import U
 from ..jit.llvm import LANES, Untranslated, compiler, type_of
-from ..ptx.program import EXIT, Program
+from ..ptx.control_flow import EXIT, ControlFlow
 from . import access, memory
 from . import context_fields as layout
 from .translate import Input, Kinds, Translator
@@ -84,7 +84,7 @@ def mask_of(registers) -> int:
     return sum(1 << r for r in registers)
 
 
-def steps_of(program: Program, block: int, writer) -> list[Step]:
+def steps_of(program: ControlFlow, block: int, writer) -> list[Step]:
     """The instructions of a block, with the Python that `writer` holds of it."""
     steps = []
     for n, index in enumerate(range(program.start[block], program.end[block])):
@@ -98,7 +98,7 @@ def steps_of(program: Program, block: int, writer) -> list[Step]:
 class Region:
     """blocks: their numbers; varying: registers that are known to have a value for each lane."""
 
-    def __init__(self, program: Program, blocks: list[int], costs: list[float], units: Mapping[str, ModuleType]):
+    def __init__(self, program: ControlFlow, blocks: list[int], costs: list[float], units: Mapping[str, ModuleType]):
         self.program, self.blocks, self.costs, self.units = program, blocks, costs, units
         self.writers = {b: program.write(b) for b in blocks}
         self.steps = {b: steps_of(program, b, w) for b, w in self.writers.items()}

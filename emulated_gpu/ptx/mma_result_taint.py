@@ -24,7 +24,7 @@ class Results:
     otherwise, or None; come: whether the tensor core's results ever reach a register."""
 
     def __init__(self, program):
-        """program: a Program with its flow of control and the effects of its instructions."""
+        """program: a ControlFlow with its flow of control and the effects of its instructions."""
         self.held: dict[int, int] = {}
         instrs = program.kernel.instrs
         handlers = [lookup(instr) for instr in instrs]

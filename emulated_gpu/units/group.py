@@ -2,7 +2,7 @@
 
 Units are functions of a group of lanes, `g`, which generated code calls: `barriers.bar_sync(g, ...)`. The groups that
 run are machine/warp.Group; a unit uses nothing of them but what `LaneGroup` declares
-(tests/emulated_gpu/test_units.py).
+(tests/emulated_gpu/units/test_units.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ptx.program import Program
+from ..ptx.control_flow import ControlFlow
 from .protocols import Cta, Engine, Launch, Warp
 
 
@@ -31,7 +31,7 @@ class LaneGroup(ABC):
     """The events to come."""
     clock: Any
     """The machine/clock.Clock that says how long things take."""
-    program: Program
+    program: ControlFlow
     """The program that is executed."""
 
     lanes: np.ndarray

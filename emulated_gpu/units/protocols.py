@@ -1,6 +1,6 @@
 """What units may ask of the machine around a group of lanes: its warp, CTA, cluster and launch, and the events to come.
 
-The classes of machine/ have these members and more (tests/emulated_gpu/test_units.py holds units to these).
+The classes of machine/ have these members and more (tests/emulated_gpu/units/test_units.py holds units to these).
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from emulated_gpu.machine.schedule import Schedule
 from emulated_gpu.model.profile import Profile
 from emulated_gpu.model.run import Recorded, TimedRun
 from emulated_gpu.model.tally import tallied
+from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import Program
 from emulated_gpu.serve.host.watch import watched
 from emulated_gpu.state.global_memory import GlobalMemory, Part, Region
 from emulated_gpu.state.pdl_dependency import Dependencies
@@ -29,7 +29,7 @@ from evaluation.judge.shared_tensors import Placed
 
 REGIONS = 65_536  # of the submission's that a launch may bring along
 FUNCTION, LONGEST_NAME = re.compile(r"[\w.]"), 60  # characters of a name in reports, which anybody may have made up
-_modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: Program})
+_modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: ControlFlow})
 
 
 class Garbled(Exception):
@@ -167,7 +167,7 @@ class Device:
             if queued.kernel not in module.kernels:
                 raise Fault("launch", f"the module has no kernel {queued.kernel}")
             module.kernels[queued.kernel].function = queued.function
-            programs[queued.kernel] = Program(module.kernels[queued.kernel], "ptx")
+            programs[queued.kernel] = ControlFlow(module.kernels[queued.kernel], "ptx")
         shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
         return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, memory
 

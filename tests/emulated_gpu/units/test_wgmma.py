@@ -13,8 +13,8 @@ from emulated_gpu.formats.element_types import E4M3
 from emulated_gpu.formats.fragments import load_d
 from emulated_gpu.model.profile import load
 from emulated_gpu.model.trace import Trace
+from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import Program
 from silicon.golden import wgmma
 from silicon.probes.wgmma import ROUNDS, SHARED, TABLE, rates
 
@@ -105,6 +105,6 @@ def test_a_timed_loop_of_wgmmas_does_not_spin():
 def test_every_wgmma_block_is_alone():
     """Its registers are used in place, so nothing else of its block may load or save them."""
     for kernel in parse(CASES["wgmma_groups"].ptx).kernels.values():
-        program = Program(kernel)
+        program = ControlFlow(kernel)
         at = [i for i, instr in enumerate(kernel.instrs) if instr.op.startswith("wgmma.mma_async")]
         assert at and all(i in program.start and i + 1 in program.start for i in at)

@@ -28,7 +28,7 @@ def _registers(operand) -> set[int]:
     return {o.index for o in leaves(operand) if isinstance(o, Reg)}
 
 
-class Program:
+class ControlFlow:
     """Control flow of one kernel and its compiled blocks.
 
     blocks[i] is a function or None until first executed, python[i] one that is Python alone; start[i] the index of its
@@ -383,7 +383,7 @@ def meets(instr: Instr, handler: Handler) -> bool:
 class BlockWriter:
     """Collects the Python source of one block. Handlers in `isa` use what is public here."""
 
-    def __init__(self, program: Program, index: int, alone: bool = False):
+    def __init__(self, program: ControlFlow, index: int, alone: bool = False):
         """alone: the function of the whole block is all that is made of it."""
         self.program, self.index, self.alone = program, index, alone
         self.lines: list[tuple[str, Instr | None]] = []

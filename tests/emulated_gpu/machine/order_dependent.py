@@ -1,6 +1,6 @@
 """Programs whose fault shows under some orders of events only: no rule of order is broken on the way to it.
 
-    python -m tests.emulated_gpu.order_dependent  # which of the schedules find which, and how many the first ones do
+    python -m tests.emulated_gpu.machine.order_dependent  # which schedules find which, and how many the first ones do
 
 Each has a right state, which no schedule may find anything in. A schedule finds a fault if it reports one, or if the
 output is not what the program is meant to leave.

@@ -289,8 +289,8 @@ def test_a_profile_of_two_ranks(tmp_path):
     script, file = tmp_path / "ranks.py", tmp_path / "report.json"
     script.write_text(
         "import os, sys, numpy as np, emulated_gpu\n"
-        f"sys.path.append({str(Path(__file__).parents[2])!r})\n"
-        "from tests.emulated_gpu.test_devices import SEND, STORE, zeros\n"
+        f"sys.path.append({str(Path(__file__).parents[3])!r})\n"
+        "from tests.emulated_gpu.machine.test_devices import SEND, STORE, zeros\n"
         "rank = int(os.environ['RANK'])\n"
         "for _ in range(1 + rank):\n"
         "    ptx = SEND.replace('STORE', STORE).replace('FENCE;', '')\n"

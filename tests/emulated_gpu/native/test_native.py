@@ -21,9 +21,9 @@ from emulated_gpu.machine.warp import UNITS
 from emulated_gpu.model.tally import tallied
 from emulated_gpu.native import hot_blocks
 from emulated_gpu.native.region import Region
+from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.isa import lookup
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import Program
 from emulated_gpu.ptx.syntax import SINK, Imm, Instr, Kernel, Mem, Reg, Special, Symbol, Target, leaves, rewritten
 from silicon.golden.cases import CASES
 
@@ -78,16 +78,16 @@ def shape(instr: Instr) -> tuple:
     return instr.op, tuple(tuple(map(one, leaves(o))) for o in instr.operands), instr.guard is not None, instr.negated
 
 
-def straight(instrs: list[Instr]) -> Program:
+def straight(instrs: list[Instr]) -> ControlFlow:
     """A program in which each of the instructions is a block of its own."""
     out = []
     for i in instrs:
         out += [i, Instr("bra.uni", (Target(len(out) + 2, "next"),), None, False, 0, "bra.uni next")]
     out.append(Instr("exit", (), None, False, 0, "exit"))
-    return Program(Kernel("forms", [], out, REGISTERS))
+    return ControlFlow(Kernel("forms", [], out, REGISTERS))
 
 
-def region_of(program: Program, varying: set[int]) -> Region:
+def region_of(program: ControlFlow, varying: set[int]) -> Region:
     region = Region(program, list(range(len(program.start) - 1)), [1.0] * len(program.start), UNITS)
     region.varying = varying
     return region
@@ -177,7 +177,7 @@ def group(rng, stock: dict[int, np.ndarray], n: int, uniform: bool) -> Lanes:
     )  # fmt: skip
 
 
-def differences(program: Program, region: Region, rng, stock, n: int, uniform: bool) -> tuple[list[str], set[str]]:
+def differences(program: ControlFlow, region: Region, rng, stock, n: int, uniform: bool) -> tuple[list[str], set[str]]:
     """(instructions that machine code and Python execute differently, those that it left to Python every time)"""
     wrong, left = [], set()
     for b in region.blocks:

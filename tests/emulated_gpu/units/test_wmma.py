@@ -8,8 +8,8 @@ import pytest
 import emulated_gpu
 from emulated_gpu.formats.element_types import TF32, U1
 from emulated_gpu.formats.wmma_form import _SHAPES, Fragment, sizes
+from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import Program
 
 HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 KERNEL = HEAD + """.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {{
@@ -87,7 +87,7 @@ def test_products(a_type, d_type, shape, la, lb, lc):
 )
 def test_what_is_not_served_is_refused(line, why):
     text = f"{HEAD}.visible .entry k() {{ .reg .b64 a; .reg .b32 x<8>; {line} ret; }}"
-    program = Program(parse(text).kernels["k"])
+    program = ControlFlow(parse(text).kernels["k"])
     source, _ = program.write(0).finish()
     assert why in source
 

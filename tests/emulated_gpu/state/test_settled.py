@@ -7,8 +7,8 @@ import emulated_gpu
 from emulated_gpu.device import allocate
 from emulated_gpu.errors import EmulatorError, Unsupported
 from emulated_gpu.machine import launch
+from emulated_gpu.ptx.control_flow import ControlFlow, hands_on
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import Program, hands_on
 from emulated_gpu.speed import entry, loop
 from emulated_gpu.state.shadow import SLOTS
 
@@ -51,7 +51,7 @@ def test_reads_of_many_ctas_take_no_room(monkeypatch):
 def test_a_write_is_found_as_if_all_were_kept(thread, monkeypatch):
     body = READ + LATE.format(thread=thread)
     _, found = launched(body, monkeypatch)
-    monkeypatch.setattr(Program, "hands_on", property(lambda program: True))
+    monkeypatch.setattr(ControlFlow, "hands_on", property(lambda program: True))
     one, wanted = launched(body, monkeypatch)
     assert not one.shadow.apart and "may still read" in wanted and found == wanted
 
@@ -64,7 +64,7 @@ def test_a_write_ends_it(monkeypatch):
 
 
 def test_a_strong_access_that_was_not_foreseen_is_refused(monkeypatch):
-    monkeypatch.setattr(Program, "hands_on", property(lambda program: False))
+    monkeypatch.setattr(ControlFlow, "hands_on", property(lambda program: False))
     with pytest.raises(Unsupported, match="strong access"):
         emulated_gpu.launch(entry(NOTHING + READ), "k", 2, 32, [allocate(4096).view(np.uint32)])
 

@@ -15,7 +15,7 @@ from emulated_gpu.errors import Unsupported
 from emulated_gpu.serve.cuda_cpp import executables, nvcc, static_runtime, toolkit
 
 CHECKS = Path(__file__).with_name("cuda_cpp_checks.py")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from emulated_gpu.ptx.parse import parse
 from emulated_gpu.serve import run as running
 from emulated_gpu.serve.host import findings, source_lines
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 HELPERS = """
 from cutlass import Int32

@@ -1,4 +1,4 @@
-"""A script as torchrun starts it, which tests/emulated_gpu/test_devices.py runs as two emulated ranks."""
+"""A script as torchrun starts it, which tests/emulated_gpu/machine/test_devices.py runs as two emulated ranks."""
 
 import os
 import sys

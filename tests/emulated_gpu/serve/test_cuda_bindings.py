@@ -7,7 +7,7 @@ import check_scripts
 import pytest
 
 CHECKS = Path(__file__).with_name("cuda_bindings_checks.py")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from emulated_gpu.finding_rows import row_of
 from emulated_gpu.serve.host import watch
 from emulated_gpu.serve.run import Loud, summary
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 KERNEL = """
 import cutlass

@@ -7,7 +7,7 @@ import check_scripts
 import pytest
 
 CHECKS = Path(__file__).with_name("cute_dsl_checks.py")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NEWEST = ROOT / ".venv-newest" / "bin" / "python"
 
 

@@ -9,7 +9,7 @@ from emulated_gpu.errors import Fault, ResultsDecide
 from emulated_gpu.formats.tensormap import TensorMap, encode
 from emulated_gpu.machine.launch import Launch
 from emulated_gpu.state.global_memory import GlobalMemory
-from tests.emulated_gpu.test_timed_data import AWAIT, EXPECT, RESULT, STORED, TENSOR
+from tests.emulated_gpu.model.test_timed_data import AWAIT, EXPECT, RESULT, STORED, TENSOR
 
 STORE = "st.shared.b32 [at], r; bar.warp.sync -1;"
 OUT = "fence.proxy.async; bar.warp.sync -1; {store} cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"

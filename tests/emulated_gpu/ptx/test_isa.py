@@ -17,9 +17,9 @@ from emulated_gpu.model import machine_code
 from emulated_gpu.model.issue import kind
 from emulated_gpu.model.profile import load
 from emulated_gpu.ptx import isa
+from emulated_gpu.ptx.control_flow import BlockWriter, ControlFlow
 from emulated_gpu.ptx.isa import registry
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import BlockWriter, Program
 from emulated_gpu.ptx.syntax import Instr
 from silicon.golden.cases import CASES
 from silicon.golden.coverage import refused
@@ -71,7 +71,7 @@ CALLED["g"] = {*dir(Group), "R", "carry", "clock", "fetching", "garbage", "lanes
 PTX = Path(emulated_gpu.__file__).parent / "ptx"
 
 
-def refusal(program: Program, instruction: Instr) -> str | None:
+def refusal(program: ControlFlow, instruction: Instr) -> str | None:
     """Why an instruction is not executed, or None."""
     probe = Probe(program, 0)
     probe.instruction(instruction)
@@ -79,12 +79,12 @@ def refusal(program: Program, instruction: Instr) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def forms() -> dict[str, list[tuple[Program, Instr]]]:
+def forms() -> dict[str, list[tuple[ControlFlow, Instr]]]:
     """An instruction of each form, by the name that the emulator knows it under."""
     found = defaultdict(dict)
     for text in TEXTS:
         for kernel in parse(text).kernels.values():
-            program = Program(kernel)
+            program = ControlFlow(kernel)
             for instruction in kernel.instrs:
                 handler = isa.lookup(instruction)
                 found[handler.name].setdefault(instruction.op, (program, instruction))
@@ -122,7 +122,9 @@ def missing(used: set[tuple[str, str]]) -> list[str]:
     return sorted(f"{owner}.{name}" for owner, name in used if name not in CALLED[owner])
 
 
-@pytest.mark.parametrize("file", [PTX / "program.py", *sorted((PTX / "isa").glob("*.py"))], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [PTX / "control_flow.py", *sorted((PTX / "isa").glob("*.py"))], ids=lambda file: file.stem
+)
 def test_what_handlers_write_exists(file):
     assert not missing(calls_in_strings(file.read_text()))
 

@@ -15,7 +15,7 @@ from emulated_gpu.page.write import fill, views
 from emulated_gpu.serve import variants
 from emulated_gpu.serve.variants import Variant, Wanted
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def report(us: float, title: str = "gemm") -> dict:

@@ -11,7 +11,7 @@ import pytest
 
 from emulated_gpu.pytest_plugin import Emulated
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TESTS = '''
 import pytest
 

@@ -4,8 +4,8 @@ import pytest
 
 from emulated_gpu.model import machine_code
 from emulated_gpu.model.profile import load
+from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import Program
 
 HEAD = """.version 8.8
 .target sm_90a
@@ -28,7 +28,7 @@ def wgmma(a: str, b: str) -> str:
 def found(body: str) -> list[tuple[str, str]]:
     """The text and the class of what costs something else than PTX says."""
     (kernel,) = parse(f"{HEAD} {body} ret;\n}}\n").kernels.values()
-    return [(kernel.instrs[n].text, kind) for n, kind in sorted(machine_code.classes(Program(kernel)).items())]
+    return [(kernel.instrs[n].text, kind) for n, kind in sorted(machine_code.classes(ControlFlow(kernel)).items())]
 
 
 def addresses(body: str) -> int:

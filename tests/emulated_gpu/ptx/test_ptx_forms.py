@@ -6,8 +6,8 @@ import pytest
 import emulated_gpu
 from emulated_gpu.errors import Fault, Unsupported
 from emulated_gpu.formats import convert, instruction_descriptor, matrix_descriptor, wgmma_descriptor
+from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import Program
 
 HEAD = """.version 9.0
 .target sm_100a
@@ -146,7 +146,7 @@ def test_stmatrix_converts_what_nobody_else_reads(to, again, trans):
     each = convert.to_halves(data[:, [1, 3]].ravel(), data[:, [0, 2]].ravel(), to).view(np.uint16).reshape(8, 4, 2, 2)
     matrices = each.transpose(2, 0, 1, 3).reshape(2, 8, 8)  # lane 4 * row + column / 2
     assert (out[:128] == (matrices.swapaxes(1, 2) if trans else matrices).ravel()).all()
-    program = Program(parse(MATRICES + body + "ret; }").kernels["k"], "ptx")
+    program = ControlFlow(parse(MATRICES + body + "ret; }").kernels["k"], "ptx")
     texts = "".join(program.write(b, alone=True).finish()[0] for b in range(len(program.start)))
     assert texts.count("later_halves") == 2 - again
 

@@ -5,8 +5,8 @@ import pytest
 import emulated_gpu
 from emulated_gpu.model import issue
 from emulated_gpu.model.profile import load
+from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.ptx.program import Program
 
 KERNEL = """
 .version 8.8
@@ -32,7 +32,7 @@ KERNEL = """
 
 @pytest.fixture
 def program():
-    return Program(parse(KERNEL).kernels["sums"], "ptx")
+    return ControlFlow(parse(KERNEL).kernels["sums"], "ptx")
 
 
 def test_only_what_comes_from_the_tensor_core_is_left_out(program):

@@ -18,7 +18,7 @@ from emulated_gpu.page import findings, hot
 from emulated_gpu.page.write import DATA, views, write
 from emulated_gpu.serve.run import Loud, report_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Every lane loads a word of a sector of its own, and keeps it in shared memory, where all lanes of a warp meet in one
 # bank, and then where each has its own.
 KERNEL = """

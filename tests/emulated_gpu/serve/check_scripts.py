@@ -13,7 +13,7 @@ from pathlib import Path
 
 from emulated_gpu.device import DEVICE
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def raises(kind: type[Exception], text: str, call: Callable) -> None:
