@@ -316,71 +316,49 @@ def test_gpt_oss_checkpoint(fp4, tmp_path, monkeypatch, hidden):
     assert distance(found, arguments, exact, gate_first=True, **GPT_OSS) <= FAR
 
 
-def deepseek_file(folder, hidden: int, intermediate: int, experts: int) -> dict[str, torch.Tensor]:
-    """Write a layer as ModelOpt names and shapes it, in two files with an index; return its tensors by name."""
-    import json
-
+def nvfp4_file(folder, hidden: int, intermediate: int, experts: int, compressed: bool) -> dict[str, torch.Tensor]:
+    """Write a layer as ModelOpt, or compressed-tensors, names and shapes it; return its weights in float64."""
     from safetensors.torch import save_file
 
-    g, made, files = torch.Generator().manual_seed(7), {}, {}
+    from ragged_moe.reference.grouped_gemm_fp4 import dequantised
+
+    g, made, exact = torch.Generator().manual_seed(7), {}, {"w13": [], "w2": []}
     for e in range(experts):
+        of_expert = []
         for name, n, k in (
             ("gate_proj", intermediate, hidden), ("up_proj", intermediate, hidden), ("down_proj", hidden, intermediate)
         ):  # fmt: skip
             at = f"model.layers.3.mlp.experts.{e}.{name}"
-            made[f"{at}.weight"] = torch.randint(0, 256, (n, k // 2), generator=g, dtype=torch.uint8)
-            made[f"{at}.weight_scale"] = torch.rand(n, k // 16, generator=g).to(torch.float8_e4m3fn)
-            made[f"{at}.weight_scale_2"] = torch.rand((), generator=g)
-            made[f"{at}.input_scale"] = torch.rand((), generator=g)
-    for i in range(2):
-        part = {name: x for name, x in made.items() if int(name.split(".")[5]) % 2 == i}
-        files |= dict.fromkeys(part, f"{i}.safetensors")
-        save_file(part, folder / f"{i}.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-    return made
+            b = torch.randint(0, 256, (n, k // 2), generator=g, dtype=torch.uint8)
+            scale = torch.rand(n, k // 16, generator=g).to(torch.float8_e4m3fn)
+            of_all, of_input = torch.rand(2, generator=g) + 0.01
+            if compressed:
+                made |= {f"{at}.weight_packed": b, f"{at}.weight_scale": scale,
+                         f"{at}.weight_global_scale": 1 / of_all.view(1),
+                         f"{at}.input_global_scale": 1 / of_input.view(1)}  # fmt: skip
+                of_all = 1 / made[f"{at}.weight_global_scale"].double()
+            else:
+                made |= {f"{at}.weight": b, f"{at}.weight_scale": scale, f"{at}.weight_scale_2": of_all.clone(),
+                         f"{at}.input_scale": of_input.clone()}  # fmt: skip
+            of_expert.append(dequantised(b, scale.double()) * of_all.double())
+        exact["w13"].append(torch.cat(of_expert[:2]))
+        exact["w2"].append(of_expert[2])
+    save_file(made, folder / "x.safetensors")
+    return {name: torch.stack(x) for name, x in exact.items()}
 
 
-def test_deepseek_checkpoint(fp4, tmp_path):
-    """NVFP4 from files: each expert's gate, then up, with global scales of their own; packed as by hand."""
+@pytest.mark.parametrize("compressed", all_but([True], [False, True]))
+def test_nvfp4_checkpoint_is_called(fp4, tmp_path, compressed):
+    """A layer from a file gives what its definition says, in float64, of the tokens."""
     from ragged_moe.integrations.checkpoints import nvfp4_experts
-    from ragged_moe.layers.pack_weights import pack_nvfp4
 
-    made = deepseek_file(tmp_path, 128, 64, 3)
-    found = nvfp4_experts(tmp_path, "model.layers.3.mlp.experts", [2, 1], "cpu")
-    for name, projections in (("w13", ("gate_proj", "up_proj")), ("w2", ("down_proj",))):
-        def of(what, name=name, projections=projections):
-            of_expert = [[made[f"model.layers.3.mlp.experts.{e}.{p}.{what}"] for p in projections] for e in (2, 1)]
-            return of_expert
-
-        b, scale = [torch.stack([torch.cat(x) for x in of(what)]) for what in ("weight", "weight_scale")]
-        scale_2 = torch.stack([torch.stack(x) for x in of("weight_scale_2")])
-        expected = pack_nvfp4(b, scale, scale_2 if name == "w13" else scale_2[:, 0])
-        for x, y in zip((found[name], found[f"{name}_scale"], found[f"{name}_global"]), expected):
-            assert torch.equal(x, y)
-        largest = max(made[f"model.layers.3.mlp.experts.{e}.{p}.input_scale"] for e in (2, 1) for p in projections)
-        assert torch.equal(found[f"{name}_input_scale"], largest.view(1))
-    assert found["gate_first"] and len(found) == 9
-
-
-@pytest.mark.thorough
-def test_deepseek_checkpoint_is_called(fp4, tmp_path):
-    from ragged_moe.integrations.checkpoints import nvfp4_experts
-    from ragged_moe.reference.grouped_gemm_fp4 import dequantised
-
-    made, g = deepseek_file(tmp_path, 128, 64, 6), torch.Generator().manual_seed(8)
+    exact, g = nvfp4_file(tmp_path, 128, 64, 6, compressed), torch.Generator().manual_seed(8)
     arguments = {
         "hidden": torch.randn(5, 128, generator=g).bfloat16(),
         "topk_ids": torch.randint(0, 6, (5, 2), generator=g),
         "topk_weights": torch.rand(5, 2, generator=g),
     } | nvfp4_experts(tmp_path, "model.layers.3.mlp.experts", range(1, 5), "cpu")
-    exact = {}
-    for name, projections in (("w13", ("gate_proj", "up_proj")), ("w2", ("down_proj",))):
-        of_experts = []
-        for e in range(1, 5):
-            parts = [[made[f"model.layers.3.mlp.experts.{e}.{p}.weight{x}"] for x in ("", "_scale", "_scale_2")]
-                     for p in projections]  # fmt: skip
-            of_experts.append(torch.cat([dequantised(b, scale.double()) * s.double() for b, scale, s in parts]))
-        exact[name] = torch.stack(of_experts)
+    exact = {name: x[1:5] for name, x in exact.items()}
     gate_first = arguments.pop("gate_first")
     assert distance(called(arguments, gate_first=gate_first), arguments, exact, gate_first=True) <= FAR
 
@@ -389,7 +367,8 @@ def test_checkpoints_refuse(fp4, tmp_path, monkeypatch):
     from ragged_moe.integrations.checkpoints import mxfp4_experts, nvfp4_experts
 
     gpt_oss_file(tmp_path / "x.safetensors", 64, 64)
-    with pytest.raises(ValueError, match=r"x.safetensors has no tensor other.gate_up_proj_blocks$"):
+    sentence = "there is nothing under other: experts are model.layers.0.mlp.experts, but must be"
+    with pytest.raises(ValueError, match=sentence):
         mxfp4_experts(tmp_path / "x.safetensors", "other", range(2), "cpu")
     with pytest.raises(ValueError, match="gate_up_proj_blocks is torch.uint8 .6, 128, 2, 16., but must be .* .9, 128,"):
         mxfp4_experts(tmp_path, "model.layers.0.mlp.experts", range(9), "cpu")
