@@ -80,10 +80,13 @@ def run(
     more = {"strict": strict, "crowded": crowded, "timeout": timeout, "devices": devices, "ranks": ranks}
     more["events"] = events or bool(html)
     options = Options(schedule, checks, machine, most, timed, **more)
-    if schedules:
-        report = run_schedules(script, list(args), options, installs, schedules, min(jobs, schedules))
-    else:
-        report = run_once(script, list(args), options, installs)
+    try:
+        if schedules:
+            report = run_schedules(script, list(args), options, installs, schedules, min(jobs, schedules))
+        else:
+            report = run_once(script, list(args), options, installs)
+    except ImportError as why:  # of a package that these options need
+        raise click.ClickException(str(why)) from None
     if must_launch and not any(one["launches"] for one in report["runs"]):
         click.echo("emulated-gpu: nothing was launched", err=True)
         report["exit_status"] = report["exit_status"] or 1

@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from . import packages
 from .arena import PAGE, Heap
 from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, Unsupported
@@ -418,6 +419,7 @@ class Device:
 
     def tensor_like(self, tensor, name: str, copy: bool = True):
         """A CPU torch tensor's like in device memory: its shape, strides, dtype and, if `copy`, data, else zeros."""
+        packages.need("device_tensors", "torch")
         import torch
 
         storage = tensor.untyped_storage()
@@ -641,6 +643,7 @@ def device_tensors(obj, name: str = "tensor", copy: bool = True):
     Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in what the checks report. Without `copy`
     all contents are zero: for timing, where a kernel's course does not depend on them.
     """
+    packages.need("device_tensors", "torch")
     import torch
 
     if isinstance(obj, torch.Tensor):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from . import packages
 from .chip import CHIPS
 from .device import DEVICE
 from .model.profile import load
@@ -26,7 +27,7 @@ from .model.report import report as modelled
 from .model.run import TimedRun
 from .model.tally import tallied
 from .model.trace import Trace
-from .serve.run import Options, environment
+from .serve.run import Options, environment, install
 
 CHILD = "EMULATED_GPU_PYTEST"  # in a process that runs one test: the file for its reports
 TIMELINE = "EMULATED_GPU_TIMELINE"  # there: the folder for the timeline
@@ -60,7 +61,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     if CHILD in os.environ:
-        importlib.import_module("torch")  # whose import installs the device: serve/startup/sitecustomize.py
+        for name in filter(packages.has, ("torch", "cutlass")):
+            importlib.import_module(name)  # the first one's import installs the device: serve/startup/sitecustomize.py
+            break
+        else:
+            install()
         if os.environ.get(TIMELINE):
             DEVICE.session.timed, DEVICE.session.kept = [], []
 

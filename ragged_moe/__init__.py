@@ -2,7 +2,19 @@
 
 import importlib
 
-import ragged_moe.torch_ops  # noqa: F401  # torch.ops.ragged_moe
+
+def _module(name: str):
+    """Import a module. Raises ImportError that says what to install where there is no torch or no CuTe DSL."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "cutlass"):
+            raise
+        why = f"ragged_moe needs torch and CuTe DSL, and there is no {error.name}: pip install 'emulated-gpu[moe]'"
+        raise ImportError(why, name=error.name) from None
+
+
+_module("ragged_moe.torch_ops")  # torch.ops.ragged_moe
 
 __version__ = "0.1.0"  # that of emulated_gpu, with which it comes
 WHERE = {
@@ -25,5 +37,5 @@ __all__ = list(WHERE)
 def __getattr__(name: str):
     """CuTe DSL is imported with the function: whoever wants the emulated GPU installs that before."""
     if name in WHERE:
-        return getattr(importlib.import_module(WHERE[name]), name)
+        return getattr(_module(WHERE[name]), name)
     raise AttributeError(f"module ragged_moe has no {name}")

@@ -10,11 +10,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the ground up. An entry is a module, or a package with all that is in it; of several the longest one counts. That
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
-    *(f"emulated_gpu.{room}" for room in ("errors", "finding_rows", "chip", "arena", "grid")),
+    *(f"emulated_gpu.{room}" for room in ("errors", "packages", "finding_rows", "chip", "arena", "grid")),
     *(f"emulated_gpu.{room}" for room in ("formats", "ptx", "jit", "state", "native", "units", "machine", "model")),
     *(f"emulated_gpu.{room}" for room in ("page", "device")),
     *(f"emulated_gpu.serve.{room}" for room in ("host", "driver", "cute", "cuda_cpp", "triton")),
-    *("emulated_gpu.serve.torch_device", "emulated_gpu.serve.ranks"),
+    *(f"emulated_gpu.serve.{room}" for room in ("doors", "torch_device", "ranks")),
     *("emulated_gpu.serve", "emulated_gpu"),
     *(f"emulated_gpu.{name}" for name in ("outputs", "__main__", "pytest_plugin", "speed")),
     *(f"ragged_moe.{room}" for room in ("runtime", "kernels", "tuning", "layers", "parallel", "torch_ops", "warm_up")),

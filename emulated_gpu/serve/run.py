@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from .. import packages
 from ..chip import CHIPS
 from ..device import DEVICE, Session
 from ..errors import EmulatorError, Fault, Unsupported
@@ -29,10 +30,12 @@ from ..machine.hosts import Stopped
 from ..machine.launch import Launch
 from ..machine.schedule import Schedule
 from ..page.findings import events
+from . import doors
 from .cuda_cpp import executables
 from .cute import cute_dsl
 from .host import installs as installing
 from .host import watch
+from .host.after_import import after_import
 
 ROOT = Path(__file__).resolve().parents[2]  # where emulated_gpu/ is
 # For the processes that the script starts: the Options
@@ -139,14 +142,18 @@ def configure() -> None:
 
 
 def install() -> None:
-    """Serve the cuda device in this process, as the environment asks for."""
+    """Serve the cuda device in this process, as the environment asks for, and torch's if there is torch."""
     configure()
-    from .torch_device.install import install as install_torch
-
     options = Options.of_environment()
     DEVICE.become(options.devices)
     installing.forbid()
-    install_torch()
+    if packages.has("torch"):
+        from .torch_device.install import install as install_torch
+
+        install_torch()
+    else:
+        doors.install()
+        after_import("triton", lambda: packages.need("Triton on the emulated GPU", "torch"))
     start(options)
     seed()
 
@@ -166,9 +173,12 @@ def start(options: Options) -> None:
 def seed() -> None:
     """Let this process draw what all do whose outputs are compared."""
     if number := os.environ.get(SEED):
-        import torch
+        seeds = [random.seed, np.random.seed]
+        if packages.has("torch"):
+            import torch
 
-        for seeded in (random.seed, np.random.seed, torch.manual_seed):
+            seeds.append(torch.manual_seed)
+        for seeded in seeds:
             seeded(int(number))
 
 
@@ -202,6 +212,7 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
     sys.path[0] = str(Path(script).resolve().parent)
     sys.path.append(str(ROOT))  # which was there as the current folder, or not at all
     if options.devices > 1 and options.ranks != 1:
+        packages.need("a script with a rank for each device", "torch")
         from .ranks import ranks
 
         raised = ranks.run_script(script, options.ranks or options.devices)

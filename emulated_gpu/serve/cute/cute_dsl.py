@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from ... import packages
 from ...chip import chip_of
 from ...device import DEVICE
 from ...errors import EmulatorError, Unsupported
@@ -169,11 +170,13 @@ def install(machine: str | None = None, devices: int | None = None) -> None:
     there are, one if nobody says anything; launches on several are interleaved (docs/two_gpus.md). Raises Unsupported
     where memory of another number of devices is in use.
     """
+    if not packages.has("cuda.bindings"):  # for whose programs it is, too, and which comes with CuTe DSL
+        packages.need("emulated_gpu.install()", "cutlass")
     if machine is not None:
         choose(machine)
     if devices is not None:
         DEVICE.become(devices)
-    _install()
+    serve()
 
 
 def choose(machine: str) -> None:
@@ -185,9 +188,11 @@ def choose(machine: str) -> None:
 
 
 @functools.cache
-def _install() -> None:
+def serve() -> None:
+    """Serve `cuda.bindings`, and CuTe DSL when it is imported, as far as they are installed."""
     configure()
-    cuda_bindings.install()
+    if packages.has("cuda.bindings"):
+        cuda_bindings.install()
     DEVICE.served = True
     after_import("cutlass", _patch)
 

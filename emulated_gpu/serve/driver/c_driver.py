@@ -10,6 +10,7 @@ import functools
 import itertools
 import re
 
+from ... import packages
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..host import entry_points
@@ -156,6 +157,7 @@ OWN = {  # what takes or returns something else than the function of Python does
 @functools.cache
 def calls() -> dict:
     """Return the functions of `cuda.bindings.driver` that are served."""
+    packages.need("CUDA C++ on the emulated GPU", "cuda.bindings")
     from cuda.bindings import driver
 
     return cuda_bindings.driver_calls(driver)
@@ -163,10 +165,10 @@ def calls() -> dict:
 
 def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
     """Return the driver's function `name` with parameters of these types in C; None if it is not served."""
-    from cuda.bindings import driver
-
     if name not in OWN and name not in calls():
         return None
+    from cuda.bindings import driver
+
     if re.search("Destroy|Unload|PrimaryCtxRelease", name):
         return entry_points.WITHOUT_EFFECT
     function = OWN[name] if name in OWN else adapted(calls()[name], types, driver)

@@ -8,9 +8,8 @@ import torch
 
 from ...device import DEVICE
 from ...errors import Unsupported
-from ..cuda_cpp import extension, libcuda, static_runtime
-from ..cute import cute_dsl
-from ..driver import cuda_core
+from .. import doors
+from ..cuda_cpp import extension
 from ..host.after_import import after_import
 from ..triton import triton_driver
 from . import compilers, kernels, names
@@ -26,10 +25,7 @@ def install() -> None:
     if torch.cuda.is_available():
         raise Unsupported("this process has a GPU: the emulated one would take its name")
     memory = TorchMemory()
-    static_runtime.install()
-    libcuda.install()
-    cuda_core.install()
-    cute_dsl.install()
+    doors.install()
     memory.library.emulated_install(len(DEVICE.memories), before, torch.version.cuda is not None)
     DEVICE.allocator = memory
     memory.watch()
