@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import math
 import mmap
 import weakref
@@ -20,7 +21,7 @@ from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, Unsupported
 from .machine.engine import collecting
 from .machine.hosts import Host, Hosts
-from .machine.launch import Enough, Launch
+from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchOptions
 from .machine.node import Node, Queued, learn
 from .machine.schedule import Schedule
 from .model.node import TimedNode
@@ -466,18 +467,21 @@ class Device:
                 raise
         if session.timed is not None and self.node is not None:
             raise Unsupported("times between events of several devices: emulated_gpu.timing() and profile have them")
+        cluster, dynamic_shared = options.pop("cluster", None), options.pop("dynamic_shared", 0)
+        code = Code(module.program(kernel), module.symbols, module.shared)
+        launched = code, Geometry(grid, block, cluster, dynamic_shared), params, self.memory
+        asked = LaunchOptions(**options, chip=self.chip)
         if session.recorded is not None or session.timed is not None:
-            arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
             alive = () if self.node is None else tuple(held)
-            recorded = Recorded(arguments, options | {"chip": self.chip}, device=self.index, alive=alive)
+            recorded = Recorded(*launched, asked, device=self.index, alive=alive)
             if session.timed is not None:
                 session.timed.append(recorded)
             else:
                 if session.launches <= session.most_recorded:
                     session.recorded.append(recorded)
                 return
-        arguments = (module.program(kernel), module.symbols, module.shared, grid, block, params, self.memory)
-        start = partial(self._launch, session, self.index, session.launches, arguments, options)
+        asked = dataclasses.replace(asked, number=session.launches)
+        start = partial(self._launch, session, self.index, launched, asked)
         if self.node is not None:
             alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
             hosts = self.hosts
@@ -492,14 +496,15 @@ class Device:
         if session.failure is not None:
             raise session.failure
 
-    def _launch(self, session: Session, device: int, number: int, arguments: tuple, options: dict, more=None) -> Launch:
-        """Make a launch that the device runs next. more: the options that a node decides."""
-        launch = Launch(
-            *arguments, schedule=session.schedule, checks=session.checks, number=number,
-            predecessor=session.predecessors.get(device), chip=self.chip,
-            collect=session.goes_on if session.most > 1 else None, strict=session.strict, crowded=session.crowded,
-            **options, **(more or {}),
+    def _launch(
+        self, session: Session, device: int, launched: tuple, asked: LaunchOptions, environment=Environment()
+    ) -> Launch:
+        """Make a launch that the device runs next. launched: the first arguments of Launch."""
+        options = dataclasses.replace(
+            asked, schedule=session.schedule, checks=session.checks, strict=session.strict, crowded=session.crowded,
+            predecessor=session.predecessors.get(device), collect=session.goes_on if session.most > 1 else None,
         )  # fmt: skip
+        launch = Launch(*launched, options, environment)
         session.predecessors[device] = launch.dependencies
         return launch
 
@@ -608,7 +613,7 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
         machine = load(profile) if isinstance(profile, str) else profile
         try:
             if DEVICE.node is not None:
-                timed.runs = TimedNode(machine, DEVICE.memories, here.recorded, moves_data=compute).run().runs
+                timed.runs = TimedNode(machine, DEVICE.memories, here.recorded, computes_mma=compute).run().runs
             else:
                 timed.runs = [TimedRun(machine, DEVICE.memory, here.recorded, trace, enough, compute)]
                 if trace is not None:

@@ -6,7 +6,7 @@ import struct
 
 MAGIC = 0x464C457F  # of the first four bytes
 HEADER = 64  # bytes, with which a file begins
-EXECUTABLE, SHARED = 2, 3  # ET_EXEC; ET_DYN, which position-independent executables are, too
+SHARED = 3  # ET_DYN, which position-independent executables are, too
 FUNCTION = 2  # STT_FUNC
 ABSENT = 0  # SHN_UNDEF: the symbol is somebody else's
 NEEDED = 1  # DT_NEEDED

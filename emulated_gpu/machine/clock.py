@@ -35,10 +35,10 @@ class NoTrace:
 
 
 class Clock(ABC):
-    """quantum: how far a warp may run ahead of the next event. moves_data: whether tensor cores compute."""
+    """quantum: how far a warp may run ahead of the next event. computes_mma: whether tensor cores compute."""
 
     quantum: float
-    moves_data: bool
+    computes_mma: bool
     trace: NoTrace = NoTrace()
 
     # -- warps -------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Cluster:
         self.launch = launch
         shape = launch.cluster
         self.first = first
-        self.moves_data = launch.clock.moves_data and (launch.computes is None or launch.computes(first))
+        self.computes_mma = launch.clock.computes_mma and (launch.computes_mma is None or launch.computes_mma(first))
         self.space = Space(launch.order, WARPS * math.prod(shape), math.prod(shape), launch.device)
         self.gone = Released()  # what threads knew that have exited: the barrier does not wait for them
         self.barrier = CountedBarrier(f"cluster barrier of the cluster at CTA {first}")
@@ -113,7 +113,7 @@ class Cta:
     def __init__(self, cluster: Cluster, rank: int, ctaid: tuple[int, int, int], sm: int):
         launch = cluster.launch
         self.cluster, self.launch, self.rank, self.ctaid = cluster, launch, rank, ctaid
-        self.device, self.moves_data = launch.device, cluster.moves_data
+        self.device, self.computes_mma = launch.device, cluster.computes_mma
         self.sm, self.resources = sm, launch.placement.sms[sm]
         grid = launch.grid
         self.index = ctaid[0] + grid[0] * (ctaid[1] + grid[1] * ctaid[2])
@@ -127,7 +127,6 @@ class Cta:
         self.symbols = launch.symbols_of(rank)
         self.register_pool = RegisterPool()
         self.named: dict[int, CountedBarrier] = {}
-        self.at_barrier: dict[CountedBarrier, set[int]] = {}
         self.threads = launch.block[0] * launch.block[1] * launch.block[2]
         self.live_threads = self.threads
         self.warps = [Warp(self, w, min(32, self.threads - 32 * w)) for w in range(-(-self.threads // 32))]

@@ -18,7 +18,7 @@ from ..formats import cubin
 from ..formats.lanes import ranges
 from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
-from ..ptx.syntax import Instr, Special, Symbol, leaves
+from ..ptx.syntax import Instr, Special, Symbol, Variable, leaves
 from ..state.barrier import Waitable
 from ..state.global_memory import WORKSPACE, GlobalMemory
 from ..state.global_shadow import GlobalShadow
@@ -93,6 +93,75 @@ class Shared:
     known: dict[Space, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Code:
+    """A kernel to launch, as its module is loaded.
+
+    symbols: addresses of the module's variables in global and constant memory, by name; shared: those in shared memory.
+    """
+
+    program: ControlFlow
+    symbols: dict[str, int]
+    shared: dict[str, Variable]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How many threads a launch has, and how they are grouped.
+
+    grid: CTAs; block: threads of a CTA; cluster: CTAs of a cluster, None for what the kernel says. dynamic_shared:
+    bytes of shared memory beside what the kernel declares.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int] | None = None
+    dynamic_shared: int = 0
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What host code asks for with a launch, and how it is executed and checked.
+
+    pdl: it may start before the launch ahead has ended. cooperative: all CTAs run at once, or it is a Fault; the grid
+    gets a barrier of its own in global memory (CUDA C++ Programming Guide, Grid Synchronization). number: which launch
+    of its session it is; predecessor: the accesses of the launch ahead.
+
+    collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict: whether
+    what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams have the rest
+    of the GPU: unless cooperative, a cluster starts when the one before has ended. computes_mma: given a cluster's
+    first CTA, return whether to emulate its MMAs (timed runs only); None: emulate all. Results of others are not
+    computed, and where they would be in global memory is noted (GlobalMemory.mark_not_computed); ResultsDecide is
+    raised where anything but results may depend on them.
+    """
+
+    pdl: bool = False
+    cooperative: bool = False
+    schedule: Schedule = Schedule()
+    checks: bool = True
+    strict: bool = False
+    crowded: bool = False
+    number: int = 0
+    predecessor: Dependencies | None = None
+    chip: Chip = B200
+    collect: Callable[[list[Fault]], bool] | None = None
+    computes_mma: Callable[[tuple[int, int, int]], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a launch runs in, where others share it: engine, clock, placement, and its owner; by default its own.
+
+    shared: what launches on other devices share with it.
+    """
+
+    engine: Engine | None = None
+    clock: Clock | None = None
+    placement: Placement | None = None
+    owner: Owner = Owner()
+    shared: Shared | None = None
+
+
 class Launch:
     """A grid on the device.
 
@@ -102,60 +171,35 @@ class Launch:
 
     def __init__(
         self,
-        program: ControlFlow,
-        module_symbols: dict[str, int],
-        module_shared: dict,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
+        code: Code,
+        geometry: Geometry,
         params: bytes,
         memory: GlobalMemory,
-        *,
-        cluster: tuple[int, int, int] | None = None,
-        dynamic_shared: int = 0,
-        pdl: bool = False,
-        cooperative: bool = False,
-        schedule: Schedule = Schedule(),
-        checks: bool = True,
-        number: int = 0,
-        engine: Engine | None = None,
-        clock: Clock | None = None,
-        placement: Placement | None = None,
-        owner: Owner = Owner(),
-        predecessor: Dependencies | None = None,
-        chip: Chip = B200,
-        collect: Callable[[list[Fault]], bool] | None = None,
-        strict: bool = False,
-        crowded: bool = False,
-        shared: Shared | None = None,
-        computes: Callable[[tuple[int, int, int]], bool] | None = None,
+        options: LaunchOptions = LaunchOptions(),
+        environment: Environment = Environment(),
     ):
-        """cooperative: all CTAs run at once, or it is a Fault; the grid gets a barrier of its own in global memory
-        (CUDA C++ Programming Guide, Grid Synchronization).
-
-        collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict:
-        whether what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams
-        have the rest of the GPU: unless cooperative, a cluster starts when the one before has ended. computes: of
-        clusters, by their first CTAs, whether their tensor cores do, in a timed run; None: of all. Results of others
-        are left out, and where they would be in global memory is noted (GlobalMemory.spoil); ResultsDecide is raised
-        where anything but results may depend on them."""
-        self.collect, self.faults = collect, []
+        """params: the block of the kernel's parameters. Raises Fault or Unsupported for what cannot be launched."""
+        program, shared, number = code.program, environment.shared, options.number
+        self.collect: Callable[[list[Fault]], bool] | None = options.collect
+        self.faults: list[Fault] = []
         self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
-        self.strict, self.notes = strict, []
-        self.computes, self.samples = computes, computes is not None
-        if self.samples and (instr := program.results.decides):
+        self.strict, self.notes = options.strict, []
+        self.computes_mma, self.sampled_clusters = options.computes_mma, options.computes_mma is not None
+        if self.sampled_clusters and (instr := program.results.decides):
             raise ResultsDecide(f"PTX line {instr.line} ({instr.op})")
-        self.one_by_one = crowded and not cooperative
+        self.one_by_one = options.crowded and not options.cooperative
         kernel = program.kernel
-        self.memory, self.checks, self.number, self.chip = memory, checks, number, chip
-        self.grid, self.block = grid, block
+        self.memory, self.checks, self.number, self.chip = memory, options.checks, number, options.chip
+        self.grid, self.block, cluster = geometry.grid, geometry.block, geometry.cluster
         required = kernel.directives.get("reqnctapercluster")
         self.explicit_cluster = bool(cluster or required)
         self.cluster = cluster or (tuple((*required, 1, 1)[:3]) if required else (1, 1, 1))
         self.params = Parameters(params.ljust(kernel.param_bytes, b"\0"))
-        self.dynamic_shared, self.pdl, self.cooperative = dynamic_shared, pdl, cooperative
-        self.workspace = memory.grid_workspace() if cooperative else 0
+        self.dynamic_shared, self.pdl, self.cooperative = geometry.dynamic_shared, options.pdl, options.cooperative
+        self.workspace = memory.grid_workspace() if self.cooperative else 0
+        before = options.predecessor if self.pdl else None
         self.dependencies = Dependencies(
-            f"launch {number} ({kernel.title})", memory, predecessor if pdl else None, program.triggers, checks
+            f"launch {number} ({kernel.title})", memory, before, program.triggers, self.checks
         )
         self.depends = bool(self.dependencies.before)
         self.order = shared.order if shared else Order()
@@ -168,15 +212,15 @@ class Launch:
         self.place = f", launch {number} of device {shared.device}" if shared else ""  # behind the names of its CTAs
         # Address of a tensor map -> (the instruction that changed it, CTAs that have acquired the change)
         self.changed_maps: dict[int, tuple[object, set[int]]] = {}
-        self.schedule, self.owner = schedule, owner
-        self.engine = engine or Engine()
-        self.clock = clock or FunctionalClock(schedule, self.engine)
-        self.placement = placement or Placement(chip)
+        self.schedule, self.owner = options.schedule, environment.owner
+        self.engine = environment.engine or Engine()
+        self.clock = environment.clock or FunctionalClock(self.schedule, self.engine)
+        self.placement = environment.placement or Placement(self.chip)
         self.sms = len(self.placement.sms)
         self.program = self.clock.program(program)
         self.costs = self.clock.costs(self.program)
         self._validate()
-        self._place_variables(kernel, module_symbols, module_shared)
+        self._place_variables(kernel, code)
         self._clusters_left = self._clusters()
         self._next = next(self._clusters_left, None)
         self.running: set[Cluster] = set()
@@ -230,12 +274,12 @@ class Launch:
         ctas = kernel.directives.get("minnctapersm", (1,))[0]
         return min(256, 65536 // (math.prod(threads) * ctas) // 8 * 8)
 
-    def _place_variables(self, kernel, module_symbols, module_shared):
-        self.symbols = dict(module_symbols)
+    def _place_variables(self, kernel, code: Code):
+        self.symbols = dict(code.symbols)
         self._symbols_of: dict[int, dict[str, int]] = {}  # by rank of a CTA
         for p in kernel.params:
             self.symbols[p.name] = p.offset
-        shared = [v for v in (*module_shared.values(), *kernel.variables.values()) if v.space == "shared"]
+        shared = [v for v in (*code.shared.values(), *kernel.variables.values()) if v.space == "shared"]
         offset = BASE
         self.shared_symbols = {}
         used = {x.name for i in kernel.instrs for o in i.operands for x in leaves(o) if isinstance(x, Symbol)}

@@ -19,7 +19,7 @@ from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.order import KNOWN, SCOPES, Location, Order, Space, latest
 from .engine import Engine, collecting
-from .launch import Launch, Owner, Shared, calm
+from .launch import Environment, Launch, Owner, Shared, calm
 
 LATENCY = 2000  # ticks from a launch that may start to its first instruction
 Clocks = dict[Space, np.ndarray]  # what somebody knows of the events of each space
@@ -29,11 +29,11 @@ Clocks = dict[Space, np.ndarray]  # what somebody knows of the events of each sp
 class Queued:
     """A launch that waits for those before it on its device.
 
-    start: makes it, given the options of Launch that a node decides. held: what must not be freed before its end.
+    start: makes it, given what it runs in. held: what must not be freed before its end.
     known: what its host knew.
     """
 
-    start: Callable[[dict], Launch]
+    start: Callable[[Environment], Launch]
     held: list = field(default_factory=list)
     known: Clocks = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ class Running(Owner):
         self.spaces: list[Space] = []  # of the clusters that have ended
         known = node.clocks_of(device, queued.known)
         shared = Shared(node.order, node.shadow, node.locations, device, known)
-        self.launch = queued.start({"engine": node.engine, "owner": self, "shared": shared})
+        self.launch = queued.start(Environment(node.engine, owner=self, shared=shared))
 
     def cluster_done(self, launch: Launch, cluster) -> None:
         self.spaces.append(cluster.space)

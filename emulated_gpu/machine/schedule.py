@@ -59,7 +59,7 @@ class FunctionalClock(Clock):
     """An instruction takes a tick, a nanosecond too; everything asynchronous takes what the schedule says."""
 
     quantum = 256
-    moves_data = True
+    computes_mma = True
 
     def __init__(self, schedule: Schedule, engine):
         self.schedule, self.engine = schedule, engine

@@ -261,7 +261,7 @@ class Group(LaneGroup):
         """Execute blocks until the group waits, splits, exits or has had its turn."""
         engine, program = self.engine, self.program
         costs, heap, quantum = self.launch.costs, engine.heap, self.clock.quantum
-        blocks = program.blocks if self.n > 1 and quantum and self.cta.moves_data else program.python
+        blocks = program.blocks if self.n > 1 and quantum and self.cta.computes_mma else program.python
         if self.garbage is not None:
             blocks = [None] * len(blocks)
         executed = self.clock.executed
@@ -352,7 +352,7 @@ class Group(LaneGroup):
             if self.garbage is not None:
                 return self.program.followed(pc, UNITS)
         # nothing to gain; a timed block has its own turn; machine code leaves nothing out
-        if self.n == 1 or not self.clock.quantum or not self.cta.moves_data:
+        if self.n == 1 or not self.clock.quantum or not self.cta.computes_mma:
             return self.program.block(pc, UNITS)
         return self.program.blocks[pc] or hot_blocks.block(self.program, pc, UNITS)
 

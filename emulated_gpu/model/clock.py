@@ -54,8 +54,8 @@ class TimingClock(Clock):
 
     quantum = 0
 
-    def __init__(self, profile: Profile, memory, engine, trace=None, moves_data: bool = False):
-        self.p, self.engine, self.moves_data = profile, engine, moves_data
+    def __init__(self, profile: Profile, memory, engine, trace=None, computes_mma: bool = False):
+        self.p, self.engine, self.computes_mma = profile, engine, computes_mma
         self.memory = MemoryModel(profile, memory, engine)
         if trace is not None:
             self.trace, self.memory.log = trace, []

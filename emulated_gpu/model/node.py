@@ -17,7 +17,7 @@ class TimedNode:
     takes no time. traces: one a device. See TimedRun for the rest.
     """
 
-    def __init__(self, profile: Profile, memories: list, recorded: list[Recorded], traces=None, moves_data=False):
+    def __init__(self, profile: Profile, memories: list, recorded: list[Recorded], traces=None, computes_mma=False):
         if "link" not in profile.units:
             raise Unsupported(f"times of several devices: profile {profile.name} has no figures of a link")
         self.engine = Engine()
@@ -25,7 +25,7 @@ class TimedNode:
         for device, memory in enumerate(memories):
             mine = [one for one in recorded if one.device == device]
             trace = None if traces is None else traces[device]
-            self.runs.append(TimedRun(profile, memory, mine, trace, moves_data=moves_data, engine=self.engine))
+            self.runs.append(TimedRun(profile, memory, mine, trace, computes_mma=computes_mma, engine=self.engine))
         connect(profile["link"], [run.clock.memory for run in self.runs])
 
     def run(self) -> TimedNode:

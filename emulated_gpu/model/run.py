@@ -8,6 +8,7 @@ far as there is room beside its CTAs, and griddepcontrol.wait returns when that 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 from ..chip import chip_of
 from ..errors import Hang
 from ..machine.engine import Engine
-from ..machine.launch import Launch, Owner, calm
+from ..machine.launch import Code, Environment, Geometry, Launch, LaunchOptions, Owner, calm
 from ..machine.placement import Placement
 from ..state.barrier import Waitable
+from ..state.global_memory import GlobalMemory
 from .clock import TimingClock
 from .profile import Profile
 
@@ -26,16 +28,17 @@ from .profile import Profile
 class Recorded:
     """A launch to be timed: the arguments of Launch. before: called when it starts. device: of several, whose it is.
 
-    computes: which clusters compute, if not all: see Launch.
     held: regions of memory to be forgotten when it has run. alive: what must not be freed until then.
     """
 
-    args: tuple
-    options: dict
+    code: Code
+    geometry: Geometry
+    params: bytes
+    memory: GlobalMemory
+    options: LaunchOptions
     held: list = field(default_factory=list)
     before: Callable[[], None] | None = None
     device: int = 0
-    computes: Callable[[tuple[int, int, int]], bool] | None = None
     alive: tuple = ()
 
 
@@ -55,17 +58,9 @@ class TimedLaunch(Owner):
 
     def __init__(self, run: TimedRun, number: int, recorded: Recorded):
         self.run, self.number, self.before_start = run, number, recorded.before
-        self.launch = Launch(
-            *recorded.args,
-            engine=run.engine,
-            clock=run.clock,
-            placement=run.placement,
-            owner=self,
-            checks=False,
-            number=number,
-            computes=recorded.computes,
-            **recorded.options,
-        )
+        options = dataclasses.replace(recorded.options, checks=False, number=number)
+        around = Environment(run.engine, run.clock, run.placement, owner=self)
+        self.launch = Launch(recorded.code, recorded.geometry, recorded.params, recorded.memory, options, around)
         self.triggered: set = set()
         self.completion = Completion(number)
         self.start: float | None = None
@@ -137,17 +132,17 @@ class TimedRun:
     """Executes recorded launches back to back; `launches` then holds the times of each.
 
     `enough(run)` is asked at the end of each launch; where it says so, the run stops there and `end` of the later ones
-    stays None. moves_data: whether the tensor cores compute, so that results are right; times are the same. engine: one
-    that runs of other devices have, too (node.py).
+    stays None. computes_mma: whether the tensor cores compute, so that results are right; times are the same. engine:
+    one that runs of other devices have, too (node.py).
     """
 
     def __init__(
-        self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None, moves_data: bool = False,
+        self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None, computes_mma: bool = False,
         engine: Engine | None = None,
     ):  # fmt: skip
         self.profile, self.enough, self.stopped = profile, enough, False
         self.engine = engine or Engine()
-        self.clock = TimingClock(profile, memory, self.engine, trace, moves_data)
+        self.clock = TimingClock(profile, memory, self.engine, trace, computes_mma)
         self.placement = Placement(chip_of(profile.name))
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
         self.active: list[TimedLaunch] = []

@@ -223,7 +223,7 @@ class Translator(Code):
                 if isinstance(a, int) and isinstance(b, int):
                     raise Untranslated("comparison of constants")
                 return self.compare(COMPARISONS[type(how)], a, b)
-            case ast.IfExp(test=ast.Name(id="moves_data")):
+            case ast.IfExp(test=ast.Name(id="computes_mma")):
                 return self.expression(node.body)  # machine code does not run where the clock moves no data
             case ast.IfExp(test=ast.Compare(ops=[ast.IsNot()])):
                 return self.expression(node.body)

@@ -548,7 +548,7 @@ class BlockWriter:
         if not any(self.are_results([o]) for o in operands):
             return value
         self.asks = True
-        return f"{value} if moves_data else 0"
+        return f"{value} if computes_mma else 0"
 
     def goes_to_stmatrix(self, operand) -> bool:
         """Whether what the instruction writes to a register is read once, by an stmatrix of this block: which then may
@@ -594,7 +594,7 @@ class BlockWriter:
         return "\n".join(lines) + "\n", line_map
 
     def opening(self, registers: list[int]) -> list[str]:
-        lines = ["def block(g):", "    R = g.R", *["    moves_data = g.cta.moves_data"] * self.asks]
+        lines = ["def block(g):", "    R = g.R", *["    computes_mma = g.cta.computes_mma"] * self.asks]
         lines.append("    " + "; ".join([f"r{i} = R[{i}]" for i in registers] or ["pass"]))
         return lines
 

@@ -30,7 +30,7 @@ class Region:
     """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST.
 
     peers: whether kernels of several devices may access it. freed: whether others may lie there now, as its memory has
-    gone. spoilt: bool [size], where results would be that a run has left out (`spoil`), or None for nowhere.
+    gone. not_computed: bool [size], where results would be that a run has left out, or None for nowhere.
     """
 
     start: int
@@ -42,7 +42,7 @@ class Region:
     device: int = 0
     peers: bool = False
     freed: bool = False
-    spoilt: np.ndarray | None = None
+    not_computed: np.ndarray | None = None
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -170,9 +170,9 @@ class GlobalMemory:
             self.last = region
         if write and region.read_only:
             raise Fault("write-to-input", f"write of {size} bytes to {region.name}, which the kernel may only read")
-        if not write and region.spoilt is not None:
+        if not write and region.not_computed is not None:
             at = address - region.start
-            if region.spoilt[at : at + size].any():
+            if region.not_computed[at : at + size].any():
                 raise ResultsDecide(f"a read of {region.name}")
         return region
 
@@ -208,34 +208,34 @@ class GlobalMemory:
         at = address - region.start
         return region.data[at : at + size]
 
-    def spoil_view(self, address: int, size: int, write: bool = True) -> np.ndarray:
+    def not_computed_view(self, address: int, size: int, write: bool = True) -> np.ndarray:
         """Live uint8 view of what says where results are left out in a range of one region; otherwise as `view`."""
         region = self.find(address, size, write)
-        if region.spoilt is None:
-            region.spoilt = np.zeros(region.size, bool)
+        if region.not_computed is None:
+            region.not_computed = np.zeros(region.size, bool)
         at = address - region.start
-        return region.spoilt.view(np.uint8)[at : at + size]
+        return region.not_computed.view(np.uint8)[at : at + size]
 
     def constant(self, address: int) -> bool:
         """Whether kernels may not write what holds an address."""
         return self.find(address, 0, False).read_only
 
-    def spoil(self, addresses: np.ndarray, size: int) -> None:
+    def mark_not_computed(self, addresses: np.ndarray, size: int) -> None:
         """Leave out results of `size` bytes at each address, uint64 [lanes]. To read there is an error from now on."""
         first = int(addresses.min())
         end = int(addresses.max()) + size
         if len(addresses) > 1 and not self.covers(first, end - first):  # several regions
             for address in addresses.tolist():
-                self.spoil_view(address, size)[:] = 1
+                self.not_computed_view(address, size)[:] = 1
             return
-        view = self.spoil_view(first, end - first)
+        view = self.not_computed_view(first, end - first)
         view[(addresses - np.uint64(first)).astype(np.int64)[:, None] + np.arange(size)] = 1
 
-    def take_spoilt(self) -> list[tuple[int, np.ndarray]]:
+    def take_not_computed(self) -> list[tuple[int, np.ndarray]]:
         """Return (address, bool [bytes]) of where results have been left out, and forget it."""
-        found = [(region.start, region.spoilt) for region in self.regions if region.spoilt is not None]
+        found = [(region.start, region.not_computed) for region in self.regions if region.not_computed is not None]
         for region in self.regions:
-            region.spoilt = None
+            region.not_computed = None
         return found
 
     def load(self, address: int, size: int) -> int:

@@ -102,7 +102,7 @@ class SharedMemory:
         self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
         self.absent: dict[tuple[int, int], Callable[[], None]] = {}  # see leave_out; ranges apart from each other
         self.absent_start, self.absent_end = size, 0  # the range that holds them all
-        self.spoilt: np.ndarray | None = None  # see spoil; bool, by 16 bytes
+        self.not_computed: np.ndarray | None = None  # see mark_not_computed; bool, by 16 bytes
 
     # -- what a timed run looks at only if a program does --------------------------------------------------------
     def leave_out(self, lo: int, hi: int, bring: Callable[[], None]) -> None:
@@ -119,19 +119,19 @@ class SharedMemory:
             if not (overwrites and lo <= first and end <= hi):
                 bring()
 
-    def spoil(self, lo: int, hi: int) -> None:
+    def mark_not_computed(self, lo: int, hi: int) -> None:
         """Results were left out that somewhere in this range would have been stored."""
-        if self.spoilt is None:
-            self.spoilt = np.zeros(self.size // 16, bool)
-        self.spoilt[lo // 16 : -(-hi // 16)] = True
+        if self.not_computed is None:
+            self.not_computed = np.zeros(self.size // 16, bool)
+        self.not_computed[lo // 16 : -(-hi // 16)] = True
 
-    def is_spoilt(self, lo: int, hi: int) -> bool:
+    def holds_not_computed(self, lo: int, hi: int) -> bool:
         """Whether results may be missing in this range."""
-        return self.spoilt is not None and bool(self.spoilt[lo // 16 : -(-hi // 16)].any())
+        return self.not_computed is not None and bool(self.not_computed[lo // 16 : -(-hi // 16)].any())
 
-    def need_unspoilt(self, lo: int, hi: int) -> None:
+    def need_computed(self, lo: int, hi: int) -> None:
         """Raise ResultsDecide where something looks at what was left out, other than a copy to global memory."""
-        if self.is_spoilt(lo, hi):
+        if self.holds_not_computed(lo, hi):
             raise ResultsDecide(f"a read of shared memory [{lo:#x}, {hi:#x})")
 
     # -- generic accesses --------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ class SharedMemory:
         self._bounds(offset, offset + size, "read")
         if self.absent_start <= offset < self.absent_end:
             self._bring_in(offset, offset + size)
-        if self.spoilt is not None:
-            self.need_unspoilt(offset, offset + size)
+        if self.not_computed is not None:
+            self.need_computed(offset, offset + size)
         if offset % size:
             raise Fault("misaligned", f"{size}-byte read of shared memory at {offset:#x}")
         if self.checks:
@@ -174,8 +174,8 @@ class SharedMemory:
     def gather(self, offsets: np.ndarray, size: int, by: Actor | None, who: object = None) -> np.ndarray:
         index, _, lo, hi = self._places(offsets, size, "read")
         self._bring_in_range(lo, hi)
-        if self.spoilt is not None:
-            self.need_unspoilt(lo, hi)
+        if self.not_computed is not None:
+            self.need_computed(lo, hi)
         if self.checks:
             valid = self.valid_views[size][index] == self.all_valid[size]
             if 0 in valid.tobytes():

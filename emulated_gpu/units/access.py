@@ -268,7 +268,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             note_global(g, address, size * count, True, who, marks=marks, changed=differ)
         elif space == "shared" and not sync:
             _lanes_store(g, np.array([address], np.uint64), size, tuple(numbers), g.lanes)
-        if results and g.launch.samples and not g.cta.moves_data:
+        if results and g.launch.sampled_clusters and not g.cta.computes_mma:
             return _leave_out(g, space, np.array([address], np.uint64), size * count, sync)
         for k, v in enumerate(numbers):
             store_one(g, space, address + k * size, size, v, who, bool(sync))
@@ -289,8 +289,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         g.clock.global_store(g, addresses, width, row)
     elif space == "shared":
         g.clock.shared_access(g, addresses, width)
-    if results and not g.cta.moves_data:
-        if g.launch.samples:
+    if results and not g.cta.computes_mma:
+        if g.launch.sampled_clusters:
             if space == "global":
                 note_global(g, addresses, width, True, who, marks=marks)
             return _leave_out(g, space, addresses, width, sync)
@@ -319,12 +319,12 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
 def _leave_out(g: LaneGroup, space: str, addresses: np.ndarray, size: int, sync: str) -> None:
     """Notes where lanes would store results, of `size` bytes each. Raises ResultsDecide where nobody keeps track."""
     if space == "global" and not sync:
-        g.launch.memory.spoil(addresses, size)
+        g.launch.memory.mark_not_computed(addresses, size)
     elif space == "shared" and not sync:
         ranks = addresses >> np.uint64(RANK_SHIFT)
         for rank in np.unique(ranks).tolist():
             cta, lo = shared_cta(g, int(addresses[ranks == rank].min()))
-            cta.smem.spoil(lo, lo + int(np.ptp(addresses[ranks == rank])) + size)
+            cta.smem.mark_not_computed(lo, lo + int(np.ptp(addresses[ranks == rank])) + size)
     else:
         raise ResultsDecide(f"a store to {space} memory")
 
@@ -534,12 +534,12 @@ def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, resul
         raise Fault("divergence", "stmatrix needs the whole warp")
     rows = g.lane_array(address).astype(np.uint64)[: 8 * len(values)]
     g.clock.shared_access(g, rows, 16)
-    if results and not g.cta.moves_data:
-        if g.launch.samples:
+    if results and not g.cta.computes_mma:
+        if g.launch.sampled_clusters:
             _, places = _halves_of(rows.tobytes())
             if places is None:
                 return _leave_out(g, "shared", rows, 16, "")
-            shared_cta(g, int(rows[0]))[0].smem.spoil(places.lo, places.hi)
+            shared_cta(g, int(rows[0]))[0].smem.mark_not_computed(places.lo, places.hi)
         return None
     if bits == 8:
         registers = np.concatenate([g.lane_array(v) for v in values])

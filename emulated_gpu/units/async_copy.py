@@ -180,7 +180,7 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, offsets, multic
                 swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.placed_row_bytes)
 
         def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes, origin=origin, hands_on=hands_on):
-            later = not g.cta.moves_data and (not g.launch.samples or g.launch.memory.constant(tm.address))
+            later = not g.cta.computes_mma and (not g.launch.sampled_clusters or g.launch.memory.constant(tm.address))
             if not later:
                 bring(targets)
             for cta, op, barrier in landing:
@@ -208,7 +208,7 @@ def _copy_barrier(g: LaneGroup, cta, owner, address: int, multicast: bool, pair:
 def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
     issued = {}  # a whole warp that stores one box takes the time of one: CuTe DSL's kernels elect no lane
     lanes = active(g, mask)
-    alone = not g.cta.moves_data and not g.launch.samples
+    alone = not g.cta.computes_mma and not g.launch.sampled_clusters
     if alone and not reduction and not any(map(alu.is_array, (tensor, src, *coords))):
         lanes = lanes[:1]  # which then need not be done again and again
     for p in lanes:
@@ -257,10 +257,10 @@ def _store_later(g: LaneGroup, p: int, cta, reading, source, write, times: tuple
 
     def read():
         view = g.launch.memory.view
-        if not cta.smem.is_spoilt(reading.lo, reading.hi):
+        if not cta.smem.holds_not_computed(reading.lo, reading.hi):
             image = source()
         elif nbytes:
-            image, view = np.ones(nbytes, np.uint8), g.launch.memory.spoil_view
+            image, view = np.ones(nbytes, np.uint8), g.launch.memory.not_computed_view
         else:
             raise ResultsDecide("a reduction")
         cta.smem.end(reading)
@@ -317,7 +317,7 @@ def _bulk_to_shared(g: LaneGroup, p, a, src, b, n, bar, multicast, policy, origi
     memory = g.launch.memory
     if src.startswith("shared"):
         from_cta, from_offset = shared_cta(g, b)
-        from_cta.smem.need_unspoilt(from_offset, from_offset + n)
+        from_cta.smem.need_computed(from_offset, from_offset + n)
         key = landing[0][2].key
         reading = from_cta.smem.begin(from_offset, from_offset + n, False, origin, g.warp.actor, key, whole=True)
     else:

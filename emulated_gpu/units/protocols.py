@@ -43,7 +43,7 @@ class Launch(Protocol):
     """The device's global memory."""
     params: Parameters
     """The kernel's parameters."""
-    samples: bool
+    sampled_clusters: bool
     """Whether only some clusters compute; nothing may look at what the results of the others would be."""
     local_bytes: int
     """The bytes of local memory that a thread has."""
@@ -114,7 +114,7 @@ class Cta(Protocol):
     """How many threads have not exited."""
     exited: bool
     """Whether all threads have."""
-    moves_data: bool
+    computes_mma: bool
     """Whether its tensor core computes, in a timed run, and results are stored."""
     symbols: dict[str, int]
     """The addresses of the kernel's variables and parameters."""

@@ -136,7 +136,7 @@ def mma(g: LaneGroup, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disab
             raise Unsupported("tcgen05.mma with disable-output-lane")
         ctas = tensor_ctas(g, pair)
         description = form.decode(pick(idesc, p))
-        if not g.cta.moves_data:
+        if not g.cta.computes_mma:
             _occupy(g, g.clock.mma(g, description, pair, form.a_in_tmem))
             continue
         origin = g.origin("tcgen05.mma")
@@ -234,7 +234,7 @@ def _push(g: LaneGroup, execute, origin, when: float):
 def _occupy(g: LaneGroup, when: float):
     """The pipe is busy until then, and moves nothing. Beside clusters that compute, it is an event all the same: warps
     take turns where events lie, and times must not tell."""
-    if g.launch.samples:
+    if g.launch.sampled_clusters:
         g.cta.pipe.push(when, _nothing)
     else:
         g.cta.pipe.occupy(when)
@@ -249,7 +249,7 @@ def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
             "128x256b": (128, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16),
             "4x256b": (4, 32),
         }[shape]  # fmt: skip
-        if not g.cta.moves_data:
+        if not g.cta.computes_mma:
             _occupy(g, g.clock.tensor_copy(g, pair))
             continue
         to, desc_ = pick(address, p), pick(desc, p)
@@ -279,7 +279,7 @@ def shift(g: LaneGroup, pair, address, mask):
     for p in active(g, mask):
         to, origin = pick(address, p), g.origin("tcgen05.shift")
         when = g.clock.tensor_copy(g, pair)
-        if not g.cta.moves_data:
+        if not g.cta.computes_mma:
             _occupy(g, when)
             continue
         lo, half, ctas = to & 0xFFFF, to >> 20 & 6, tensor_ctas(g, pair)
@@ -349,7 +349,7 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers):
     quadrant, tmem, number = g.warp.index % 4, g.cta.tmem, 0
 
     def fetch(unwritten=lambda *_: None):
-        if not g.cta.moves_data:
+        if not g.cta.computes_mma:
             return (0,) * len(registers)
         return tmem.load(address, quadrant, shape, num, pack, split, unwritten)
 

@@ -76,7 +76,7 @@ def copy(g: LaneGroup, dst, src):
         if to % 128 or what % 128:
             raise Fault("misaligned", f"tensormap.cp_fenceproxy from {what:#x} to {to:#x}")
         cta, offset = shared_cta(g, what & 0xFFFFFFFF)
-        cta.smem.need_unspoilt(offset, offset + 128)
+        cta.smem.need_computed(offset, offset + 128)
         _note_change(g, to, g.origin("tensormap.cp_fenceproxy"))
         g.launch.memory.view(to, 128, True)[:] = cta.smem.bytes[offset : offset + 128]
         g.launch.changed_maps[to] = g.origin("tensormap.cp_fenceproxy"), set()

@@ -151,14 +151,14 @@ def wait(g: LaneGroup, pending: int) -> bool:
     for op, _, _ in reversed([entry for group in over for entry in group]):
         if op.done:
             break
-        if op.when is not None and not g.cta.moves_data:
+        if op.when is not None and not g.cta.computes_mma:
             if op.when <= g.t:
                 break
             return g.wait_until(op.when, op)
         return g.wait_on(op)
     del groups[: len(over)]
     g.engine.progress += len(over)
-    if g.cta.moves_data:
+    if g.cta.computes_mma:
         for group in over:
             _deliver(g, group)
             for op, _, _ in group:
@@ -187,7 +187,7 @@ def mma_async(g: LaneGroup, form: WgmmaForm, d: tuple, a, b, scale_d, where: int
     op.come += 1
     if op.come == WARPS:
         del group.open[number]
-    if not g.cta.moves_data:
+    if not g.cta.computes_mma:
         for n in d:
             g.R[n] = 0
         if op.come == WARPS:

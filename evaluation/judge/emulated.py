@@ -14,7 +14,7 @@ import numpy as np
 from emulated_gpu.arena import PAGE, Arena
 from emulated_gpu.errors import EmulatorError, Fault, ResultsDecide
 from emulated_gpu.finding_rows import NOT_PROMISED, WRONG
-from emulated_gpu.machine.launch import Launch
+from emulated_gpu.machine.launch import Code, Geometry, Launch, LaunchOptions
 from emulated_gpu.machine.schedule import Schedule
 from emulated_gpu.model.profile import Profile
 from emulated_gpu.model.run import Recorded, TimedRun
@@ -56,6 +56,11 @@ class Queued:
         """Gives all of the launch that does not depend on where tensors are."""
         return self.text, self.kernel, self.grid, self.block, *self.options.values()
 
+    @property
+    def asked(self) -> LaunchOptions:
+        """Gives what host code asks for with the launch, but its geometry."""
+        return LaunchOptions(pdl=self.options["pdl"], cooperative=self.options["cooperative"])
+
 
 SPINNING = 0.1  # share of its accesses to global memory by which one run of a launch may differ from another: polling
 
@@ -90,7 +95,7 @@ class Device:
         self.memory = GlobalMemory()
         self.texts: list[str] = []
         self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
-        self.spoilt: list[tuple[int, np.ndarray]] = []  # address, bool [bytes]: what the last timed run has left out
+        self.not_computed: list[tuple[int, np.ndarray]] = []  # address, bool [bytes]: of the last timed run
         self.number = 0  # of the next launch, which a kernel can read: it counts on, as on a GPU
         self.begin()
 
@@ -158,7 +163,7 @@ class Device:
             start, size, read_only = key
             self.theirs[key] = self.memory.register(start, size, wanted[key], read_only=read_only)
 
-    def arguments(self, queued: Queued, memory: GlobalMemory) -> tuple:
+    def arguments(self, queued: Queued, memory: GlobalMemory) -> tuple[Code, Geometry, bytes, GlobalMemory]:
         """Makes the first arguments of a machine.launch.Launch in this memory. Raises Unsupported."""
         if queued.text not in _modules:
             _modules[queued.text] = parse(queued.text), {}
@@ -169,7 +174,9 @@ class Device:
             module.kernels[queued.kernel].function = queued.function
             programs[queued.kernel] = ControlFlow(module.kernels[queued.kernel], "ptx")
         shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
-        return programs[queued.kernel], queued.symbols, shared, queued.grid, queued.block, queued.params, memory
+        code = Code(programs[queued.kernel], queued.symbols, shared)
+        geometry = Geometry(queued.grid, queued.block, queued.options["cluster"], queued.options["dynamic_shared"])
+        return code, geometry, queued.params, memory
 
     def run(self, queued: Queued, checks: bool = True, computes=None) -> dict[str, int]:
         """Runs a launch to its end; returns what it moved and multiplied. Raises EmulatorError, whose text is kept in
@@ -180,16 +187,17 @@ class Device:
         launch = None
         try:
             self.expose(queued.regions)
-            launch = Launch(
-                *self.arguments(queued, self.memory), schedule=self.schedule, checks=checks, number=self.number,
-                predecessor=self.predecessor, strict=self.strict, computes=computes, **queued.options,
+            options = dataclasses.replace(
+                queued.asked, schedule=self.schedule, checks=checks, number=self.number, predecessor=self.predecessor,
+                strict=self.strict, computes_mma=computes,
             )  # fmt: skip
+            launch = Launch(*self.arguments(queued, self.memory), options)
             self.number += 1
             counted = tallied(launch)
             self.predecessor = launch.dependencies
             with watched(lambda: [launch], say=self.say):
                 launch.run()
-            self.memory.take_spoilt()
+            self.memory.take_not_computed()
             queued.read |= launch.params.read
             known = {note.lines for note in self.notes}
             for note in launch.notes:
@@ -219,29 +227,29 @@ class Device:
     ):
         """Runs the launches back to back on the modelled machine, which computes, too; returns the TimedRun, and what
         each moved and multiplied. before: for each what is called when it starts, or None. computes: for each which
-        clusters do, if not all of all; `spoilt` then has where the results of others are left out. parts: for each the
-        memory that it may access, if not all. Raises ResultsDecide where these decide anything else."""
+        clusters do, if not all of all; `not_computed` then has where the results of others would be. parts:
+        for each the memory that it may access, if not all. Raises ResultsDecide where these decide anything else."""
         self.expose([*{region for queued in queue for region in queued.regions}])
         computes = computes or [None] * len(queue)
         parts = parts() if parts else [self.memory] * len(queue)
-        recorded = [
-            Recorded(self.arguments(queued, part), queued.options, before=call, computes=clusters)
-            for queued, call, clusters, part in zip(queue, before, computes, parts, strict=True)
-        ]
-        run = TimedRun(profile, self.memory, recorded, trace, enough, moves_data=True)
+        recorded = []
+        for queued, call, clusters, part in zip(queue, before, computes, parts, strict=True):
+            options = dataclasses.replace(queued.asked, computes_mma=clusters)
+            recorded.append(Recorded(*self.arguments(queued, part), options, before=call))
+        run = TimedRun(profile, self.memory, recorded, trace, enough, computes_mma=True)
         counted = [tallied(timed.launch) for timed in run.launches]
         try:
             with watched(lambda: [timed.launch for timed in run.active], say=self.say):
                 run.run()
         finally:
-            self.spoilt = self.memory.take_spoilt()
+            self.not_computed = self.memory.take_not_computed()
         for queued, timed in zip(queue, run.launches, strict=True):
             queued.read |= timed.launch.params.read
         return run, counted
 
     def computes(self, queued: Queued) -> bool:
         """Tells whether a kernel's registers get what a tensor core has computed."""
-        return self.arguments(queued, self.memory)[0].results.come
+        return self.arguments(queued, self.memory)[0].program.results.come
 
     def snapshot(self, regions) -> dict[tuple[int, int], list]:
         """Copies the contents of regions of the submission's; those that nobody has written cost nothing."""
@@ -259,7 +267,7 @@ class Device:
                     if (page := data[at : at + PAGE]).any():
                         found[start + offset + at] = page.tobytes().rstrip(b"\0")
         for region in self.theirs.values():
-            if region.spoilt is not None and _without(region.spoilt.copy(), region.start, results).any():
+            if region.not_computed is not None and _without(region.not_computed.copy(), region.start, results).any():
                 found["left out", region.start] = b""
         if self.memory.workspace is not None:
             found["barrier"] = self.memory.workspace.data.tobytes().rstrip(b"\0")

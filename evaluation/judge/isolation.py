@@ -21,7 +21,7 @@ PDEATHSIG, DUMPABLE, KEEPCAPS, CAPBSET_DROP, SUBREAPER, NO_NEW_PRIVS, CAP_AMBIEN
 AMBIENT_RAISE = 2
 CAPABILITY_VERSION_3 = 0x20080522
 CAP_DAC_READ_SEARCH = 2  # linux/capability.h
-CAPGET, CAPSET = {"x86_64": (125, 126), "aarch64": (90, 91)}[os.uname().machine]
+CAPSET = {"x86_64": 126, "aarch64": 91}[os.uname().machine]
 WORKER_USER = 64_979  # in no range that useradd or systemd give users from
 
 

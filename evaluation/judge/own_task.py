@@ -229,13 +229,13 @@ class OwnCase:
         """Lists where results lie: (address, bytes)."""
         return [(r.data_ptr(), any_data.extent(r.shape, r.stride(), r.element_size())) for r in results]
 
-    def left_out(self, results: list[torch.Tensor], spoilt: list[tuple[int, np.ndarray]]) -> list[torch.Tensor]:
+    def left_out(self, results: list[torch.Tensor], not_computed: list[tuple[int, np.ndarray]]) -> list[torch.Tensor]:
         """Says which elements of results a run has left out: bool, like each of them."""
         found = []
         for result in results:
             start = result.data_ptr()
             marks = np.zeros(any_data.extent(result.shape, result.stride(), result.element_size()), bool)
-            for first, of_memory in spoilt:
+            for first, of_memory in not_computed:
                 lo, hi = max(start, first), min(start + len(marks), first + len(of_memory))
                 if lo < hi:
                     marks[lo - start : hi - start] = of_memory[lo - first : hi - first]

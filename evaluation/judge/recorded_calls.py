@@ -221,7 +221,8 @@ class RecordedCalls:
         if self.case.samples and any(map(device.computes, queues[0])):
             with contextlib.suppress(ResultsDecide):
                 reply, counted = run(some_clusters(self.case.rng, queues[0], len(queues)))
-                left_out = [self.case.left_out(results, device.spoilt) for results in places[: reply["simulated"]]]
+                simulated = places[: reply["simulated"]]
+                left_out = [self.case.left_out(results, device.not_computed) for results in simulated]
                 parts = [part for call in left_out for part in call]
                 compared = sum(int((~part).count_nonzero()) for part in parts)
                 return reply | {"compared": compared / max(1, sum(map(torch.numel, parts)))}, counted, left_out

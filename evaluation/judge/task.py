@@ -56,8 +56,8 @@ class Case(Protocol):
     def extents(self, results) -> list[tuple[int, int]]:
         """Lists where results lie: (address, bytes)."""
 
-    def left_out(self, results, spoilt: list[tuple[int, np.ndarray]]):
-        """Says what of results is left out. spoilt: address, bool [bytes] of memory where it would be."""
+    def left_out(self, results, not_computed: list[tuple[int, np.ndarray]]):
+        """Says what of results is left out. not_computed: address, bool [bytes] of memory where it would be."""
 
     def copied(self, results):
         """Copies results, which the submission's process may still change. Raises Refused."""

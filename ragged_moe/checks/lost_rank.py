@@ -22,7 +22,6 @@ from ragged_moe.parallel.expert_parallel import ExpertParallel
 from ragged_moe.runtime.sizes import Sizes
 
 TIMEOUT = 5  # seconds that the others wait
-SPARE = 20  # seconds more until they must have ended: NCCL's watchdog looks from time to time
 LIFE = 90  # seconds until a process is killed that does not end
 PORT = 29511
 LOST, NAMED = 7, 3  # exit statuses

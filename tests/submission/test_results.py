@@ -198,14 +198,15 @@ def test_times_do_not_tell_which_clusters_compute(submission):
         p = problem(((200, 256, 512), (64, 512, 512)))
         with emulated_gpu.timing("b200", compute=True) as timed:
             submission.custom_kernel(p.data)
-            emulated_gpu.DEVICE.session.recorded[0].computes = computes
+            one = emulated_gpu.DEVICE.session.recorded[0]
+            one.options = dataclasses.replace(one.options, computes_mma=computes)
             regions = [emulated_gpu.DEVICE.memory.find(c.data_ptr(), c.nbytes, False) for _, _, c in p.data[0]]
         took.append(timed.ends_us)
         for (_, _, c), expected, region in zip(p.data[0], p.expected, regions):
             left_out = torch.zeros(c.shape, dtype=torch.bool)
-            if region.spoilt is not None:
+            if region.not_computed is not None:
                 at = c.data_ptr() - region.start
-                bits = torch.from_numpy(region.spoilt[at : at + c.nbytes].copy()).view(torch.int16)
+                bits = torch.from_numpy(region.not_computed[at : at + c.nbytes].copy()).view(torch.int16)
                 left_out = bits.as_strided(c.shape, c.stride()) != 0
             assert left_out.any() == (computes is not None) and left_out.all() == (len(took) == 3)
             assert torch.equal(c[~left_out], expected[~left_out]) and c[left_out].isnan().all()

@@ -40,8 +40,7 @@ def elapsed(start: int | None, end: int | None) -> float:
 
 def alike(recorded: Recorded) -> tuple:
     """Return what two launches share that take the same time."""
-    program, _, _, grid, block, *_ = recorded.args
-    return id(program), grid, block, *(recorded.options.get(name) for name in ("cluster", "dynamic_shared", "pdl"))
+    return id(recorded.code.program), recorded.geometry, recorded.options.pdl
 
 
 def period(key: tuple) -> int:
@@ -67,7 +66,7 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
         time += profile.us(rule.total())
         calls, simulated = rule.calls, len(rule.ends) * step
         read = run.read_mb(simulated - 1, step)
-    pdl = any(recorded.options.get("pdl") for recorded in launches)
+    pdl = any(recorded.options.pdl for recorded in launches)
     kind = uncertainty.kind(time / calls, read, calls == 1, name)
     low, high = between = uncertainty.interval(time, kind, pdl, name)
     print(

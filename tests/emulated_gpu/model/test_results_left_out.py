@@ -1,5 +1,7 @@
 """Timed runs in which some clusters compute: what the others leave out is noted, and nothing else may depend on it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -82,9 +84,10 @@ def run(body: str, computes=COMPUTES) -> tuple[np.ndarray, np.ndarray | None, fl
     described = TensorMap(data.ctypes.data, "u32", (128,), (), (32,), (1,))
     with emulated_gpu.timing("b200", compute=True) as timed:
         emulated_gpu.launch(kernel(body), "kernel", 3, 32, [data, encode(described)])
-        DEVICE.session.recorded[0].computes = computes and (lambda cta: computes[cta[0]])
+        one = DEVICE.session.recorded[0]
+        one.options = dataclasses.replace(one.options, computes_mma=computes and (lambda cta: computes[cta[0]]))
         region = DEVICE.memory.find(data.ctypes.data, data.nbytes, False)
-    return data[32:], region.spoilt, timed.ends_us[0]
+    return data[32:], region.not_computed, timed.ends_us[0]
 
 
 @pytest.mark.parametrize("way", STORES)
@@ -101,11 +104,11 @@ def test_lanes_may_store_to_several_tensors():
     memory, arrays = GlobalMemory(), [np.zeros(64, np.uint8) for _ in range(2)]
     for array in arrays:
         memory.register(array.ctypes.data, 64, "data", array)
-    memory.spoil(np.array([array.ctypes.data + at for array in arrays for at in (0, 8)], np.uint64), 4)
-    left_out = dict(memory.take_spoilt())
+    memory.mark_not_computed(np.array([array.ctypes.data + at for array in arrays for at in (0, 8)], np.uint64), 4)
+    left_out = dict(memory.take_not_computed())
     for array in arrays:
         assert np.flatnonzero(left_out[array.ctypes.data]).tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
-    assert not memory.take_spoilt() and not any(array.any() for array in arrays)
+    assert not memory.take_not_computed() and not any(array.any() for array in arrays)
 
 
 @pytest.mark.parametrize("way", DECIDE)
@@ -138,8 +141,10 @@ def test_a_store_that_is_left_out_may_not_come_before_the_wait(way, monkeypatch)
     """Of a launch that begins before the one ahead has ended, which writes there, too."""
     made = []
 
-    def launch(*arguments, checks, **options):
-        made.append(Launch(*arguments, checks=not made, computes=(lambda first: False) if made else None, **options))
+    def launch(code, geometry, params, memory, options, environment):
+        none = (lambda first: False) if made else None
+        options = dataclasses.replace(options, checks=not made, computes_mma=none)
+        made.append(Launch(code, geometry, params, memory, options, environment))
         return made[-1]
 
     monkeypatch.setattr(emulated_gpu.device, "Launch", launch)

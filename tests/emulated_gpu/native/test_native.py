@@ -172,7 +172,7 @@ def group(rng, stock: dict[int, np.ndarray], n: int, uniform: bool) -> Lanes:
     return Lanes(
         R=[v[0].item() for v in taken] if uniform else taken,
         n=n, lanes=lanes, lane_mask=mask, t=0.0, pc=0, join=None, engine=SimpleNamespace(heap=[(-9.0, 0, None)]),
-        clock=SimpleNamespace(quantum=0.0), cta=SimpleNamespace(moves_data=True),
+        clock=SimpleNamespace(quantum=0.0), cta=SimpleNamespace(computes_mma=True),
         warp=SimpleNamespace(live_mask=mask, actor=SimpleNamespace(epoch=1)),
     )  # fmt: skip
 
