@@ -19,8 +19,8 @@ BACKEND = "deep_gemm"  # whose weights are what ragged_moe.experts takes, and wh
 def enable() -> None:
     """From now on `--moe-runner-backend deep_gemm` is this core, for FP8 experts in blocks of 128 x 128.
 
-    Call it in every process that has a model, as SGLang's plugins do (entry points `sglang.srt.plugins`). ValueError if
-    SGLang has another core for that name.
+    Call it in every process that has a model, as SGLang's plugins do; the wheel has such a plugin (plugins.py).
+    ValueError if SGLang has another core for that name.
     """
     register_moe_runner_core(BACKEND, Fp8RunnerCore)
 

@@ -16,16 +16,22 @@ from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import (
 from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8Dynamic128Sym, kFp8Static128BlockSym
 from vllm.platforms import current_platform
 
+from ragged_moe.integrations.plugins import CLASSES, NAME, vllm_registry
 from ragged_moe.torch_ops import batched_experts_out_op, experts_out_op
 
 
 def enable() -> None:
-    """From now on layers of FP8 experts in blocks of 128 x 128 run by these classes where vLLM would take Triton's.
+    """Where vLLM has a registry of FP8 backends (PR 53897): add these classes to it, for `--moe-backend ragged_moe`.
+    Else layers of FP8 experts in blocks of 128 x 128 run by these classes where vLLM would take Triton's.
 
     That is its default on a Hopper GPU without expert parallelism, else what `--moe-backend triton` asks for. What
     these classes do not support vLLM asks Triton's for, as before. Call it in every process that has a model, as vLLM's
-    plugins do (entry points `vllm.general_plugins`).
+    plugins do; the wheel has such a plugin (plugins.py).
     """
+    register = vllm_registry()
+    if register is not None:
+        register(NAME, CLASSES)
+        return
     ours = {fp8.Fp8MoeBackend.TRITON: Fp8Experts, fp8.Fp8MoeBackend.BATCHED_TRITON: Fp8BatchedExperts}
     chosen = fp8.backend_to_kernel_cls
     if getattr(chosen, "of_moe", False):
@@ -63,6 +69,13 @@ class Fp8ExpertsBase(mk.FusedMoEExpertsModular):
     @staticmethod
     def _supports_parallel_config(moe_parallel_config) -> bool:
         return True
+
+    @staticmethod
+    def _supports_batch_invariance() -> bool:
+        """The bits are the same every time, but those of a token depend on how many there are: kernels are chosen by
+        that, and add the blocks of K in another order.
+        """
+        return False
 
     @staticmethod
     def _supports_shape(hidden_dim: int) -> bool:

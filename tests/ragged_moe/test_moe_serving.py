@@ -8,16 +8,26 @@ import inspect
 import math
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
 
 from ragged_moe import torch_ops
+from ragged_moe.integrations import plugins
 from ragged_moe.integrations.mxfp4 import mxfp4_of
 from ragged_moe.layers import batched_experts
 from ragged_moe.layers import experts as routed_experts
 from ragged_moe.reference.grouped_gemm_fp4 import dequantised, e8m0
+from ragged_moe.tuning import sm90
 from tests.ragged_moe import serving_stubs as stubs
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
 
 H, WIDTH, E = 256, 128, 3
 
@@ -127,6 +137,55 @@ def test_vllm_asks_for_it_first(monkeypatch, calls):
     assert [x for x in stubs.MoEActivation if one._supports_activation(x)] == [
         stubs.MoEActivation.SILU, stubs.MoEActivation.SWIGLUOAI_UNINTERLEAVE
     ]  # fmt: skip
+
+
+def test_vllm_has_a_registry(monkeypatch, calls):
+    """Then its classes are registered by their names, and nothing else changes; by hand and by the plugin."""
+    registered = []
+    stubs.vllm(monkeypatch)
+    oracle = "vllm.model_executor.layers.fused_moe.oracle"
+    monkeypatch.setattr(sys.modules[oracle], "register_fp8_moe_backend", lambda *x: registered.append(x), raising=False)
+    module = adapter(monkeypatch, "vllm", calls)
+    before = sys.modules[f"{oracle}.fp8"].backend_to_kernel_cls
+    module.enable()
+    plugins.vllm()
+    assert registered == [("ragged_moe", plugins.CLASSES)] * 2
+    assert [getattr(module, name.rpartition(".")[2]) for name in plugins.CLASSES] == [
+        module.Fp8Experts, module.Fp8BatchedExperts
+    ]  # fmt: skip
+    assert sys.modules[f"{oracle}.fp8"].backend_to_kernel_cls is before
+
+
+@pytest.mark.parametrize("named, enabled", [(None, False), ("", False), ("other", False), ("a, ragged_moe", True)])
+def test_a_plugin_changes_nothing_unless_it_is_named(monkeypatch, calls, named, enabled):
+    stubs.vllm(monkeypatch)
+    cores = stubs.sglang(monkeypatch)
+    for server in ("vllm", "sglang"):
+        adapter(monkeypatch, server, calls)
+        variable = f"{server.upper()}_PLUGINS"
+        monkeypatch.delenv(variable, raising=False) if named is None else monkeypatch.setenv(variable, named)
+    plugins.vllm()
+    plugins.sglang()
+    asked = sys.modules["vllm.model_executor.layers.fused_moe.oracle.fp8"].backend_to_kernel_cls
+    assert len(asked(stubs.Fp8MoeBackend.TRITON)) == 1 + enabled and (set(cores) == {"deep_gemm"}) is enabled
+
+
+def test_entry_points_are_there():
+    """Those of the wheel are functions of plugins.py."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group, name in (("vllm.general_plugins", "vllm"), ("sglang.srt.plugins", "sglang")):
+        assert groups[group] == {"ragged_moe": f"ragged_moe.integrations.plugins:{name}"}
+        assert callable(getattr(plugins, name))
+
+
+def test_batch_invariance_is_what_vllm_is_told(monkeypatch, calls):
+    """It is not, as the kernels for few tokens share K among CTAs, and those for many do not: another order of sums."""
+    stubs.vllm(monkeypatch)
+    module = adapter(monkeypatch, "vllm", calls)
+    assert not module.Fp8Experts._supports_batch_invariance()
+    assert not module.Fp8BatchedExperts._supports_batch_invariance()
+    few, many = (sm90.choose_gemm(8 * t, 32, 7168, 2048, routed=True) for t in (8, 2048))
+    assert not few.data_parallel and many.data_parallel and many.split_k == 1
 
 
 def quant_info(**options) -> stubs.DeepGemmMoeQuantInfo:
