@@ -127,6 +127,7 @@ class Call {
     for (auto &[device, host] : tensors_)
       if (host.is_same(t)) return device;
     if (copies()) return t;  // to a tensor of the host, which stays that
+    if (t._is_zerotensor()) return at::zeros(t.sizes(), t.options().device(Device(DeviceType::CUDA, where_)));
     check_dense(t, schema_.name());
     return alias(t, device_of(t.storage(), &t), DispatchKey::CUDA);
   }
@@ -134,6 +135,7 @@ class Call {
   Storage host_of(const Storage &s) {
     for (auto &p : storages_)
       if (p.device.unsafeGetStorageImpl() == s.unsafeGetStorageImpl()) return p.host;
+    TORCH_CHECK_NOT_IMPLEMENTED(s.data() || !s.nbytes(), schema_.name(), " of a tensor without memory");
     storages_.push_back({s, same_memory(s, Device(DeviceType::CPU)), false});
     return storages_.back().host;
   }
@@ -152,6 +154,7 @@ class Call {
   static DataPtr taken_over(c10::StorageImpl *impl, DeviceIndex device, const Tensor *like) {
     const size_t n = impl->nbytes();
     if (!n) return DataPtr(nullptr, Device(DeviceType::CUDA, device));
+    TORCH_CHECK_NOT_IMPLEMENTED(impl->data(), "tensors without memory on the emulated device");
     if (impl->data_ptr().get_deleter() == &release && pool().device_of(impl->data()) == TEMPORARY && pool().has(impl->data())) {
       DataPtr data = impl->set_data_ptr(DataPtr(nullptr, Device(DeviceType::CPU)));
       data.unsafe_set_device(Device(DeviceType::CUDA, device));

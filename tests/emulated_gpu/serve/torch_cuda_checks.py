@@ -454,6 +454,13 @@ def check_sizes_that_change():
     assert in_device_memory(out) and in_device_memory(grown) and shared.tolist() == [7, 2]
 
 
+def check_zeros_that_are_no_memory():
+    """The gradient of sign is a tensor of zeros for which torch has no elements."""
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    (gradient,) = torch.autograd.grad(torch.sgn(x).sum(), x)
+    assert gradient.is_cuda and gradient.tolist() == [0, 0, 0]
+
+
 def check_operators_that_cuda_alone_has():
     """Each is served by a kernel of ours, or there is none to be reached, and it is refused by its name."""
     built_with_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_cudnn_rnn", "CUDA")
