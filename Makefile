@@ -1,11 +1,12 @@
 # make eval: the task's ten cases.  make test: the tests.  make thorough: more cases of each.  make setup: only the environment, .venv.
+# make image: a container image of an x86-64 Linux with all of that, by docker or podman.
 PYTHON ?= python3
 # `make setup TORCH=system` keeps the torch that $(PYTHON) already has, with the CUDA it was built for. That is the
 # default where that torch sees a GPU; elsewhere torch is installed as constraints.txt pins it.
 TORCH ?= $(shell $(PYTHON) -c "import torch; assert torch.cuda.is_available()" 2>/dev/null && echo system || echo pinned)
 VENV_FLAGS = $(if $(filter system,$(TORCH)),--system-site-packages)
 
-.PHONY: setup eval test thorough lint clean
+.PHONY: setup eval test thorough lint clean image
 
 setup: .venv/installed
 
@@ -25,6 +26,13 @@ thorough: setup .venv-newest/installed
 
 lint: setup
 	.venv/bin/python -m ruff check .
+
+# PIP_EXTRA_INDEX_URL: where pip finds the torch that is built for CPUs.
+CONTAINERS ?= $(shell command -v docker || command -v podman)
+image:
+	@test -n "$(CONTAINERS)" || { echo "make image needs docker or podman; neither is on the PATH"; exit 1; }
+	$(CONTAINERS) build --platform linux/amd64 --file Containerfile --tag emulated-gpu \
+		--build-arg PIP_EXTRA_INDEX_URL="$(PIP_EXTRA_INDEX_URL)" .
 
 clean:
 	rm -rf .venv .venv-newest

@@ -31,7 +31,7 @@ EDIT = re.compile(r"wrong: `(.*)` -> `(.*)`")
 # Tasks for which submission.py is one -> an edit that makes it wrong
 OURS = {
     "nvidia/nvfp4_group_gemm": ("cvt.rn.f16x2.f32 $0, $2, $1;", "cvt.rn.f16x2.f32 $0, $1, $2;"),
-    "nvidia/nvfp4_dual_gemm": ("mul.f32 $0, x, $2;", "mul.f32 $0, x, $1;"),
+    "nvidia/nvfp4_dual_gemm": ("in (gates, ups):", "in (gates, gates):"),
 }
 OURS["nvidia/modal_nvfp4_dual_gemm"] = OURS["nvidia/nvfp4_dual_gemm"]
 # pmpp's functions are pmpp_v2's without room for the output: the line of each, and an edit that makes it wrong

@@ -203,7 +203,8 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
                 if partly:
                     row.insert(3, f"{reply['priced']['share']:.0%}" if "priced" in reply else "-")
                 rows.append(row + options.task.extra_columns(case, us))
-        screen.table(columns, rows, f"us per call, {modelled.label(good)}")
+        alone = all("priced" in reply and not reply["launches"] for reply in good)
+        screen.table(columns, rows, f"us per call, {'priced at public rates' if alone else modelled.label(good)}")
     for number, reply in zip(numbers, replies):
         if "error" in reply:
             screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
@@ -211,7 +212,7 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
             screen.line((f"case {number} priced", "yellow"), f": {modelled.said_of_price(reply['priced'])}")
     if mean := modelled.geomean_us(replies):
         low, high = between = modelled.geomean_interval(replies)
-        how = "modelled, in part priced" if any("priced" in reply for reply in replies) else "modelled"
+        how = "priced" if alone else "modelled, in part priced" if partly else "modelled"
         screen.line(
             f"geometric mean: {uncertainty.corrected(between):.2f} us ({how}; it may be {low:.2f} to {high:.2f}; "
             f"the model's own {mean:.3f})"

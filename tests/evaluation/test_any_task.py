@@ -199,6 +199,14 @@ def test_a_state_of_the_data_is_that_of_a_new_call(verdicts):
     assert verdict.status == "pass", verdict.reason
 
 
+@pytest.mark.thorough  # Inductor compiles
+def test_a_compiled_submission_passes(verdicts):
+    """In a mode in which a GPU would replay a graph of its kernels."""
+    compiled = "double = torch.compile(lambda x: 2 * x + 0.5, mode='reduce-overhead')"
+    (verdict,) = verdicts(f"import torch\n{compiled}\n{TORCH}    y = double(x); return y, {{'sum': y.sum()}}\n", 1)
+    assert verdict.status == "pass", verdict.reason
+
+
 def test_inputs_that_no_seed_changes_are_told(tmp_path):
     (tmp_path / "task.yml").write_text((FOLDER.parent / "phases" / "task.yml").read_text())
     text = (FOLDER.parent / "phases" / "reference.py").read_text()

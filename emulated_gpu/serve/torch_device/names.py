@@ -140,6 +140,7 @@ def bindings() -> dict:
         "_cuda_getArchFlags": lambda: DEVICE.chip.arch.rstrip("a"),
         "_cuda_isInBadFork": lambda: False,
         "_cuda_emptyCache": lambda: None,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: False,  # so that Inductor captures no graph of its kernels
         "_cuda_hasPrimaryContext": lambda device: True,
         "_cuda_getCompiledVersion": lambda: 13000,
         "_cuda_isHistoryEnabled": lambda: False,
