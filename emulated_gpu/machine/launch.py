@@ -32,7 +32,7 @@ from .cta import Cluster
 from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
-from .special import TIMERS
+from .special import TIMERS, Origins
 from .warp import actor_of, place_of, selects_alone
 
 _BLAS = ThreadpoolController()
@@ -168,6 +168,8 @@ class Launch:
     `run` executes it alone, under a functional schedule. A timed run (model/run.py) passes the engine, clock and
     placement that its launches share, and calls `start_clusters` when they may start; `owner` is told of the rest.
     """
+
+    origins = Origins()
 
     def __init__(
         self,

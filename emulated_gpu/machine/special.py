@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 
@@ -13,6 +15,25 @@ from ..formats.alu import MASK
 from ..state.shared_memory import BASE
 
 TIMERS = ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi")
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Says what kernels read of where and when they run that none can rely on: what the timers show when the launch's
+    time is 0, and the numbers of SMs, in the order of their use; () for 0, 1, 2, .."""
+
+    clock: int = 0
+    globaltimer: int = 0
+    sms: tuple[int, ...] = ()
+
+    @classmethod
+    def drawn(cls, seed: int, sms: int) -> Origins:
+        """Draw those of a GPU that has been up for a while, in this decade: the two SMs of a TPC stay together."""
+        random = Random(seed)
+        pairs = random.sample(range(sms // 2), sms // 2)
+        numbers = [number for pair in pairs for number in (2 * pair, 2 * pair + 1)]
+        clock, now = random.randrange(1 << 40, 1 << 52), random.randrange(1_750_000_000, 2_000_000_000)
+        return cls(clock, now * 10**9 + random.randrange(10**9), (*numbers, *range(len(numbers), sms)))
 
 
 def special_register(group, name: str):
@@ -25,8 +46,9 @@ def _reader(name: str) -> Callable:
     """The function of a group that reads %name: each CTA asks for some, and a name is taken apart once."""
     base, _, axis = name.partition(".")
     if name in TIMERS:
-        ticks = (lambda g: g.t) if name.startswith("globaltimer") else (lambda g: g.clock.ticks(g))
-        return lambda g: _timer(int(ticks(g)), name)
+        if name.startswith("globaltimer"):
+            return lambda g: _timer(int(g.t) + g.launch.origins.globaltimer, name)
+        return lambda g: _timer(int(g.clock.ticks(g)) + g.launch.origins.clock, name)
     if base == "tid":
         return lambda g: _thread_index(g, axis)
     if base == "laneid":
@@ -46,7 +68,7 @@ NUMBERS = {
     "nctaid": lambda g, cta, launch, k: launch.grid[k],
     "warpid": lambda g, cta, launch, k: g.warp.index,
     "nwarpid": lambda g, cta, launch, k: 64,  # of the SM, not of the CTA
-    "smid": lambda g, cta, launch, k: cta.sm,
+    "smid": lambda g, cta, launch, k: launch.origins.sms[cta.sm] if launch.origins.sms else cta.sm,
     "nsmid": lambda g, cta, launch, k: launch.sms,
     "gridid": lambda g, cta, launch, k: launch.number,
     "cluster_ctaid": lambda g, cta, launch, k: cta.ctaid[k] % launch.cluster[k],

@@ -12,10 +12,12 @@ from collections.abc import Callable
 import numpy as np
 
 from emulated_gpu.arena import PAGE, Arena
+from emulated_gpu.chip import B200
 from emulated_gpu.errors import EmulatorError, Fault, ResultsDecide
 from emulated_gpu.finding_rows import NOT_PROMISED, WRONG
 from emulated_gpu.machine.launch import Code, Geometry, Launch, LaunchOptions
 from emulated_gpu.machine.schedule import Schedule
+from emulated_gpu.machine.special import Origins
 from emulated_gpu.model.profile import Profile
 from emulated_gpu.model.run import Recorded, TimedRun
 from emulated_gpu.model.tally import tallied
@@ -27,6 +29,7 @@ from emulated_gpu.state.pdl_dependency import Dependencies
 from evaluation.judge.same_calls import pieces
 from evaluation.judge.shared_tensors import Placed
 
+LATER = 10**6  # ticks and nanoseconds from one launch to the next
 REGIONS = 65_536  # of the submission's that a launch may bring along
 FUNCTION, LONGEST_NAME = re.compile(r"[\w.]"), 60  # characters of a name in reports, which anybody may have made up
 _modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: ControlFlow})
@@ -83,15 +86,17 @@ def internal(error: Exception) -> EmulatorError:
 class Device:
     """Runs and times the launches of one submission's process. heap: where the submission's part of the memory
     begins. strict: whether what emulated_gpu.errors.NOTES has fails; else `notes` has it, once. say: is told, in a
-    sentence now and then, how far a launch is that takes long. keep: is given the class (emulated_gpu/finding_rows.py)
+    sentence now and then, how far a launch is that takes long. seed: of what no kernel can rely on, origins of timers
+    and numbers of SMs. keep: is given the class (emulated_gpu/finding_rows.py)
     of what is found, that, and its launch, None if it could not be made."""
 
     def __init__(
         self, arena: Arena, heap: int, strict: bool = False, say: Callable[[str], None] = lambda text: None,
         keep: Callable[[str, EmulatorError, Launch | None], None] = lambda of_class, found, launch: None,
+        seed: int = 0,
     ):  # fmt: skip
         self.arena, self.heap, self.strict, self.say, self.keep = arena, heap, strict, say, keep
-        self.notes: list[Fault] = []
+        self.seed, self.notes = seed, []
         self.memory = GlobalMemory()
         self.texts: list[str] = []
         self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
@@ -102,6 +107,8 @@ class Device:
     def begin(self, written: tuple[Placed, ...] = (), schedule: int = 0) -> None:
         """Begins a call, with no findings yet, and as if the launch before had written the placed data."""
         self.schedule, self.findings, self.failure = Schedule(schedule), [], None
+        numbers = Origins.drawn(self.seed + 1 + schedule, B200.sms).sms
+        self.origins = dataclasses.replace(Origins.drawn(self.seed, B200.sms), sms=numbers)
         regions = [self.memory.find(one.address, 1, False) for p in written for one in p.device if one.size]
         self.predecessor = Dependencies.of_writes("the launch that wrote it", self.memory, regions)
 
@@ -192,6 +199,8 @@ class Device:
                 strict=self.strict, computes_mma=computes,
             )  # fmt: skip
             launch = Launch(*self.arguments(queued, self.memory), options)
+            later, at = LATER * self.number, self.origins
+            launch.origins = dataclasses.replace(at, clock=at.clock + later, globaltimer=at.globaltimer + later)
             self.number += 1
             counted = tallied(launch)
             self.predecessor = launch.dependencies
@@ -238,6 +247,8 @@ class Device:
             recorded.append(Recorded(*self.arguments(queued, part), options, before=call))
         run = TimedRun(profile, self.memory, recorded, trace, enough, computes_mma=True)
         counted = [tallied(timed.launch) for timed in run.launches]
+        for timed in run.launches:
+            timed.launch.origins = self.origins
         try:
             with watched(lambda: [timed.launch for timed in run.active], say=self.say):
                 run.run()

@@ -227,7 +227,7 @@ class GivenCase:
         except any_data.NoResult as error:
             raise Refused(str(error)) from None
 
-    def clear(self, placed: Placed, results: dict) -> None:
+    def clear(self, placed: Placed, results: dict, poison: float) -> None:
         """Writes over the results of a call what lay there when it was recorded: a launch may add to that."""
         views = []
         any_data.rebuilt(results, lambda spec: views.append(self.live(spec)))

@@ -22,6 +22,7 @@ AMBIENT_RAISE = 2
 CAPABILITY_VERSION_3 = 0x20080522
 CAP_DAC_READ_SEARCH = 2  # linux/capability.h
 CAPSET = {"x86_64": 126, "aarch64": 91}[os.uname().machine]
+PATIENCE = 10.0  # seconds in which processes that were stopped stand still
 WORKER_USER = 64_979  # in no range that useradd or systemd give users from
 
 
@@ -44,13 +45,51 @@ def adopt_orphans() -> None:
     prctl(SUBREAPER, 1)
 
 
-def children() -> list[int]:
-    """Lists the process ids of this process's children."""
+def children(of: int | str = "self") -> list[int]:
+    """Lists the process ids of a process's children, this one's by default; none if it has ended."""
     pids = []
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as file:
-            pids += map(int, file.read().split())
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{of}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{of}/task/{task}/children") as file:
+                pids += map(int, file.read().split())
     return pids
+
+
+def descendants() -> list[int]:
+    """Lists the process ids of this process's children, of theirs, and so on."""
+    found = children()
+    for pid in found:
+        found += children(pid)
+    return found
+
+
+def signal_all(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _stopped(pid: int) -> bool:
+    """Tells whether no thread of a process runs, or can before it is told to go on."""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] not in "TtZXx":
+                    return False
+    return True
+
+
+def stop_children() -> bool:
+    """Stops all processes below this one, those too that they start meanwhile; tells whether all stand still."""
+    deadline, known = time.monotonic() + PATIENCE, None
+    while time.monotonic() < deadline:
+        found = descendants()
+        signal_all(found, signal.SIGSTOP)
+        if found == known and all(map(_stopped, found)):
+            return True
+        known = found
+        time.sleep(0.0002)
+    return False
 
 
 def kill_children(spare: frozenset[int] = frozenset()) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -89,6 +90,14 @@ def near(args: dict, rng: np.random.Generator, smaller: bool = False) -> dict:
             return found
 
 
+def poisons(rng: np.random.Generator) -> Iterator[float]:
+    """Draws what outputs hold before each of many calls: of three in a row one is NaN, one infinite, one finite."""
+    while True:
+        finite, infinite = float(np.float16(rng.uniform(2, 60_000))), math.inf
+        for drawn in rng.permutation([math.nan, infinite, finite]):
+            yield float(drawn) * float(rng.choice((-1, 1)))
+
+
 class OwnCase:
     """Makes the inputs of a case, and checks results: counts in the verdict of `trial` what differs."""
 
@@ -133,7 +142,7 @@ class OwnCase:
                 more += [(self.args, 0, True)] if self.task.generate_full_range_input else []
             for call in more:
                 plan.insert(int(self.rng.integers(1, len(plan) + 1)) if plan else 0, call)
-        seeds = []  # of the inputs of the case's own sizes
+        seeds, poison = [], poisons(self.rng)  # of the inputs of the case's own sizes
         for number, (args, schedule, full_range) in enumerate(plan):
             listed = args is self.args and not full_range
             disguise, seed, told = None, self.hidden + 42 * number, ""
@@ -151,8 +160,9 @@ class OwnCase:
             if disguise is not None:
                 inputs.disguise(data, inputs.draw(disguise, data))
             known = inputs.Known(data)  # beforehand: results are taken at once
-            check = functools.partial(self.problems, known, None)
-            yield Call(lambda data=data: data, check, schedule, tuple(args[name] for name in "mnk"), told)
+            before = next(poison)
+            check = functools.partial(self.problems, known, None, poison=before)
+            yield Call(lambda data=data: data, check, schedule, tuple(args[name] for name in "mnk"), told, before)
 
     @functools.cached_property
     def plain(self):
@@ -171,10 +181,13 @@ class OwnCase:
             inputs.disguise(made, disguise)
             return made
 
-        def check(disguise: list[inputs.Disguise], returned: list[torch.Tensor], left_out=None) -> list[str]:
-            return self.problems(self.known, disguise, returned, left_out)
+        def check(disguise, before: float, returned: list[torch.Tensor], left_out=None) -> list[str]:
+            return self.problems(self.known, disguise, returned, left_out, before)
 
-        return [Call(functools.partial(data, each), functools.partial(check, each)) for each in drawn]
+        return [
+            Call(functools.partial(data, each), functools.partial(check, each, before), poison=before)
+            for each, before in zip(drawn, poisons(self.rng))
+        ]
 
     def room(self) -> Placed:
         return self.place(self.plain)
@@ -207,21 +220,24 @@ class OwnCase:
             found.append(torch.from_numpy(view).view(c.dtype).as_strided(shape, stride))
         return found
 
-    def check(self, group: int, got: torch.Tensor, want: torch.Tensor) -> str:
+    def check(self, group: int, got: torch.Tensor, want: torch.Tensor, poison: float) -> str:
         """Counts a group's result in the verdict; says what is wrong with it, or ""."""
-        count, problem = compare(group, got, want, self.exact)
+        count, problem = compare(group, got, want, self.exact, poison)
         self.verdict.mismatches = (self.verdict.mismatches or 0) + count
         if not problem:
             self.verdict.ulps = max(self.verdict.ulps or 0, ulps(got, want) if count else 0)
         return problem
 
-    def problems(self, known: inputs.Known, disguise, returned: list[torch.Tensor], left_out=None) -> list[str]:
+    def problems(
+        self, known: inputs.Known, disguise, returned: list[torch.Tensor], left_out=None, poison: float = math.nan
+    ) -> list[str]:
         """Compares every element of every result with the expected one: what is wrong. disguise: of the known data.
-        left_out: bool, like each result, the elements that are not compared."""
+        left_out: bool, like each result, the elements that are not compared. poison: what was there before."""
         wants = [*known.outputs(disguise)]
         if left_out is not None:
             returned = [torch.where(*of) for of in zip(left_out, wants, returned, strict=True)]
-        found = [self.check(group, got, want) for group, (got, want) in enumerate(zip(returned, wants)) if want.numel()]
+        pairs = enumerate(zip(returned, wants))
+        found = [self.check(group, got, want, poison) for group, (got, want) in pairs if want.numel()]
         self.verdict.mismatches = self.verdict.mismatches or 0
         return [*filter(None, found)]
 
@@ -246,7 +262,7 @@ class OwnCase:
     def copied(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         return [result.clone() for result in results]
 
-    def clear(self, placed: Placed, results: list[torch.Tensor]) -> None:
-        """Writes NaN over the results of a call."""
+    def clear(self, placed: Placed, results: list[torch.Tensor], poison: float) -> None:
+        """Writes the poison over the results of a call."""
         for result in placed.outputs() + results:
-            result.fill_(float("nan"))
+            result.fill_(poison)

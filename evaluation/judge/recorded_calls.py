@@ -99,7 +99,8 @@ class RecordedCalls:
         trial = self.trial
         recorded = self.case.recorded(calls)
         self.process.kill()  # the calls are the first of a process, as in any other run
-        device = emulated.Device(self.arena, THEIRS, trial.options.strict, self.process.say, self.process.keep)
+        seed = int(self.case.rng.integers(2**31))
+        device = emulated.Device(self.arena, THEIRS, trial.options.strict, self.process.say, self.process.keep, seed)
         rooms = [self.case.room() for _ in range(calls)]
         placed = [rooms[i] for i in self.case.rng.permutation(calls)]  # no address tells which call comes next
         try:
@@ -171,6 +172,7 @@ class RecordedCalls:
             self.new.append(new)
             with self.process.answering("result"):
                 places.append(self.case.results(reply["returned"], one, held))
+        self.process.ask("result", op="guards")
         return queues, places
 
     def digest(self, start: int, size: int) -> bytes:
@@ -261,7 +263,7 @@ class RecordedCalls:
         ]
 
         def put(number: int) -> None:
-            placed[number].fill(calls[number].data())
+            placed[number].fill(calls[number].data(), calls[number].poison)
 
         def right(number: int, when: str = "", left_out=None) -> None:
             parts = () if left_out is None else (left_out,)
@@ -270,8 +272,8 @@ class RecordedCalls:
                 raise NotTimed(f"{told}. What torch or other host code computes is no launch: it has no time")
 
         def clear() -> None:
-            for one, results in zip(placed, places, strict=True):
-                self.case.clear(one, results)
+            for one, results, call in zip(placed, places, calls, strict=True):
+                self.case.clear(one, results, call.poison)
 
         extents = [self.case.extents(results) for results in places]
 
@@ -328,7 +330,7 @@ class RecordedCalls:
                 last = device.predecessor
                 device.register(placed[number])
                 contents = calls[number].data()
-                placed[number].fill(contents)
+                placed[number].fill(contents, calls[number].poison)
                 device.begin((placed[number],), schedule)
                 device.follow(last if number == drawn_call + 1 else None)
                 device.number = number * len(first)

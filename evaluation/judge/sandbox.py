@@ -120,6 +120,16 @@ class Nursery:
         self.channel.send(("end", pid))
         return self.channel.receive()[0]
 
+    def stop(self) -> bool:
+        """Stops all that was started, and all that it has started; tells whether all of it stands still."""
+        self.channel.send(("stop",))
+        return self.channel.receive()[0]
+
+    def go_on(self) -> None:
+        """Lets go on what was stopped."""
+        self.channel.send(("go on",))
+        self.channel.receive()
+
     def pids(self) -> list[int]:
         self.channel.send(("pids",))
         return self.channel.receive()[0]
@@ -161,6 +171,11 @@ def _serve(end: socket.socket) -> None:
                 apart.discard(rest[0])
                 isolation.kill_children(frozenset(apart))
                 channel.send(code)
+            elif what == "stop":
+                channel.send(isolation.stop_children())
+            elif what == "go on":
+                isolation.signal_all(isolation.descendants(), signal.SIGCONT)
+                channel.send(None)
             elif what == "pids":
                 channel.send([os.getpid(), os.getppid()])
     except (EOFError, OSError):

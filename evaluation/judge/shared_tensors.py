@@ -1,6 +1,7 @@
 """Tensors of a task's data at places in memory that the judge and the submission's process share."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import torch
@@ -17,7 +18,7 @@ THEIRS = BASE + OURS  # where what the submission's process allocates begins
 @dataclasses.dataclass(frozen=True)
 class Role:
     """Says what a tensor is for: its name in reports; whether it lies on the device; whether a call gets contents in
-    it, and whether kernels may write there. An output gets NaN."""
+    it, and whether kernels may write there. An output gets a poison."""
 
     name: str
     on_device: bool
@@ -85,11 +86,11 @@ class Placed:
             whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
             yield one, whole.set_(storage).cpu().numpy() if one.size else None
 
-    def fill(self, data) -> None:
-        """Writes the contents of data like that which was placed, and NaN into outputs."""
+    def fill(self, data, poison: float = math.nan) -> None:
+        """Writes the contents of data like that which was placed, and the poison into outputs."""
         for one, content in self._pairs(data):
             if one.output is not None:
-                one.output.fill_(float("nan"))
+                one.output.fill_(poison)
             elif one.size:
                 self.heap.arena.view(one.address, one.size)[:] = content
 

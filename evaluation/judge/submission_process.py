@@ -13,12 +13,13 @@ from pathlib import Path
 
 from emulated_gpu.arena import Arena
 from emulated_gpu.serve.torch_device import library
-from evaluation.judge import emulated, worker
+from evaluation.judge import emulated, isolation, worker
 from evaluation.judge.options import Options
 from evaluation.judge.sandbox import Nursery
 from evaluation.judge.shared_tensors import THEIRS
 from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.verdict import Refused
+from task import combine_seeds
 
 LONGEST = 2**26  # bytes of a line from the submission's process
 BUSY = 0.25  # share of the time for which it computes: less is waiting, even on a busy machine
@@ -63,6 +64,7 @@ class SubmissionProcess:
         self.options, self.nursery, self.arena, self.directory, self.judges = options, nursery, arena, directory, judges
         self.config, self.device = None, None
         self.numbers = itertools.count(1)  # of objects
+        self.still = False
         self.pid, self.isolation, self.log = None, None, Path(directory, "log")
         self.started = 0
 
@@ -88,7 +90,9 @@ class SubmissionProcess:
         with open(self.log, "wb") as log:
             self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
         theirs.close()
-        self.device = emulated.Device(self.arena, THEIRS, options.strict, self.say, self.keep) if emulating else None
+        seed = combine_seeds(options.secret, self.started)
+        new = (self.arena, THEIRS, options.strict, self.say, self.keep, seed)
+        self.device = emulated.Device(*new) if emulating else None
         with self.answering("import"):
             self.isolation = self.receive().get("isolation", self.isolation)
             self.receive()
@@ -163,7 +167,16 @@ class SubmissionProcess:
             return f"slow or endless (its host code was still computing, {submission:.0f} s of CPU time; --timeout)"
         return "hang"
 
+    def stand_still(self) -> None:
+        """Stops the process and all that it has started, until it is asked again. Raises Refused if they go on."""
+        self.still = True
+        if not self.nursery.stop():
+            raise Refused(f"its processes do not stand still, {isolation.PATIENCE:g} s after they were told to")
+
     def send(self, message) -> None:
+        if self.still:
+            self.still = False
+            self.nursery.go_on()
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict:
@@ -210,5 +223,5 @@ class SubmissionProcess:
         if self.pid is None:
             return None
         self.socket.close()
-        pid, self.pid = self.pid, None
+        pid, self.pid, self.still = self.pid, None, False
         return self.nursery.end(pid)

@@ -5,6 +5,7 @@ Nothing else in the judge, and on the command line only what finds the cases, kn
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol
 
@@ -24,6 +25,7 @@ class Call:
     schedule: int = 0
     sizes: Hashable = None  # calls of equal sizes get the same tensors
     told: str = ""  # before the reason, if it fails
+    poison: float = math.nan  # what outputs, float16, hold before it
 
 
 class Case(Protocol):
@@ -62,8 +64,8 @@ class Case(Protocol):
     def copied(self, results):
         """Copies results, which the submission's process may still change. Raises Refused."""
 
-    def clear(self, placed: Placed, results) -> None:
-        """Spoils the results of a recorded call."""
+    def clear(self, placed: Placed, results, poison: float) -> None:
+        """Spoils the results of a recorded call. poison: of its Call."""
 
 
 class Task(Protocol):

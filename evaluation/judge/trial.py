@@ -8,6 +8,7 @@ from evaluation.judge.recorded_calls import CHANGED, NotTimed, RecordedCalls
 from evaluation.judge.shared_tensors import Placed, taken
 from evaluation.judge.task import Call, Case
 from evaluation.judge.verdict import Refused, Verdict
+from evaluation.tasks import data as any_data
 from task import TestCase
 
 
@@ -71,12 +72,13 @@ class Trial:
             self.process.device.register(placed)
             placed.number = self.process.place(placed.spec)
         placed = objects[call.sizes]
-        placed.fill(call.data())
+        placed.fill(call.data(), call.poison)
         problems = call.check(self.result_of(case, call, placed))
         if not placed.unchanged(call.data):
             problems.append(CHANGED)
         if problems:
             raise Refused("; ".join(problems[:3]))
+        self.process.ask("result", op="guards")
 
     def result_of(self, case: Case, call: Call, placed: Placed):
         """Has the submission called on an object, and returns a copy of what it returned, made at once: its process may
@@ -102,4 +104,9 @@ class Trial:
         if device.findings:
             raise Refused("; ".join(device.findings))
         with process.answering("result"):
-            return case.copied(case.results(reply["returned"], placed, taken(placed)))
+            results = case.results(reply["returned"], placed, taken(placed))
+            found = case.copied(results)
+            process.stand_still()
+            if not any_data.same(found, case.copied(results)):
+                raise Refused("its results change after it has returned them")
+            return found

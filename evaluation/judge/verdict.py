@@ -64,18 +64,20 @@ def ulps(got: torch.Tensor, want: torch.Tensor) -> int:
     return int((a - b).abs().max())
 
 
-def compare(group: int, got: torch.Tensor, want: torch.Tensor, exact: bool) -> tuple[int, str]:
+def compare(group: int, got: torch.Tensor, want: torch.Tensor, exact: bool, poison: float) -> tuple[int, str]:
     """Compares one group's float16 [M, N, L] result: (elements that differ, what is wrong or "").
 
-    exact: none may differ; else they may by the task's tolerance.
+    exact: none may differ; else they may by the task's tolerance. poison: what was there before.
     """
     differs = (got != want) & ~(got.isnan() & want.isnan())
     count = int(differs.count_nonzero())
     if not count or (not exact and not utils.verbose_allclose(got, want, rtol=1e-3, atol=1e-3)):
         return count, ""
-    unwritten = int(got.isnan().count_nonzero())
+    there = torch.where(differs, got, torch.zeros_like(got))
+    unwritten = int((there.isnan() if math.isnan(poison) else there == poison).count_nonzero())
     if unwritten:
-        detail = f"{unwritten} of {got.numel()} elements are NaN (never written, or NaN written)"
+        what = "NaN" if math.isnan(poison) else f"{poison:g}"
+        detail = f"{unwritten} of {got.numel()} elements are {what} (never written, or {what} written)"
     else:
         m, n, i = differs.nonzero()[0].tolist()
         detail = f"first at [{m}, {n}{f', {i}' if i else ''}]: {got[m, n, i]:g} instead of {want[m, n, i]:g}"
