@@ -13,13 +13,14 @@ from emulated_gpu.errors import EmulatorError
 from emulated_gpu.finding_rows import row_of
 from emulated_gpu.machine.launch import Launch
 from emulated_gpu.page.findings import events
+from evaluation.judge import isolation
 from evaluation.judge.gpu_trial import GpuTrial, MeasuredTrial, measure_in_turns
 from evaluation.judge.options import Options
 from evaluation.judge.recorded_calls import RecordedCalls
 from evaluation.judge.sandbox import Beat, Channel, Nursery
 from evaluation.judge.shared_tensors import OURS, THEIRS
 from evaluation.judge.statistics import Stats
-from evaluation.judge.submission_process import SubmissionProcess
+from evaluation.judge.submission_process import USERS_CACHE, SubmissionProcess
 from evaluation.judge.trial import Trial
 from evaluation.judge.verdict import Refused, Verdict, legible
 from task import TestCase
@@ -33,10 +34,10 @@ class Examiner:
 
     def __init__(
         self, options: Options, nursery: Nursery, directory: str, judges: list[int], arena: Arena, heap: Heap,
-        say: Callable[[str], None],
+        say: Callable[[str], None], user: int | None = None,
     ):  # fmt: skip
         self.options, self.arena, self.heap = options, arena, heap
-        self.process = SubmissionProcess(options, nursery, self.arena, directory, judges, say, self.keep)
+        self.process = SubmissionProcess(options, nursery, self.arena, directory, judges, say, self.keep, user)
         self.rows: list[dict] = []  # of what was found in the case that is judged
 
     def keep(self, of_class: str, found: EmulatorError, launch: Launch | None) -> None:
@@ -117,7 +118,7 @@ def pair(examiners: list[Examiner], case: TestCase, both: list[Options]) -> tupl
 def serve(submissions: int, fd: int) -> None:
     """Serves as the process's main function until the judge closes `fd`. submissions: how many it may hold at once."""
     nurseries = [Nursery.fork() for _ in range(submissions)]  # before there is what a worker must not see
-    channel = Channel(socket.socket(fileno=fd))
+    channel, users = Channel(socket.socket(fileno=fd)), contextlib.ExitStack()
     try:
         (options, directory, judges), _ = channel.receive()
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))
@@ -134,7 +135,8 @@ def serve(submissions: int, fd: int) -> None:
         for number, nursery in enumerate(nurseries):  # all use the one arena: each knows it at the same addresses
             own = os.path.join(directory, str(number))
             os.mkdir(own, 0o711)
-            examiners.append(Examiner(options, nursery, own, judges, arena, heap, say))
+            user = users.enter_context(isolation.own_user(USERS_CACHE / "users"))
+            examiners.append(Examiner(options, nursery, own, judges, arena, heap, say, user))
         while True:
             (what, *arguments), _ = channel.receive()
             if what == "pair":

@@ -3,17 +3,25 @@
 The judge's processes are not dumpable: without CAP_SYS_PTRACE nobody opens their /proc/<pid>/mem, fd, or environ,
 traces them, or calls process_vm_writev or pidfd_getfd on them, not even their own user
 (https://man7.org/linux/man-pages/man2/ptrace.2.html, "Ptrace access mode checking"). The worker has no capabilities
-and can gain none; where the judge is root, the worker is another user, too, who can neither signal the judge nor write
-its files, pipes or terminal. What holds is tried out in the worker before the submission is imported, and is in the
-result.
+and can gain none; where the judge is root, the worker is another user, one for each job, who can neither signal the
+judge nor write its files, pipes or terminal. Which files it can open at all is limited by Landlock (landlock.py). What
+holds is tried out in the worker before the submission is imported, and is in the result.
 """
 
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
+import random
+import resource
 import signal
+import sys
 import time
+from pathlib import Path
+
+from evaluation import ROOT
+from evaluation.judge import landlock
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # linux/prctl.h
@@ -23,7 +31,14 @@ CAPABILITY_VERSION_3 = 0x20080522
 CAP_DAC_READ_SEARCH = 2  # linux/capability.h
 CAPSET = {"x86_64": 126, "aarch64": 91}[os.uname().machine]
 PATIENCE = 10.0  # seconds in which processes that were stopped stand still
-WORKER_USER = 64_979  # in no range that useradd or systemd give users from
+WORKER_USERS = range(60_706, 61_184)  # in no range that useradd or systemd give users from
+LARGEST_FILE, OPEN_FILES, PROCESSES = 2**30, 4096, 512  # bytes; of one process; of a job, threads too
+NEWIPC = 0x0800_0000  # linux/sched.h
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/proc", "/sys", "/dev/urandom",
+          "/dev/random")  # fmt: skip
+DEVICES = "/dev/null", "/dev/zero", "/dev/full"
+OF_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "passwd", "group", "nsswitch.conf",
+          "hosts", "resolv.conf", "os-release", "alternatives", "mime.types", "locale.alias", "ssl/certs")  # fmt: skip
 
 
 def prctl(option: int, *arguments: int) -> int:
@@ -33,6 +48,13 @@ def prctl(option: int, *arguments: int) -> int:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
     return result
+
+
+def unshare(what: int) -> None:
+    """Calls unshare(2). Raises OSError."""
+    if _libc.unshare(what) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"unshare: {os.strerror(code)}")
 
 
 def shield() -> None:
@@ -117,31 +139,85 @@ def _set_capabilities(mask: int) -> None:
         raise OSError(code, f"capset: {os.strerror(code)}")
 
 
-def confine(files: list[str], judges: list[int]) -> str:
+def needed(files: list[str]) -> list[str]:
+    """Lists what a process needs to read to run Python, compilers and the project, beside these files: paths. Of /etc
+    and of the project's folder no secrets are among them."""
+    python = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))]
+    python += [path for path in map(os.path.realpath, filter(None, sys.path)) if not Path(ROOT).is_relative_to(path)]
+    project = [path for path in map(str, Path(ROOT).iterdir()) if not os.path.basename(path).startswith(".")]
+    return [*SYSTEM, *(f"/etc/{name}" for name in OF_ETC), *python, *project, *files]
+
+
+@contextlib.contextmanager
+def own_user(folder: Path):
+    """Gives, in this block, a user id that no other job on this machine has, as long as each asks with this folder;
+    None where this process is not root, or none is left."""
+    if os.geteuid() != 0:
+        yield None
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as stack:
+        for user in random.SystemRandom().sample(WORKER_USERS, len(WORKER_USERS)):
+            fd = os.open(folder / str(user), flags, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(fd)
+                continue
+            stack.callback(os.close, fd)
+            yield user
+            return
+        yield None
+
+
+def limit_resources(alone: bool) -> None:
+    """Limits what a process can take of the machine. alone: its user has no other processes."""
+    limits = {resource.RLIMIT_FSIZE: LARGEST_FILE, resource.RLIMIT_NOFILE: OPEN_FILES, resource.RLIMIT_CORE: 0}
+    limits |= {resource.RLIMIT_MSGQUEUE: 0} | ({resource.RLIMIT_NPROC: PROCESSES} if alone else {})
+    for which, most in limits.items():
+        hard = resource.getrlimit(which)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(which, (most, most))
+
+
+def confine(files: list[str], folders: list[str], judges: list[int], user: int | None) -> str:
     """Gives up what the submission's process has no business with; says what holds. Raises OSError.
 
-    files: what it must be able to read. judges: process ids that it must not be able to reach.
+    files: what it must be able to read, beside Python. folders: where it may write; none: Landlock is not to be used.
+    judges: process ids that it must not be able to reach. user: the id that it gets where it is root.
     """
-    other = False
+    other, alone = False, user is not None
     if os.geteuid() == 0:
+        user = user or WORKER_USERS[0]
+        with contextlib.suppress(OSError):
+            unshare(NEWIPC)  # shared memory and semaphores of System V end with it
         for capability in {*range(64)} - {CAP_DAC_READ_SEARCH}:
             with contextlib.suppress(OSError):  # beyond the last
                 prctl(CAPBSET_DROP, capability)
         prctl(KEEPCAPS, 1)
         try:
             os.setgroups([])
-            os.setresgid(WORKER_USER, WORKER_USER, WORKER_USER)
-            os.setresuid(WORKER_USER, WORKER_USER, WORKER_USER)
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
             other = True
+            os.umask(0)  # another job of the same submission, which has another user, uses what it builds
         except OSError:  # a container without that user, or without the capability
             pass
-    readable = all(os.access(path, os.R_OK, effective_ids=True) for path in files)
+    python = [os.path.realpath(sys.executable), *(module.__file__ for module in (contextlib, ctypes))]
+    readable = all(os.access(path, os.R_OK, effective_ids=True) for path in [*files, *python])
     keep = 1 << CAP_DAC_READ_SEARCH if other and not readable else 0  # Python in root's home, for example
     _set_capabilities(keep)
     if keep:
         prctl(CAP_AMBIENT, AMBIENT_RAISE, CAP_DAC_READ_SEARCH)
     prctl(NO_NEW_PRIVS, 1)
     prctl(PDEATHSIG, signal.SIGKILL)
+    if apart := bool(folders and landlock.version()):
+        landlock.restrict(needed(files), [*folders, *DEVICES])
+    elif folders and keep:
+        raise OSError(errno.EACCES, f"{sys.executable} lies where another user may not look, and without Landlock, "
+                      "which this kernel lacks, what could look there could read all files")  # fmt: skip
+    limit_resources(other and alone)
     for pid in judges:
         for name, flags in (("mem", os.O_RDWR), ("environ", os.O_RDONLY), ("fd/1", os.O_WRONLY)):
             try:
@@ -152,5 +228,7 @@ def confine(files: list[str], judges: list[int]) -> str:
                 if error.errno == errno.ENOENT:
                     continue
             return f"NOT ISOLATED from the judge: it can open /proc/{pid}/{name}"
-    user = "another user" if other else "the same user"
-    return f"{user}, no capabilities{' but to read files' if keep else ''}; the judge's memory and files out of reach"
+    who = ("a user of its own" if alone else "another user") if other else "the same user"
+    capabilities = "no capabilities" + " but to read files" * bool(keep)
+    can = "reads what Python needs, writes to its own folders" if apart else "reads and writes what that user may"
+    return f"{who}, {capabilities}; {can}; the judge's memory and files out of reach"

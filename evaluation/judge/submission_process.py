@@ -5,13 +5,14 @@ import hashlib
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from emulated_gpu.arena import Arena
+from emulated_gpu.arena import PAGE, Arena
 from emulated_gpu.serve.torch_device import library
 from evaluation.judge import emulated, isolation, worker
 from evaluation.judge.options import Options
@@ -23,6 +24,7 @@ from task import combine_seeds
 
 LONGEST = 2**26  # bytes of a line from the submission's process
 BUSY = 0.25  # share of the time for which it computes: less is waiting, even on a busy machine
+QUOTA, LOOK = 2**32, 1.0  # bytes on disk, and the seconds between looks while nothing comes
 LOG = 2**16  # bytes of its output that are looked at
 USERS_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "emulated-gpu"
 
@@ -34,10 +36,33 @@ def builds(submission: str) -> str:
     """
     folder = USERS_CACHE / "submissions" / hashlib.sha256(Path(submission).read_bytes()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o777)
-    for lock in folder.glob("*/lock"):
-        lock.unlink(missing_ok=True)
+    with opened(folder) as of:
+        os.fchmod(of, 0o777)
+        for name in os.listdir(of):  # all of it may be the submission's: no link is followed
+            with contextlib.suppress(OSError), opened(name, of) as build:
+                os.unlink("lock", dir_fd=build)
     return str(folder)
+
+
+@contextlib.contextmanager
+def opened(path: str | Path, inside: int | None = None):
+    """Opens a folder, by its name inside of another one, for this block. Raises OSError for what is none, or a link."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def size_on_disk(*folders: str) -> int:
+    """Adds up the bytes that all below some folders takes, at least a page for each file; no link is followed."""
+    found = 0
+    for folder in folders:
+        for at, _, names, fd in os.fwalk(folder, onerror=None):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    found += max(PAGE, 512 * os.stat(name, dir_fd=fd, follow_symlinks=False).st_blocks)
+    return found
 
 
 def last_line(path: Path) -> str:
@@ -53,14 +78,15 @@ class SubmissionProcess:
 
     `config`: (sizes, changes) for configs.choose, or None. `device`: the emulated device that the running process
     launches on; it is the judge's. `isolation`: what keeps the process from the judge's, as of isolation.confine.
+    `user`: the id of its user where the judge is root, as of isolation.own_user.
     `say`: is told how far a long launch is. `keep`: is given what the device finds; both as of emulated.Device.
     """
 
     def __init__(
         self, options: Options, nursery: Nursery, arena: Arena, directory: str, judges: list[int],
-        say: Callable[[str], None], keep: Callable,
+        say: Callable[[str], None], keep: Callable, user: int | None = None,
     ):  # fmt: skip
-        self.say, self.keep = say, keep
+        self.say, self.keep, self.user = say, keep, user
         self.options, self.nursery, self.arena, self.directory, self.judges = options, nursery, arena, directory, judges
         self.config, self.device = None, None
         self.numbers = itertools.count(1)  # of objects
@@ -84,7 +110,9 @@ class SubmissionProcess:
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
             "modules": options.task.modules, "entry": options.task.entry, "devices": options.task.devices,
+            "user": self.user,
         }  # fmt: skip
+        self.folders = told["scratch"], told["builds"]
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.rest = b""
         with open(self.log, "wb") as log:
@@ -184,6 +212,8 @@ class SubmissionProcess:
         here."""
         line = bytearray(self.rest)
         while (end := line.find(b"\n")) < 0 and len(line) < LONGEST:
+            while not select.select([self.socket], [], [], LOOK)[0]:
+                self.check_quota()
             chunk = self.socket.recv(2**20)
             if not chunk:
                 raise EOFError
@@ -193,6 +223,11 @@ class SubmissionProcess:
         if "launch" not in reply and reply["error"]:
             raise Refused(str(reply["error"])[:10_000])
         return reply
+
+    def check_quota(self) -> None:
+        """Raises Refused if what the process has written takes more than QUOTA."""
+        if size_on_disk(*self.folders) > QUOTA:
+            raise Refused(f"it has written more than {QUOTA >> 30} GiB")
 
     def died(self) -> str:
         """Waits for the process to end, and says in a sentence how it has."""

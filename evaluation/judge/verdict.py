@@ -73,10 +73,11 @@ def compare(group: int, got: torch.Tensor, want: torch.Tensor, exact: bool, pois
     count = int(differs.count_nonzero())
     if not count or (not exact and not utils.verbose_allclose(got, want, rtol=1e-3, atol=1e-3)):
         return count, ""
-    there = torch.where(differs, got, torch.zeros_like(got))
-    unwritten = int((there.isnan() if math.isnan(poison) else there == poison).count_nonzero())
+    there, what = got[differs], "NaN" if math.isnan(poison) else f"{poison:g}"
+    unwritten = int((there == poison).count_nonzero())
+    if nan := int(there.isnan().count_nonzero()):
+        unwritten, what = nan, "NaN"
     if unwritten:
-        what = "NaN" if math.isnan(poison) else f"{poison:g}"
         detail = f"{unwritten} of {got.numel()} elements are {what} (never written, or {what} written)"
     else:
         m, n, i = differs.nonzero()[0].tolist()

@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import traceback
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,14 +31,16 @@ from evaluation.tasks import entry, ranks
 from evaluation.tasks.entry import KERNEL
 from evaluation.tasks.modules import FolderModules
 
+NOT_READ = {"submissions", "users"}  # in the user's cache: what others have built, and ids of users
+
 
 def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
     """Serves requests until the judge closes the connection.
 
     options: submission, config (None, or sizes and changes, of configs.choose), device, memory (bytes), threads,
     scratch (a folder), builds (a folder for the CUDA C++ of this submission), cache (of the user, to be read), judges
-    (process ids), size and heap (of the shared memory, and where the submission's part begins), modules (of a task's
-    folder: their names and paths).
+    (process ids), user (its id, or None), size and heap (of the shared memory, and where the submission's part begins),
+    modules (of a task's folder: their names and paths).
     """
     os.setsid()
     os.dup2(log_fd, 1)
@@ -69,14 +72,17 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
         os.chdir(options["scratch"])
         if folder := os.environ.get("EMULATED_GPU_PTX"):  # which this process, as whoever it will be, is to fill
             os.makedirs(folder, exist_ok=True)
-            os.chmod(folder, 0o777)
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            os.fchmod(fd, 0o777)
+            os.close(fd)
         files = [os.path.realpath(sys.executable), options["submission"], __file__, torch.__file__, np.__file__]
         files += options["modules"].values()
-        answer(error=None, isolation=isolation.confine(files, options["judges"]))
         emulated = options["device"] != "cuda"
+        caches = [str(path) for of in cache[1:] for path in Path(of).glob("*") if path.name not in NOT_READ]
+        folders = [options["scratch"], options["builds"], *filter(None, [folder])] if emulated else []
+        answer(error=None, isolation=isolation.confine(files + caches, folders, options["judges"], options["user"]))
         others = bool(options["modules"]) or options["entry"] != KERNEL  # whether they wrote the task
         device = EmulatedDevice(arena, options["heap"], ask, options["devices"], others) if emulated else CudaDevice()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash ends at once
         if emulated:  # a GPU's address space would not fit into any limit
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
         own = any_data, entry, ranks, inputs, shared_tensors, worker_emulated, worker_gpu, sys.modules[__name__]
