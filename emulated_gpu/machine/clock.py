@@ -161,6 +161,9 @@ class Clock(ABC):
     def atomic(self, group) -> None:
         """Lanes of a group execute an atomic that returns what was there."""
 
+    def unpriced(self, group, what: str, addresses) -> None:
+        """Lanes of a group access global memory at these addresses by `what`, which no clock has a price for."""
+
     def global_bytes(self, loaded: int, stored: int) -> None:
         """Machine code has moved so many bytes between lanes and global memory, in any number of accesses."""
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
+
 from ..formats import wgmma_form
 from ..machine.clock import Clock
 from ..machine.launch import Launch
 from ..ptx.control_flow import ControlFlow
+from ..state.global_memory import Region
 from .issue import kind
+from .memory import LINE
 
 
 class Tally:
@@ -17,13 +21,15 @@ class Tally:
 
     counted: bytes of each way to move them (lanes that load from one address do it once), the number of MMAs, and their
     multiplications and additions. executed_blocks: how often groups of lanes have executed each block of the program,
-    where each has its turn, as in a timed run; machine code has several in one.
+    where each has its turn, as in a timed run; machine code has several in one. unpriced_lines: lines of global memory
+    that were accessed by what has no price, by its name.
     """
 
     def __init__(self, clock: Clock, program: ControlFlow):
         copies = "tma_load", "bulk_load", "tma_store", "bulk_store"
         self.counted = dict.fromkeys([*copies, "global_load", "global_store", "mma", "flops"], 0)
         self._clock, self.executed_blocks = clock, [0] * len(program.start)
+        self.unpriced_lines: dict[str, set[int]] = {}
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
@@ -69,6 +75,9 @@ class Tally:
         self.counted["global_store"] += len(addresses) * size
         return self._clock.global_store(group, addresses, size, row)
 
+    def unpriced(self, group, what, addresses):
+        self.unpriced_lines.setdefault(what, set()).update((addresses // np.uint64(LINE)).tolist())
+
     def global_bytes(self, loaded, stored):
         self.counted["global_load"] += loaded
         self.counted["global_store"] += stored
@@ -98,3 +107,19 @@ def instructions(launch: Launch) -> Counter[str]:
             for instr in program.kernel.instrs[program.start[block] : program.end[block]]:
                 found[kind(instr)] += times
     return found
+
+
+FEW, FREE = 8, 0.02  # lines, and share of what a launch moves, that may have no price: counters, flags
+
+
+def unpriced(launch: Launch, data: list[Region]) -> str:
+    """Names what a timed launch has moved without a price, if that is more than a few counters, or if it is data; else
+    ""."""
+    lines, counted = launch.clock.unpriced_lines, launch.clock.counted
+    for name, each in lines.items():
+        for region in data:
+            if any(region.start // LINE <= line < -(-region.end // LINE) for line in each):
+                return f"{region.name} by {name}"
+    moved = sum(count for name, count in counted.items() if name not in ("mma", "flops")) / LINE
+    free, names = sum(map(len, lines.values())), ", ".join(sorted(lines))
+    return f"{free} lines of 128 bytes by {names}" if free > FEW + FREE * moved else ""

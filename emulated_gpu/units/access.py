@@ -159,6 +159,8 @@ def _loaded(
                 dependencies.note(g, np.atleast_1d(addresses), size, False)
             g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who, strong is not True)
         g.clock.global_load(g, np.atleast_1d(addresses), size, bool(strong))
+    elif space == "const":
+        g.clock.unpriced(g, "ld.const", np.atleast_1d(addresses))
     elif space == "shared":
         g.clock.shared_access(g, addresses, size)
         if not strong and (offsets := _own_offsets(g, np.atleast_1d(np.asarray(addresses, np.uint64)))) is not None:
@@ -431,6 +433,7 @@ def atomic(
                 scatter(g, space, np.array(there, np.uint64), size, np.array(new, f"u{size}"), None, who, True)
         unique = np.array(places, np.uint64)
         if space == "global":
+            g.clock.unpriced(g, "atom" if wants_old else "red", unique)
             marks = GENERIC | STRONG | SYSTEM * sync.startswith("sys")
             note_global(g, unique, size * count, True, who, marks=marks)
         _acquire(g, space, unique, sync.rstrip("+"), acquires)

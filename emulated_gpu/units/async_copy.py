@@ -416,6 +416,7 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
     to, read, n = (g.lane_array(x, 64)[lanes].astype(np.int64) for x in (dst, src, source_size))
     if not len(to):
         return
+    g.clock.unpriced(g, "cp.async", read.astype(np.uint64))
     n = np.minimum(n, size)  # 9.7.9.25.3.1: src-size bytes are read, zeros fill the rest
     if ((to | read) & size - 1).any():
         bad = int(np.flatnonzero((to | read) & size - 1)[0])

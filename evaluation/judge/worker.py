@@ -79,7 +79,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
         files += options["modules"].values()
         emulated = options["device"] != "cuda"
         caches = [str(path) for of in cache[1:] for path in Path(of).glob("*") if path.name not in NOT_READ]
-        folders = [options["scratch"], options["builds"], *filter(None, [folder])] if emulated else []
+        asked = filter(None, [folder, os.environ.get("CUTE_DSL_DUMP_DIR")])  # by whoever runs the judge
+        folders = [options["scratch"], options["builds"], *asked] if emulated else []
         answer(error=None, isolation=isolation.confine(files + caches, folders, options["judges"], options["user"]))
         others = bool(options["modules"]) or options["entry"] != KERNEL  # whether they wrote the task
         device = EmulatedDevice(arena, options["heap"], ask, options["devices"], others) if emulated else CudaDevice()

@@ -22,6 +22,7 @@ from evaluation.commands.cases import read_cases, task_cases
 from evaluation.commands.cli import cli
 from evaluation.judge import gpu_trial, inputs, judge, own_task, sandbox, verdict
 from evaluation.judge.statistics import Stats
+from evaluation.judge.submission_process import builds
 from reference import DUAL_GEMM, TASKS, generate_dual_input, generate_input
 from reference import task_of as task_of_args
 
@@ -300,20 +301,20 @@ def test_hidden_inputs_follow_the_secret(judged, tmp_path):
     other sizes, one all codes and scales, and the case is called once more than it would be."""
     submission = tmp_path / "submission.py"
     submission.write_text(
-        "import torch\nfrom reference import ref_kernel\ndef custom_kernel(data):\n"
+        "import os\nimport torch\nfrom reference import ref_kernel\n"
+        "LOG = os.path.join(os.environ['TORCH_EXTENSIONS_DIR'], 'log')\n"
+        "def custom_kernel(data):\n"
         "    sums = [t.view(torch.uint8).double().sum().item() for t in data[0][0][:2]]\n"
-        "    print(data[3], sums, file=open('log', 'a'))\n    return ref_kernel(data)\n"
+        "    print(data[3], sums, file=open(LOG, 'a'))\n    return ref_kernel(data)\n"
     )
-    submission.write_text(submission.read_text().replace("'log'", repr(str(tmp_path / "log"))))
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(0o755)
+    log = Path(builds(str(submission)), "log")  # a submission writes nowhere else
+    log.unlink(missing_ok=True)
     size, runs = ((8,), (16,), (64,)), []
     for secret in (1, 1, 2):
         (verdict,) = judged(submission, size, secret=secret)
         assert verdict.status == "pass", verdict.reason
-        runs.append((tmp_path / "log").read_text().splitlines())
-        (tmp_path / "log").unlink()
+        runs.append(log.read_text().splitlines())
+        log.unlink()
     sums = [t.view(torch.uint8).double().sum().item() for t in generate_input(*size, 1, 0)[0][0][:2]]
     assert runs[0] == runs[1] != runs[2]
     for lines in runs:
