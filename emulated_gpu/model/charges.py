@@ -1,6 +1,6 @@
 """Which of the units' functions access global memory, and what tells the clock of it: there is none that is free.
 
-`tests/emulated_gpu/test_charges.py` holds the table to the units' code. What has no price yet tells the clock so
+`tests/emulated_gpu/model/test_charges.py` holds the table to the units' code. What has no price yet tells the clock so
 (`Clock.unpriced`), and whoever reports a time can refuse it (`model/tally.py`).
 """
 

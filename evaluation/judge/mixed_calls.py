@@ -72,6 +72,7 @@ class MixedCalls(RecordedCalls):
             steps.append(found)
             with self.process.answering("result"):
                 places.append(self.case.results(reply["returned"], one, held))
+        self.process.ask("result", op="guards")
         if unknown := next((step for call in steps for step in call if isinstance(step, str)), None):
             raise NotTimed(unknown)
         if not any(isinstance(step, library.Operation) for step in steps[0]):
@@ -106,8 +107,8 @@ class MixedCalls(RecordedCalls):
                 raise NotTimed(f"launches and operations of a call alone do not give its result: {told}")
 
         def clear() -> None:
-            for one, results in zip(placed, places, strict=True):
-                case.clear(one, results)
+            for one, results, call in zip(placed, places, calls, strict=True):
+                case.clear(one, results, call.poison)
 
         clear()
         before = device.snapshot(regions)
@@ -122,7 +123,7 @@ class MixedCalls(RecordedCalls):
             clear()
             device.register(placed[number])
             contents = calls[number].data()
-            placed[number].fill(contents)
+            placed[number].fill(contents, calls[number].poison)
             device.begin((placed[number],), schedule)
             for step in steps[number]:
                 if isinstance(step, library.Operation):
@@ -143,8 +144,12 @@ class MixedCalls(RecordedCalls):
     def modelled(self, device: emulated.Device, calls: list, placed: list, steps: list, carry_out) -> dict:
         """Times the launches, between which operations are carried out: a reply. Of calls without one it says zero."""
         options, queue, starts, waiting = self.trial.options, [], [], []
+
+        def put(number: int) -> None:
+            placed[number].fill(calls[number].data(), calls[number].poison)
+
         for number, call in enumerate(steps):
-            waiting.append(functools.partial(lambda number: placed[number].fill(calls[number].data()), number))
+            waiting.append(functools.partial(put, number))
             for step in call:
                 if isinstance(step, library.Operation):
                     waiting.append(functools.partial(carry_out, number, step))
