@@ -26,6 +26,7 @@ thorough: setup .venv-newest/installed
 
 lint: setup
 	.venv/bin/python -m ruff check .
+	.venv/bin/python -m tests.findings_of_types
 
 # PIP_EXTRA_INDEX_URL: where pip finds the torch that is built for CPUs.
 CONTAINERS ?= $(shell command -v docker || command -v podman)

@@ -267,6 +267,12 @@ class Device:
     def capture(self, launches: list[tuple[tuple, dict]] | None) -> None:
         (self.hosts.now if self.hosts else self.host).capture = launches
 
+    def together(self) -> tuple[Node, Hosts]:
+        """Return the node and its hosts. Raises Unsupported where this is one device alone."""
+        if self.node is None or self.hosts is None:
+            raise Unsupported("ranks of one device: `run --devices N` has several")
+        return self.node, self.hosts
+
     @contextlib.contextmanager
     def on(self, device: int | None):
         """Makes another device the current one inside the block; None changes nothing."""
@@ -357,10 +363,10 @@ class Device:
         """
         device = self.index if device is None else device
         if self.node is not None and self.session.failure is None:
-            node = self.node
-            self.hosts.wait(lambda: node.idle(device), f"device {device}, which has not run all its launches")
+            node, hosts = self.together()
+            hosts.wait(lambda: node.idle(device), f"device {device}, which has not run all its launches")
             if host:
-                learn(self.hosts.now.known, node.clocks_of(device))
+                learn(hosts.now.known, node.clocks_of(device))
         self.check()
 
     def check(self) -> None:
@@ -484,9 +490,9 @@ class Device:
         start = partial(self._launch, session, self.index, launched, asked)
         if self.node is not None:
             alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
-            hosts = self.hosts
+            node, hosts = self.together()
             queued = Queued(start, [*alive, *held], dict(hosts.now.known))
-            return self.node.enqueue(self.index, queued, [host.known for host in hosts.all])
+            return node.enqueue(self.index, queued, [host.known for host in hosts.all])
         with collecting():
             found, notes = self._run(session, start)
         for note in notes:

@@ -8,6 +8,8 @@ which makes single-thread producer loops cheap.
 from __future__ import annotations
 
 import sys
+from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +33,9 @@ from ..units import (
     wmma,
 )
 from ..units.group import LaneGroup
-from .engine import CALM
+from .around_warp import Cta, Launch
+from .clock import Clock
+from .engine import CALM, Engine
 from .garbage import Follow, Garbage
 from .special import TIMERS, special_register
 
@@ -49,7 +53,8 @@ class Join:
     __slots__ = ("block", "parent", "expected", "parked", "whole", "changes")
 
     def __init__(self, block: int, parent: Join | None, expected: int, whole: Group, changes: list[int]):
-        self.block, self.parent, self.expected, self.parked, self.whole = block, parent, expected, [], whole
+        self.block, self.parent, self.expected, self.whole = block, parent, expected, whole
+        self.parked: list[Group] = []
         self.changes = changes
 
 
@@ -58,7 +63,7 @@ class Origin:
 
     __slots__ = ("label", "actor", "program", "block", "lineno")
 
-    def __init__(self, label, group, block, lineno):
+    def __init__(self, label: str, group: Group, block: int, lineno: int):
         self.label, self.actor, self.program = label, group.warp.actor, group.program
         self.block, self.lineno = block, lineno
 
@@ -82,7 +87,7 @@ def at(instr) -> str:
     return f", PTX line {instr.line}: {instr.shown()}" + (f" ({instr.loc})" if instr.loc else "")
 
 
-def at_work(frame) -> tuple[Group | Origin | None, int]:
+def at_work(frame: FrameType | None) -> tuple[Group | Origin | None, int]:
     """For whom a Python frame works: the group with the line of its block's code, or the instruction that began what
     goes on by itself; None for nobody."""
     while frame is not None:
@@ -107,14 +112,16 @@ def place_of(frame) -> str:
 def selects_alone(frame) -> bool:
     """Whether a Python frame works for a load of which every use is that of a selp, which may leave the value out."""
     who, line = at_work(frame)
-    instr = who.program.instruction_at(who.pc, line) if isinstance(who, Group) else None
+    if not isinstance(who, Group):
+        return False
+    instr = who.program.instruction_at(who.pc, line)
     return instr is not None and who.program.is_only_selected(instr)
 
 
-def actor_of(frame) -> WarpActor | None:
+def actor_of(frame: FrameType | None) -> Actor | None:
     """The warp that a Python frame works for, as its events know it."""
     who, _ = at_work(frame)
-    return who.warp.actor if isinstance(who, Group) else who and who.actor
+    return who.warp.actor if isinstance(who, Group) else who.actor if who is not None else None
 
 
 WARPS = 32  # the most that a CTA has
@@ -153,9 +160,10 @@ class WarpActor(Actor):
 class Warp:
     """32 lanes of a CTA. groups: those that have not exited."""
 
-    def __init__(self, cta, index: int, threads: int):
+    def __init__(self, cta: Cta, index: int, threads: int):
         self.cta, self.index = cta, index
-        self.actor = WarpActor(cta, index)
+        actor = WarpActor(cta, index)
+        self.actor: Actor = actor
         self.actor.knowledge.elsewhere.update(cta.launch.known)
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
@@ -167,7 +175,7 @@ class Warp:
         self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
         self.cluster_released: Released | None = None  # what those hand on who come to that phase
         self.at_cluster_barrier = 0  # the lanes that have arrived in that phase
-        self.bulk = self.actor.bulk
+        self.bulk = actor.bulk
         self.copies: list = []  # cp.async groups
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
         self.wgmmas = wgmma.Issued()
@@ -198,6 +206,11 @@ class Warp:
 class Group(LaneGroup):
     """Lanes of a warp that move together; see units/group.py for what units use of it."""
 
+    warp: Warp
+    cta: Cta
+    launch: Launch
+    engine: Engine
+    clock: Clock
     __slots__ = (
         "warp", "cta", "launch", "engine", "clock", "program", "lanes", "n", "lane_mask", "R", "given", "passes",
         "pc", "join", "t", "begun", "token", "carry", "specials", "waiting_for", "blocked_at", "awaited", "limit",
@@ -220,7 +233,7 @@ class Group(LaneGroup):
         self.token = None  # what a retried wait has already done
         self.carry = 0
         self.specials: dict[str, object] = {}
-        self.waiting_for = None
+        self.waiting_for: Any = None  # a Waitable, or what it is in words
         self.blocked_at = 0.0  # when it began to wait
         self.awaited = 0  # parity or state of the phase that a try_wait waits for
         self.limit = 0.0  # when the try_wait's time limit is due; 0 if it outlasts what is emulated
@@ -251,7 +264,7 @@ class Group(LaneGroup):
         begin = self.t
         if self.owed:
             self.t = self.clock.usable(self, self.launch.costs[self.pc])
-        if parks and self.t == begin:
+        if parks and self.t == begin and self.join is not None:
             self.join.parked.append(self)
             self.warp.groups.remove(self)
         else:
@@ -365,7 +378,9 @@ class Group(LaneGroup):
         """Where the lanes are, and what they may still look at of their registers."""
         seen: list = [self.pc, self.token is None]
         live = self.program.live_registers(self.pc)
-        registers = self.R if self.passes is None else self.join.whole.select_lanes(self.passes, live)
+        registers = self.R
+        if self.passes is not None and self.join is not None:
+            registers = self.join.whole.select_lanes(self.passes, live)
         for r in live:
             value = registers[r]
             if type(value) is int:
@@ -581,11 +596,12 @@ class Group(LaneGroup):
 
     def park(self):
         join = self.join
+        assert join is not None
         join.parked.append(self)
         self.warp.groups.remove(self)
         self.merge_if_complete(join)
 
-    def merge_if_complete(self, join: Join):
+    def merge_if_complete(self, join: Join | None):
         if join is None or len(join.parked) < join.expected:
             return
         if not join.parked:  # everybody exited on the way
@@ -616,25 +632,26 @@ class Group(LaneGroup):
     ) -> Group:
         """Make one group of all the parts' lanes. join: where all meet that have parted there and are left, None for
         some that have met elsewhere. Registers that none changed since are those of the group that parted."""
-        kinds, whole = self.program.kernel.registers, join and join.whole
+        kinds, whole = self.program.kernel.registers, join.whole if join is not None else None
         left = whole.n if whole is not None else -1  # lanes that are not here, with what they have in common
         for p in parts:
             left -= p.n if p.given is not None or p.passes is not None else 0
-        complete = not left
-        if complete:  # nobody else needs its registers any more
-            registers = whole.R
-            busy = [p for p in parts if p.passes is None]
-            changed = {r: None for p in busy for r, was in zip(join.changes, p.given) if p.R[r] is not was}
+        changed: list[int]
+        if join is not None and not left:  # nobody else needs its registers any more
+            busy = [(p.R, p.given) for p in parts if p.passes is None and p.given is not None]
+            complete, registers = join.whole, join.whole.R
+            changed = [*{r: None for R, given in busy for r, was in zip(join.changes, given) if R[r] is not was}]
         else:
-            registers, changed = [None] * len(kinds), self.program.live_registers(block)
-        if changed or not complete:
+            complete, registers, changed = None, [None] * len(kinds), self.program.live_registers(block)
+        if changed or complete is None:
             lanes = np.concatenate([p.lanes for p in parts])
             order = np.argsort(lanes)
-        if whole is not None and not complete:
-            registers = whole.select_lanes(np.searchsorted(whole.lanes, lanes[order]), changed)
+        if join is not None and complete is None:
+            registers = join.whole.select_lanes(np.searchsorted(join.whole.lanes, lanes[order]), changed)
             changed = join.changes
+        before = whole.R if whole is not None else []
         for r in changed:
-            values = [p.R[r] if p.passes is None else of_lanes(whole.R[r], p.passes) for p in parts]
+            values = [p.R[r] if p.passes is None else of_lanes(before[r], p.passes) for p in parts]
             first = values[0]
             if all(type(v) is not np.ndarray and v is not None and v == first for v in values):
                 registers[r] = first
@@ -648,10 +665,12 @@ class Group(LaneGroup):
                     for p, v in zip(parts, values, strict=True)
                 ]
                 registers[r] = np.concatenate(filled)[order]
-        merged = Group(self.warp, whole.lanes if complete else lanes[order], registers, block, parent, time)
-        if complete:
-            merged.given, merged.specials = whole.given, whole.specials
-        held, loads = [], {}  # loads: each part had all of before
+        here = complete.lanes if complete is not None else lanes[order]
+        merged = Group(self.warp, here, registers, block, parent, time)
+        if complete is not None:
+            merged.given, merged.specials = complete.given, complete.specials
+        held: list[Garbage] = []
+        loads: dict[object, None] = {}  # each part had all of before
         for p in parts:
             if p.garbage is not None:
                 held.append(p.garbage)

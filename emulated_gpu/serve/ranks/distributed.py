@@ -57,7 +57,8 @@ class Store(dist.Store):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         missing = [key for key in keys if key not in self.contents]
         if missing:
-            DEVICE.hosts.wait(lambda: all(key in self.contents for key in keys), f"{missing} in the store")
+            _, hosts = DEVICE.together()
+            hosts.wait(lambda: all(key in self.contents for key in keys), f"{missing} in the store")
 
     def check(self, keys: list[str]) -> bool:
         return all(key in self.contents for key in keys)
@@ -74,7 +75,8 @@ class Store(dist.Store):
 
 def meeting(url: str, *_, **__) -> Iterator[tuple[Store, int, int]]:
     """torch's rendezvous of the ranks (env://, tcp://): (store, rank, how many there are)."""
-    yield Store(), DEVICE.hosts.now.rank, len(DEVICE.hosts.all)
+    _, hosts = DEVICE.together()
+    yield Store(), hosts.now.rank, len(hosts.all)
 
 
 class Options(types.SimpleNamespace):
@@ -128,12 +130,13 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         """Return copies of the tensors of each rank. sources: of whom this one needs something, if not of all."""
         if DEVICE.capture is not None:
             raise Unsupported(f"{what} inside the capture of a CUDA graph on the emulated device")
-        node, host, device = DEVICE.node, DEVICE.hosts.now, DEVICE.index
+        (node, hosts), device = DEVICE.together(), DEVICE.index
+        host = hosts.now
         for index in {device} | {tensor.get_device() for tensor in tensors if tensor.is_cuda}:
             DEVICE.synchronize(index, host=False)
         copies = [tensor.detach().cpu() if tensor.is_cuda else tensor.detach().clone() for tensor in tensors]
         brought = copies, node.clocks_of(device), dict(host.known)
-        all_ = DEVICE.hosts.exchange(self._ranks, what, brought)
+        all_ = hosts.exchange(self._ranks, what, brought)
         for source in range(self._size) if sources is None else sources:
             _, clocks, known = all_[source]
             node.learn(device, clocks)
@@ -244,7 +247,7 @@ def _put(output: torch.Tensor, value: torch.Tensor) -> None:
 
 def _done(result):
     """The handle of work that is complete."""
-    future = torch.futures.Future()
+    future: torch.futures.Future = torch.futures.Future()
     future.set_result(result)
     return _create_work_from_future(future)
 

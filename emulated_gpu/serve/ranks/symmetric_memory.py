@@ -96,7 +96,8 @@ class SymmetricMemory:
         found = _handles.get((base, group.group_name))
         if found is None:
             ranks = group._ranks
-            buffers = DEVICE.hosts.exchange(ranks, "rendezvous of symmetric memory", _buffers[base])
+            _, hosts = DEVICE.together()
+            buffers = hosts.exchange(ranks, "rendezvous of symmetric memory", _buffers[base])
             sizes = sorted({buffer.bytes.nbytes for buffer in buffers})
             if len(sizes) > 1:
                 raise RuntimeError(f"rendezvous: ranks bring {' and '.join(map(str, sizes))} bytes, which are to agree")
@@ -139,31 +140,33 @@ class SymmetricMemory:
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
         """What any rank's device does behind it comes after what all did before."""
-        node, device = DEVICE.node, self.device.index
+        (node, hosts), device = DEVICE.together(), self.device.index
         _outside_of_capture("barrier")
         DEVICE.synchronize(device, host=False)
-        for clocks in DEVICE.hosts.exchange(self._ranks, f"barrier of symmetric memory, channel {channel}",
-                                            node.clocks_of(device)):  # fmt: skip
+        what = f"barrier of symmetric memory, channel {channel}"
+        for clocks in hosts.exchange(self._ranks, what, node.clocks_of(device)):
             node.learn(device, clocks)
 
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Set this rank's word in a pad when that is zero."""
         _outside_of_capture("put_signal")
+        node, hosts = DEVICE.together()
         buffer, word = self._buffers[dst_rank], self.world_size * channel + self.rank
         pad = buffer.pad.view(np.uint32)
         DEVICE.synchronize(self.device.index, host=False)
-        DEVICE.hosts.wait(lambda: not pad[word], f"its signal to rank {self._ranks[dst_rank]} to be taken")
+        hosts.wait(lambda: not pad[word], f"its signal to rank {self._ranks[dst_rank]} to be taken")
         pad[word] = 1
-        _signals[pad.ctypes.data, word] = DEVICE.node.clocks_of(self.device.index)
+        _signals[pad.ctypes.data, word] = node.clocks_of(self.device.index)
 
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Clear a rank's word in this rank's pad when that is set."""
         _outside_of_capture("wait_signal")
+        node, hosts = DEVICE.together()
         pad, word = self._buffers[self.rank].pad.view(np.uint32), self.world_size * channel + src_rank
         DEVICE.synchronize(self.device.index, host=False)
-        DEVICE.hosts.wait(lambda: bool(pad[word]), f"a signal of rank {self._ranks[src_rank]}")
+        hosts.wait(lambda: bool(pad[word]), f"a signal of rank {self._ranks[src_rank]}")
         pad[word] = 0
-        DEVICE.node.learn(self.device.index, _signals.pop((pad.ctypes.data, word), {}))
+        node.learn(self.device.index, _signals.pop((pad.ctypes.data, word), {}))
 
 
 _signals: dict[tuple[int, int], dict] = {}  # by pad and word: what the device that set it had done
