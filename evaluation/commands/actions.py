@@ -14,9 +14,11 @@ from evaluation.commands import devices, moe_tasks
 from evaluation.commands import profile as profiling
 from evaluation.commands import run as running
 from evaluation.commands import sweep as sweeping
+from evaluation.commands import validate as validation
 from evaluation.commands.cases import chosen_cases, chosen_task, read_folder, task_cases
 from evaluation.commands.show import Failure, Screen, count, dump_json
 from evaluation.judge.verdict import Refused
+from evaluation.tasks.folder import TaskFolder
 from evaluation.upload.check import check as check_submission
 from evaluation.upload.check import review_available, task_of_file
 from evaluation.upload.compile_time import LIMITS
@@ -78,6 +80,13 @@ def check(submission, compiled, task_dir, json_file) -> int:
         rows = [{**dataclasses.asdict(f), "link": f.link} for f in findings]
         dump_json(json_file, {"findings": rows, "seconds": spent}, "findings")
     return 1 if errors else 0
+
+
+def validate(submission, task_dir, timeout, json_file) -> int:
+    folder = read_folder(task_dir, submission, None)
+    if not isinstance(folder, TaskFolder):
+        raise Failure(f"{task_dir} is no folder with a task.yml: only such a one names a validation")
+    return validation.run(Screen(), folder, devices.checked(submission), timeout, json_file)
 
 
 def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, tries, calls) -> int:

@@ -69,6 +69,20 @@ def check(**options):
 
 
 @cli.command()
+@option.with_options(option.SUBMISSION)
+@click.option("--task-dir", metavar="FOLDER", required=True, help="The folder that names it: docs/any_task.md.")
+@option.timeout(3600.0, "run")
+@option.JSON
+def validate(**options):
+    """Run a submission inside the mini-training that a task's folder names (`validation` in its task.yml).
+
+    It is the author's program, and nothing is kept from it: what it says is shown. On the emulator what it measures is
+    the time of this CPU.
+    """
+    act("validate", **options)
+
+
+@cli.command()
 @option.with_options(option.TUNING)
 @option.TASK_DIR
 @click.option(

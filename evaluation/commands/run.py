@@ -275,7 +275,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
             "ulps": verdict.ulps,
             "seconds": round(verdict.seconds, 3),
             "notes": verdict.notes,
-            "limits": verdict.limits,
+            **({"limits": verdict.limits} if verdict.limits else {}),
             "us": verdict.us,
         }
         if replies:

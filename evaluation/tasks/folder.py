@@ -23,9 +23,11 @@ IN_PHASES = "generate_inputs", *(f"reference_{phase}" for phase in PHASES)
 
 @dataclasses.dataclass(frozen=True)
 class TaskFolder(OthersTask):
-    """Holds what a folder's task.yml says. in_phases: reference.py has a function for each of PHASES, and no check."""
+    """Holds what a folder's task.yml says. in_phases: reference.py has a function for each of PHASES, and no check.
+    validation: of its mini-training, {"version": .., "script": path, and what else it has}; None if it has none."""
 
     in_phases: bool = False
+    validation: dict | None = dataclasses.field(default=None, hash=False)
 
     @classmethod
     def read(cls, path: str) -> "TaskFolder":
@@ -69,6 +71,7 @@ class TaskFolder(OthersTask):
             entry,
             *worlds,
             in_phases,
+            validation_of(path, content.get("validation")),
         )
 
     def calls(self, input_bytes: int) -> int:
@@ -120,6 +123,18 @@ class TaskFolder(OthersTask):
 def takes_seed(function) -> bool:
     parameters = inspect.signature(function).parameters.values()
     return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def validation_of(path: str, said) -> dict | None:
+    """Reads what task.yml says of a mini-training: `script`, once called `main`, and `version`. Raises ValueError."""
+    if said is None:
+        return None
+    script = said.get("script", said.get("main")) if isinstance(said, dict) else None
+    if not isinstance(script, str) or "version" not in said:
+        raise ValueError(f"{path}/task.yml: validation has a version and a script, got {str(said)[:80]}")
+    if not (there := (Path(path) / script).absolute()).is_file():
+        raise ValueError(f"{path}/task.yml: validation names {script}, and there is no such file")
+    return said | {"script": str(there)}
 
 
 def read_section(path: str, content: dict, section: str) -> list[TestCase]:

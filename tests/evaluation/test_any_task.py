@@ -534,6 +534,50 @@ def test_a_large_case_alone_says_so_too(monkeypatch):
     assert judged[3:] == [1024] and "smallest tests" not in output
 
 
+TRAINING = """
+import json, os
+import torch
+from submission import custom_kernel
+
+config = json.loads(os.environ["KERNELBOT_VALIDATION_CONFIG"])
+x = torch.ones(4, device="cuda")
+passed = bool((custom_kernel(x) == 2 * x).all())
+print("a line of its own")
+row = {"n": 4, "passed": passed, "sync_wall_speedup": 1.5}
+said = {"results": [row], "passed_shapes": int(passed), "total_shapes": 1, "contract_version": config["version"]}
+print(json.dumps(said))
+"""
+
+
+def test_a_folders_mini_training(tmp_path):
+    """It runs with the submission, on the emulated GPU; what its clock says is left out."""
+    folder = tmp_path / "task"
+    shutil.copytree(FOLDER, folder)
+    (folder / "task.yml").write_text(
+        (folder / "task.yml").read_text().replace("../utils.py", str(FOLDER.parent / "utils.py"))
+    )
+    own = tmp_path / "own.py"
+    command = ["validate", "--task-dir", str(folder), str(own)]
+    own.write_text("def custom_kernel(x):\n    return x * 2\n")
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 2 and "names no validation with a version and a script" in result.output
+    with (folder / "task.yml").open("a") as file:
+        file.write("\nvalidation: {version: two-of-ones-v1, script: training.py}\n")
+    with pytest.raises(ValueError, match="validation names training.py, and there is no such file"):
+        read(str(folder))
+    (folder / "training.py").write_text(TRAINING)
+    result = CliRunner().invoke(cli, [*command, "--json", str(tmp_path / "out.json")])
+    assert result.exit_code == 0 and "0: n 4, passed True\n" in result.output, result.output
+    assert "1 of 1 shapes validated" in result.output and "its times are those of this CPU" in result.output
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["validation"]["contract_version"] == "two-of-ones-v1"
+    own.write_text("def custom_kernel(x):\n    return x * 3\n")
+    assert CliRunner().invoke(cli, command).exit_code == 1
+    own.write_text("1 / 0\n")
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 2 and "has written no line of JSON" in result.output, result.output
+
+
 EVALUATOR = """
 import os, sys
 from reference import generate_input
