@@ -240,7 +240,8 @@ class Probe(BlockWriter):
 def forms(kernel: Kernel) -> tuple[Counter, dict[str, str]]:
     """How often each opcode with its modifiers occurs, and why those that are refused are."""
     program = ControlFlow(kernel)
-    count, refused = Counter(), {}
+    count: Counter[str] = Counter()
+    refused: dict = {}
     for instr in kernel.instrs:
         count[instr.op] += 1
         probe = Probe(program, 0)

@@ -41,7 +41,8 @@ def of_launch(launch: TimedLaunch) -> dict:
     """us: what the model says from the end of the launch before, or its own start if there is none, to its end;
     us_corrected: the same with the model's known bias taken out; us_interval: where it may lie."""
     run, us, before = launch.run, launch.run.profile.us, launch.before
-    time = us(launch.end - (before.end if before else 0.0))
+    start, end = launch.interval
+    time = us(end - (before.interval[1] if before else 0.0))
     kind = uncertainty.kind(time, run.read_mb(launch.number), before is None, run.profile.name)
     between = uncertainty.interval(time, kind, launch.launch.pdl, run.profile.name)
     return {
@@ -51,8 +52,8 @@ def of_launch(launch: TimedLaunch) -> dict:
         "us": time,
         "us_corrected": uncertainty.corrected(between),
         "us_interval": list(between),
-        "start_us": us(launch.start),
-        "end_us": us(launch.end),
+        "start_us": us(start),
+        "end_us": us(end),
         "pdl": launch.launch.pdl,
     }
 
@@ -77,7 +78,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         return sum(values) / len(numbers)
 
     def span(timed: TimedLaunch) -> tuple[float, float]:
-        return (timed.before.end if timed.before else 0.0), timed.end
+        return (timed.before.interval[1] if timed.before else 0.0), timed.interval[1]
 
     log = run.clock.memory.log or []
     spans = [span(timed) for timed in chosen]
@@ -85,9 +86,10 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
     read, back, given = (mean(row[column] for row in inside) for column in (1, 2, 3))
     hbm = read + back
     busy = mean(s.end - s.start for s in trace.spans if s.kind == "tensor" and s.launch in set(numbers))
-    used = cubin.resources(launch.program.machine_code) if launch.program.machine_code else {}
-    used = used.get(launch.program.kernel.name, {})
+    code = cubin.resources(launch.program.machine_code) if launch.program.machine_code else {}
+    used = code.get(launch.program.kernel.name, {})
     threads, shared = math.prod(launch.block), launch.shared_bytes - BASE
+    first = chosen[0].interval
     us = mean(of_launch(timed)["us"] for timed in chosen)
     kind = uncertainty.kind(us, mean(map(run.read_mb, numbers)), chosen[-1].before is None, profile.name)
     between = uncertainty.interval(us, kind, launch.pdl, profile.name)
@@ -98,7 +100,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         "us": us,
         "us_corrected": uncertainty.corrected(between),
         "us_interval": list(between),
-        "first_us": profile.us(chosen[0].end - chosen[0].start),
+        "first_us": profile.us(first[1] - first[0]),
         "grid": list(launch.grid),
         "cluster": list(launch.cluster),
         "threads": threads,
@@ -130,7 +132,7 @@ def resident(chip: Chip, threads: int, shared: int, registers: int | None, colum
         limits["registers"] = chip.registers_per_sm // (warp * -(-threads // 32))
     if columns:
         limits["tensor memory"] = COLUMNS // columns
-    limit = min(limits, key=limits.get)
+    limit = min(limits, key=limits.__getitem__)
     return {"ctas_per_sm": limits[limit], "limited_by": limit}
 
 

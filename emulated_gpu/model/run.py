@@ -70,6 +70,13 @@ class TimedLaunch(Owner):
         self.read_bytes = 0  # from HBM until the end, by this launch and those before
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Its start and its end. Raises ValueError while these are not known."""
+        if self.start is None or self.end is None:
+            raise ValueError(f"launch {self.number} has not ended")
+        return self.start, self.end
+
+    @property
     def before(self) -> TimedLaunch | None:
         return self.run.launches[self.number - 1] if self.number else None
 

@@ -60,7 +60,8 @@ def _follow(program: ControlFlow, kinds: dict[str, str]) -> tuple[list[int], set
     for kind, (_, writes) in zip(classes, program.effects, strict=True):
         for r in writes if kind in kinds else ():
             together[r] = together.get(r, -1) & sum(1 << w for w in writes)
-    before, uses = [0] * len(program.start), set()
+    before = [0] * len(program.start)
+    uses: set[int] = set()
     if not together:
         return before, uses
     masks = [[sum(1 << r for r in registers) for registers in effect] for effect in program.effects]

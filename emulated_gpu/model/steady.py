@@ -40,7 +40,7 @@ class Steady:
         if any(launch.end is None for launch in run.launches[:count]):
             return False
         memory = run.clock.memory
-        self.ends.append(max(launch.end for launch in run.launches[:count]))
+        self.ends.append(max(launch.interval[1] for launch in run.launches[:count]))
         self.dirty.append(memory.dirty)
         left = self.calls - len(self.ends)
         if left and not self.alike(run):

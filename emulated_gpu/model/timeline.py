@@ -82,7 +82,7 @@ class Timeline:
     # -- breakdown ---------------------------------------------------------------------------------------------
     def window(self) -> tuple[float, float]:
         """The interval to look at: between two ends of launches, with the beginning of the next one in it."""
-        ends = [launch.end for launch in self.launches]
+        ends = [launch.interval[1] for launch in self.launches]
         if len(ends) < 3:
             return (ends[-2], ends[-1]) if len(ends) > 1 else (0.0, ends[-1])
         return ends[-3], ends[-2]
@@ -180,11 +180,12 @@ class Timeline:
             f"steady interval {self.us(interval):.2f} us; HBM read {hbm['read']:.2f} and written {hbm['write']:.2f} "
             f"TB/s: {100 * used:.0f} % of {peak:g}, and {100 * limit:.0f} % of the time at its limit",
             f"launch {shown.number}: CTAs start over {self.us(begins[-1] - begins[0]):.2f} us and end over "
-            f"{self.us(ends[-1] - ends[0]):.2f} us (tail), {self.us(shown.end - ends[-1]):.2f} us before its own end",
+            f"{self.us(ends[-1] - ends[0]):.2f} us (tail), {self.us(shown.interval[1] - ends[-1]):.2f} us before its "
+            "own end",
         ]
         if loaded:
             mean = sum(loaded.values()) / len(loaded)
-            worst = max(loaded, key=loaded.get)
+            worst = max(loaded, key=loaded.__getitem__)
             facts.append(
                 f"loads of an SM: {mean / 1e6:.3f} MB in the mean, at most {loaded[worst] / 1e6:.3f} MB "
                 f"({100 * (loaded[worst] / mean - 1):+.1f} %, SM {worst})"
@@ -193,7 +194,7 @@ class Timeline:
         if following is not None and following.start is not None:
             first = min((life[0] for key, life in self.life.items() if key[0] == following.number), default=None)
             if first is not None:
-                gap = self.us(first - shown.end)
+                gap = self.us(first - shown.interval[1])
                 order = "before" if gap < 0 else "after"
                 facts.append(f"first CTA of the next launch {abs(gap):.2f} us {order} its end")
         total = {name: us for name, us in sorted(waits.items(), key=lambda item: -item[1])[:6]}
@@ -231,7 +232,7 @@ class Timeline:
             row = launch.number % 2  # neighbours overlap
             first, last = min(life[0] for life in lives), max(life[1] for life in lives)
             trigger = us(launch.trigger) if launch.trigger is not None else None
-            bar(launches, row, f"launch {launch.number}", launch.start, launch.end, all_triggered_us=trigger)
+            bar(launches, row, f"launch {launch.number}", *launch.interval, all_triggered_us=trigger)
             bar(launches, row, "CTAs", first, last)
         track(launches, 0, "even launches")
         track(launches, 1, "odd launches")
@@ -254,7 +255,7 @@ class Timeline:
         for sm in sorted({process for process, _ in tracks}):
             events.append({"ph": "M", "pid": sm, "name": "process_name", "args": {"name": f"SM {sm}"}})
 
-        edges = self.edges(0.0, max(launch.end for launch in self.launches), 50.0)
+        edges = self.edges(0.0, max(launch.interval[1] for launch in self.launches), 50.0)
         for name, values in self.rates(edges).items():
             title = f"{name} [{'MB' if name == 'in flight' else 'TB/s'}]"
             for at, value in zip(edges[:-1], values):
@@ -283,7 +284,7 @@ class Timeline:
         us = self.us
         window = self.window()
         margin = 0.35 * (window[1] - window[0])
-        start, end = max(0.0, window[0] - margin), min(window[1] + margin, max(x.end for x in self.launches))
+        start, end = max(0.0, window[0] - margin), min(window[1] + margin, max(x.interval[1] for x in self.launches))
         figure, axes = pyplot.subplots(
             4, 1, figsize=(15, 13), sharex=True, height_ratios=(1, 4, 3, 2.2), constrained_layout=True
         )
@@ -293,10 +294,11 @@ class Timeline:
         top = axes[0]
         for launch in self.launches:
             lives = [life for key, life in self.life.items() if key[0] == launch.number]
-            if not lives or launch.end < start or launch.start > end:
+            begun, ended = launch.interval
+            if not lives or ended < start or begun > end:
                 continue
             row, first, last = launch.number % 2, min(x[0] for x in lives), max(x[1] for x in lives)
-            top.broken_barh([(us(launch.start), us(launch.end - launch.start))], (row - 0.4, 0.8), color="#d9d9d9")
+            top.broken_barh([(us(begun), us(ended - begun))], (row - 0.4, 0.8), color="#d9d9d9")
             top.broken_barh([(us(first), us(last - first))], (row - 0.25, 0.5), color="#3b6ea5")
             if launch.trigger is not None:
                 top.plot([us(launch.trigger)] * 2, [row - 0.4, row + 0.4], color="#d1495b")
@@ -379,7 +381,7 @@ class Timeline:
                 loaded[span.sm] = loaded.get(span.sm, 0) + span.nbytes
         chosen = [(ends[0][1], "ends first"), (ends[len(ends) // 2][1], "in the middle"), (ends[-1][1], "ends last")]
         if loaded:
-            chosen.append((max(loaded, key=loaded.get), "loads most"))
+            chosen.append((max(loaded, key=loaded.__getitem__), "loads most"))
         merged: dict[int, list[str]] = {}
         for sm, why in chosen:
             merged.setdefault(sm, []).append(why)

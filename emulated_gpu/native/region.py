@@ -119,7 +119,7 @@ class Region:
         self.code = code = Translator(self.bits, self.varying)
         for b in self.blocks:
             for n, step in enumerate(self.steps[b]):
-                bails = []
+                bails: list[str] = []
 
                 def bail(b=b, n=n, bails=bails):
                     bails.append(n)

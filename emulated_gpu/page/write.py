@@ -126,7 +126,8 @@ def spans(timeline: Timeline) -> dict:
     total = sum(map(len, of_sm.values()))
     step = max(1, -(-total // MOST_SPANS))
     chosen = sorted(of_sm)[::step]
-    us, found = timeline.us, {}
+    us = timeline.us
+    found: dict = {}
     for sm in chosen:
         rows = found[sm] = []
         for span in of_sm[sm]:
@@ -217,7 +218,8 @@ def of_loads(timeline: Timeline, waits: list[dict]) -> list[dict]:
     if not weight or not loads:
         return []
     latency = sum((span.end - span.start) * span.nbytes for span in loads) / sum(span.nbytes for span in loads)
-    under_way, most = Counter(), Counter()  # bytes of an SM: now, and at most
+    under_way: Counter = Counter()
+    most: Counter = Counter()  # bytes of an SM: now, and at most
     for _, sm, nbytes in sorted(step for s in loads for step in ((s.start, s.sm, s.nbytes), (s.end, s.sm, -s.nbytes))):
         under_way[sm] += nbytes
         most[sm] = max(most[sm], under_way[sm])

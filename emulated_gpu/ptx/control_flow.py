@@ -90,12 +90,14 @@ class ControlFlow:
             base = last.op.split(".", 1)[0] if last else ""
             out = []
             if base == "bra":
+                assert last is not None
                 out = [self.block_of[last.operands[0].index]] if isinstance(last.operands[0], Target) else []
                 if last.guard:
                     out.append(b + 1)
             elif base == "brx":
+                assert last is not None
                 out = [self.block_of[i] for i in self.kernel.branch_tables[last.operands[1].name]]
-            elif base in ("ret", "exit", "trap"):
+            elif last is not None and base in ("ret", "exit", "trap"):
                 out = [b + 1] if last.guard else []
             else:
                 out = [b + 1]
@@ -278,7 +280,8 @@ class ControlFlow:
         """Registers an instruction reads and writes. A guarded write keeps the old value in some lanes: a read too."""
         handler = lookup(instr)
         count = handler.destinations(instr) if handler else 0
-        writes, reads = set(), set()
+        writes: set[int] = set()
+        reads: set[int] = set()
         for i, o in enumerate(instr.operands):
             (writes if i < count else reads).update(_registers(o))
         if handler and handler.in_place:
@@ -433,6 +436,7 @@ class BlockWriter:
         return False
 
     def unsupported(self, why: str):
+        assert self.instr is not None
         message = f"{why}: PTX line {self.instr.line}: {self.instr.text}"
         self.emit(f"g.unsupported({message!r})")
 

@@ -11,6 +11,7 @@ import re
 import struct
 from bisect import bisect_left
 from posixpath import normpath
+from typing import NoReturn
 
 from ..errors import Unsupported
 from .inline import link
@@ -91,7 +92,7 @@ class _Scope:
 
     def find(self, kind: str, name: str):
         """Return the meaning of `name` in the innermost scope that has it, else None. kind: names, labels or tables."""
-        scope = self
+        scope: _Scope | None = self
         while scope is not None:
             found = getattr(scope, kind).get(name)
             if found is not None:
@@ -122,7 +123,7 @@ class _Parser:
     def line_of(self, pos: int) -> int:
         return bisect_left(self.newlines, pos) + 1
 
-    def fail(self, why: str, pos: int | None = None):
+    def fail(self, why: str, pos: int | None = None) -> NoReturn:
         line = self.line_of(self.pos if pos is None else pos)
         source = self.text.splitlines()[line - 1].strip() if self.text else ""
         raise Unsupported(f"PTX line {line}: {why}: {source}")
@@ -210,11 +211,12 @@ class _Parser:
             self.fail(f"unknown type .{kind}", pos)
         width = TYPE_BITS[kind] // 8
         align = re.search(r"\.align\s+(\d+)", attributes)
-        vector = {"v2": 2, "v4": 4}.get((re.search(r"\.(v[24])\b", attributes) or [None, None])[1], 1)
+        vector = {"v2": 2, "v4": 4}.get(sized[1] if (sized := re.search(r"\.(v[24])\b", attributes)) else "", 1)
         count = vector
         for d in re.findall(r"\[([^\]]*)\]", dims):
             count *= _int(d) if d.strip() else 0
-        data, addresses = None, ()
+        data: bytes | None = None
+        addresses: tuple[tuple[int, str, int], ...] = ()
         if init is not None:
             is_float = kind in ("f32", "f64")
             if not is_float and kind in ("u64", "b64", "s64"):
@@ -263,7 +265,7 @@ class _Parser:
 
     def formals(self, text: str, scope: _Scope, pos: int) -> tuple:
         """Registers and .param variables that a device function is called with."""
-        found = []
+        found: list[Reg | Vec | Symbol] = []
         for part in filter(None, (p.strip() for p in text.split(","))):
             if part.startswith(".reg"):
                 self.registers(part, scope, self.kernel, pos)
@@ -277,8 +279,8 @@ class _Parser:
         (p,) = self.parameters(text, pos)
         name = f"{p.name}@{len(self.kernel.variables)}"
         self.kernel.variables[name] = Variable(name, "local", p.size, p.align)
-        scope.names[p.name] = Symbol(name)
-        return scope.names[p.name]
+        symbol = scope.names[p.name] = Symbol(name)
+        return symbol
 
     def parameters(self, text: str, pos: int) -> list[Param]:
         params, offset = [], 0
@@ -290,8 +292,8 @@ class _Parser:
             kinds = [w for w in re.findall(r"\.(\w+)", attributes) if w in TYPE_BITS]
             width = TYPE_BITS[kinds[0]] // 8
             before_ptr = attributes.split(".ptr")[0]  # an alignment behind .ptr is that of the pointee
-            align = re.search(r"\.align\s+(\d+)", before_ptr)
-            align = int(align[1]) if align else width
+            aligned = re.search(r"\.align\s+(\d+)", before_ptr)
+            align = int(aligned[1]) if aligned else width
             size = width * (int(count) if count else 1)
             offset = -(-offset // align) * align
             params.append(Param(name, size, align, offset))
@@ -315,6 +317,7 @@ class _Parser:
                 self.pos += 1
                 if scope is outermost:
                     break
+                assert scope.parent is not None
                 scope = scope.parent
                 continue
             if c == ";":
@@ -383,8 +386,8 @@ class _Parser:
             for n in [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]:
                 parts = [f"{n}.{part}" for part in "xyzw"[: int(match[1])]] if match[1] else [n]
                 for part in parts:
-                    scope.names[part] = Reg(len(kernel.registers), part, bits)
-                    kernel.registers.append(scope.names[part])
+                    register = scope.names[part] = Reg(len(kernel.registers), part, bits)
+                    kernel.registers.append(register)
                 if match[1]:  # a vector (5.4.2), whose elements are also .r, .g, .b and .a
                     scope.names[n] = Vec(tuple(scope.names[part] for part in parts))
                     scope.names |= {f"{n}.{other}": scope.names[part] for other, part in zip("rgba", parts)}
@@ -420,13 +423,14 @@ class _Parser:
             match = _TOKEN.match(text, at)
             if not match:
                 self.fail(f"operand {text[at:]!r}", pos)
-            out.append((match.lastgroup, match[match.lastgroup]))
+            kind = match.lastgroup or ""
+            out.append((kind, match[kind]))
             at = match.end()
         out.append(("end", ""))
         return out
 
     def operand_list(self, tokens, scope, pos, closing) -> list:
-        items = []
+        items: list = []
         if tokens[0] == ("end", "") or (closing and tokens[0] == ("punct", closing)):
             tokens.pop(0)
             return items

@@ -38,7 +38,8 @@ class _Frames:
     """Rewrites one function. slots: name of a variable or index of a register -> its offset in a frame."""
 
     def __init__(self, function: Kernel):
-        self.function, self.out = function, []
+        self.function = function
+        self.out: list = []
         self.at = function.instrs[0]  # whose line an instruction gets
         formals = (*function.formals, *function.results)
         written = (leaf for i in function.instrs for o in i.operands[:1] for leaf in leaves(o))

@@ -9,7 +9,8 @@ class Parameters:
     """Holds the bytes of a launch's parameters. `read` has the (offset, bytes) of whatever was read of them."""
 
     def __init__(self, data: bytes):
-        self.data, self.read = data, set()
+        self.data = data
+        self.read: set[tuple[int, int]] = set()
 
     def load(self, offset: int, size: int) -> int:
         """Reads a little-endian number. Raises Fault where there is none."""

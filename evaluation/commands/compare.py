@@ -8,6 +8,7 @@ with where their time goes; a difference is called one only if it is larger than
 import dataclasses
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from emulated_gpu.grid import parse_config
 from emulated_gpu.model import ranking, uncertainty
@@ -60,7 +61,8 @@ class Compared:
 
     @property
     def us(self) -> tuple[float | None, float | None]:
-        return tuple(time_of(verdict) for verdict in self.verdicts)
+        first, second = self.verdicts
+        return time_of(first), time_of(second)
 
 
 def time_of(verdict: Verdict) -> float | None:
@@ -74,9 +76,9 @@ def interval_of(verdict: Verdict) -> list[float] | None:
     """Says where the time may lie, in microseconds: a measured one within two standard errors to each side."""
     if time_of(verdict) is None:
         return None
-    if verdict.times:
+    if verdict.times and verdict.us is not None:
         return [verdict.us - ERRORS * verdict.times.err / 1e3, verdict.us + ERRORS * verdict.times.err / 1e3]
-    return verdict.modelled["us_interval"]
+    return (verdict.modelled or {})["us_interval"]
 
 
 def shown(verdict: Verdict) -> float:
@@ -166,8 +168,8 @@ def write_pages(
                 place = Path(folder, f"{number}{name}")
                 title = f"{name}, case {number}: {OwnTask().title(case)}"
                 request = profiling.Request(side.submission, case.args, profile, 4, extrapolate=False, title=title)
-                files = {"timeline": str(place), "page": str(place.with_suffix(".html"))}
-                requests.append(dataclasses.replace(request, config=side.change, **files))
+                timeline, page = str(place), str(place.with_suffix(".html"))
+                requests.append(dataclasses.replace(request, config=side.change, timeline=timeline, page=page))
         with screen.progress("pages", [1.0] * len(requests), "profile", None) as advance:
             replies = model_process.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
         for at, number in enumerate(numbers):
@@ -185,7 +187,7 @@ def write_pages(
 
 def parts(verdict: Verdict) -> dict[str, float]:
     """Splits an interval between launches: us by what the SMs do, in the mean over them, and MB from and to HBM."""
-    breakdown = verdict.modelled["breakdown"]
+    breakdown = (verdict.modelled or {})["breakdown"]
     interval = breakdown["interval_us"]
     found = {name: share * interval for name, share in breakdown["shares"].items()}
     return found | {f"HBM {name}, MB": rate * interval for name, rate in breakdown["hbm_tb_s"].items()}
@@ -209,11 +211,11 @@ def json_of(sides: list[Side], found: list[Compared], device: str) -> dict:
     """Makes what --json writes. device: its name."""
     timed = replies(found)
     measured = any(verdict.times for of_case in found for verdict in of_case.verdicts)
-    result = {"command": "compare", "kind": "modelled" if timed else "measured" if measured else "none"}
+    result: dict[str, Any] = {"command": "compare", "kind": "modelled" if timed else "measured" if measured else "none"}
     result |= {name: dataclasses.asdict(side) for name, side in zip("ab", sides)}
     rows = []
     for of_case in found:
-        row = {"spec": of_case.case.spec}
+        row: dict[str, Any] = {"spec": of_case.case.spec}
         for name, verdict in zip("ab", of_case.verdicts):
             row[name] = {"status": verdict.status, "reason": verdict.reason, "us": time_of(verdict)}
             row[name] |= {"us_interval": interval_of(verdict), "modelled": verdict.modelled}
@@ -239,7 +241,7 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
         screen.line(f"{name}: {side.submission}", *(f" {k}={v}" for k, v in (side.change or {}).items()))
     rows = []
     for number, of_case in zip(numbers, found):
-        row = [str(number)]
+        row: list[str | tuple[str, str]] = [str(number)]
         for verdict in of_case.verdicts:
             between = interval_of(verdict)
             row += [
@@ -247,7 +249,7 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
                 "{:.2f} to {:.2f}".format(*between) if between else "-",
             ]
         difference, error = of_case.difference_us, of_case.error_us
-        if difference is None:
+        if difference is None or of_case.us[0] is None:
             row += ["-", "-", ""]
         else:
             more = f" ± {error:.3f}" if error is not None else ""
@@ -260,13 +262,13 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
             if time_of(verdict) is None:
                 screen.line((f"case {number}, {name}", "red"), f": {why(verdict)}")
     if all(of_case.difference_us is not None for of_case in found):
-        a, b = (geometric_mean(of_case.us[i] for of_case in found) for i in (0, 1))
+        a, b = (geometric_mean(us for us in (of_case.us[i] for of_case in found) if us is not None) for i in (0, 1))
         whose = ", the model's own" if replies(found) else ""
         screen.line(f"geometric mean{whose}: A {a:.3f} us, B {b:.3f} us: {100 * (b / a - 1):+.1f} %")
     for number, of_case in zip(numbers, found):
         if of_case.difference_us is None or "breakdown" not in (of_case.verdicts[0].modelled or {}):
             continue
-        intervals = [verdict.modelled["breakdown"]["interval_us"] for verdict in of_case.verdicts]
+        intervals = [(verdict.modelled or {})["breakdown"]["interval_us"] for verdict in of_case.verdicts]
         title = "case {}: where {:.2f} us of A and {:.2f} us of B go, an interval between launches, mean over all SMs"
         rows = [[name, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}"] for name, a, b in gains(of_case)]
         screen.table(["<us", "A", "B", "B - A"], rows, title.format(number, *intervals))

@@ -38,7 +38,7 @@ BEAT_S = 1.0  # how often what a process says is looked for
 @contextlib.contextmanager
 def timing(profile: str, trace: Trace | None, enough: Steady | None, compute: bool = False):
     """Is emulated_gpu.timing, and says on stderr how far a launch is that takes long."""
-    block = []
+    block: list[str] = []
     with watch.watched(lambda: [one.launch for timed in block if timed.run for one in timed.run.active]):
         with emulated_gpu.timing(profile, trace, enough, compute) as timed:
             block.append(timed)

@@ -4,6 +4,7 @@ import importlib.metadata
 import platform
 import time
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from emulated_gpu.errors import EmulatorError
@@ -168,7 +169,7 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], options
     for number, verdict in zip(numbers, verdicts):
         if verdict.reason:
             screen.line((f"case {number}", "red"), f": {verdict.reason}")
-    noted = {}  # what is noted -> of which cases
+    noted: dict = {}  # what is noted -> of which cases
     for number, verdict in zip(numbers, verdicts):
         for text in verdict.notes:
             noted.setdefault(text, []).append(str(number))
@@ -269,7 +270,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
     mean = modelled.geomean_us(replies) if replies else geomean_us(verdicts)
     rows = []
     for i, verdict in enumerate(verdicts):
-        row = {"spec": verdict.spec, "status": verdict.status, "reason": verdict.reason}
+        row: dict[str, Any] = {"spec": verdict.spec, "status": verdict.status, "reason": verdict.reason}
         row |= {
             "mismatches": verdict.mismatches,
             "ulps": verdict.ulps,
@@ -284,7 +285,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
         rows.append(row)
     modelled_any = replies and any("us" in reply for reply in replies)
     priced_any = replies and any("priced" in reply for reply in replies)
-    result = {
+    result: dict[str, Any] = {
         "command": section.removesuffix("s"),
         "cases": rows,
         "geomean_us": mean,
@@ -295,9 +296,9 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
         "submission": options.submission,
         "secret": options.secret,
         **options.task.described(),
-        "isolation": sorted({verdict.isolation for verdict in verdicts} - {None}),
+        "isolation": sorted({verdict.isolation for verdict in verdicts if verdict.isolation is not None}),
     }
-    if modelled_any:
+    if replies and modelled_any:
         result |= modelled.labelled([reply for reply in replies if "error" not in reply])
         between = modelled.geomean_interval(replies) if mean else None
         result["geomean_us_corrected"] = uncertainty.corrected(between) if between else None

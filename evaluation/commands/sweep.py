@@ -104,7 +104,8 @@ def run(
     changed = found[len(cases) :]  # of the first change, {}, there is nothing to learn alone
     if changed and all("error" in reply for reply in changed):
         raise ValueError(f"nothing to try: {changed[0]['error']}")
-    replies, rows = iter(found), []
+    replies = iter(found)
+    rows: list[dict] = []
     first: dict[tuple, Outcome] = {}  # (case, config) -> whose result is that of all that are the same
     for change in changes:
         rows.append([])

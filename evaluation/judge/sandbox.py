@@ -20,7 +20,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evaluation import ROOT
 from evaluation.judge import isolation
@@ -47,7 +47,7 @@ class Channel:
         self.socket.sendmsg([head], ancillary)
         self.socket.sendall(data)
 
-    def receive(self) -> tuple[object, list[int]]:
+    def receive(self) -> tuple[Any, list[int]]:
         """Raises EOFError when the other end is gone."""
         try:
             head, fds, _, _ = socket.recv_fds(self.socket, _LENGTH.size, 8)

@@ -36,7 +36,8 @@ class EmulatedDevice:
         self.device.elsewhere = self.launch
         self.sent: dict[int, int] = {}  # id of a loaded module, which the device keeps -> its number
         self.objects: dict[int, Callable[[], object]] = {}
-        self.anew, self.kept = anew, []
+        self.anew = anew
+        self.kept: list = []
 
     def launch(
         self, module, kernel, grid, block, params, *, cluster=None, dynamic_shared=0, pdl=False, cooperative=False

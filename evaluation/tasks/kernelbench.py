@@ -34,7 +34,7 @@ class KernelBench(OthersTask):
         import torch
 
         reference = importlib.import_module("reference")
-        made = []
+        made: list = []
 
         def on_device(given):
             return [one.cuda() if isinstance(one, torch.Tensor) else one for one in given]

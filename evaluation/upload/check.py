@@ -269,7 +269,7 @@ def check(
         return sorted({*findings, Finding(0, 0, "syntax", "error", "nested too deeply for Python to compile")}), {}
     findings += deeply(lambda: read_tree(text)) + check_automatic_review(text)
     findings += check_graph(text, findings)
-    spent = {}
+    spent: dict[str, float] = {}
     # What may patch the evaluator or start processes is not run.
     if cases is not None and not any(f.severity == "error" for f in findings):
         timings, spent = check_compile_time(path, cases)

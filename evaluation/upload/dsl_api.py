@@ -96,7 +96,7 @@ def check_dsl(tree: ast.Module) -> list[Finding]:
             return base and f"{base}.{node.attr}"
         return None
 
-    inner = set()  # parts of longer chains
+    inner: set[ast.AST] = set()  # parts of longer chains
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node not in inner:
             inner.update(n for n in ast.walk(node.value))

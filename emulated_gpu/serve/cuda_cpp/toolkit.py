@@ -142,7 +142,7 @@ def newest(toolkit: Toolkit) -> dict[str, str]:
 @functools.cache
 def driver_functions(toolkit: Toolkit) -> dict[str, tuple[str, list[str]]]:
     """Return the functions of cuda.h: name in libcuda, with a version -> (name without, types of its parameters)."""
-    found = {}
+    found: dict[str, tuple[str, list[str]]] = {}
     for name, parameters in DRIVER_FUNCTION.findall(header(toolkit, "cuda.h")):  # old forms come last
         found.setdefault(newest(toolkit).get(name, name), (re.sub(r"_v\d+$", "", name), types_of(parameters)))
     return found
