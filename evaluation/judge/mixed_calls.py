@@ -10,6 +10,7 @@ import functools
 import time
 
 from emulated_gpu.errors import EmulatorError
+from emulated_gpu.model import uncertainty
 from emulated_gpu.model.profile import load
 from evaluation.judge import emulated, library, modelled
 from evaluation.judge.recorded_calls import CHANGED, LAUNCHES, NotTimed, RecordedCalls
@@ -134,9 +135,9 @@ class MixedCalls(RecordedCalls):
             if not placed[number].unchanged(lambda contents=contents: contents):
                 raise NotTimed(CHANGED)
             device.drop(placed[number])
-        for key in ("us", "us_corrected"):
-            reply[key] += priced["us"]
+        reply["us"] += priced["us"]
         reply["us_interval"] = [us + priced["us"] for us in reply["us_interval"]]
+        reply["us_corrected"] = uncertainty.corrected(tuple(reply["us_interval"]))
         if reply["us"] < case.floor:
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {case.floor:.3f} us")
         return reply | {"floor_us": case.floor, "priced": priced | {"share": priced["us"] / reply["us"]}}

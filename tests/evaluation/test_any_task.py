@@ -302,6 +302,8 @@ def test_a_call_with_torchs_operations_is_priced(verdicts):
     assert priced["us"] == pytest.approx(sum(one["us"] for one in priced["operations"]))
     assert reply["us"] > priced["us"] and priced["share"] == pytest.approx(priced["us"] / reply["us"])
     assert reply["us_interval"][0] > priced["us"] and reply["launches"] == 1
+    low, high = reply["us_interval"]
+    assert low <= reply["us_corrected"] <= high and reply["us_corrected"] == pytest.approx((low * high) ** 0.5)
     assert "priced" not in (verdicts(text, 1, timed=True, calls=1)[0].modelled or {})
 
 
