@@ -46,6 +46,7 @@ _SPECIALS = re.compile(
     r"(?:_lo|_hi)?|lanemask_\w+|is_explicit_cluster|dynamic_smem_size|total_smem_size|aggr_smem_size|envreg\d+|"
     r"pm\d+(?:_64)?|current_graph_exec|reserved_smem_offset_\w+)(?:\.[xyzw])?$"
 )
+_OPCODE = re.compile(r"[\w.:$]*")  # no blank has to follow: `tcgen05.ld.sync.aligned.32x32b.x1.b32{%r1}, [%r2]`
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)  # or a string, in which there is none: .file "a//b"
 
 
@@ -190,7 +191,7 @@ class _Parser:
 
     def module_statement(self, text: str, pos: int):
         words = text.split()
-        if not words or ".func" in words or ".entry" in words or words[0] in (".pragma", ".alias"):
+        if not words or re.search(r"\.(func|entry)\b", text) or words[0] in (".pragma", ".alias"):
             return  # forward declarations
         variable = self.variable(text, pos)
         if variable is None:
@@ -199,8 +200,8 @@ class _Parser:
 
     def variable(self, text: str, pos: int) -> Variable | None:
         match = re.match(
-            r"(?:\.(?:extern|visible|weak|common)\s+)*\.(shared|global|const|local)\b(?:::\w+)?((?:\s+\.\w+(?:\s+\d+)?)*?)"
-            r"\s+\.(\w+)\s+([\w$]+)\s*((?:\[[^\]]*\])*)\s*(?:=\s*(.*))?$",
+            r"(?:\.(?:extern|visible|weak|common)\s*)*\.(shared|global|const|local)\b(?:::\w+)?((?:\s*\.\w+(?:\s+\d+)?)*?)"
+            r"\s*\.(\w+)\s+([\w$]+)\s*((?:\[[^\]]*\])*)\s*(?:=\s*(.*))?$",
             text.strip(),
             re.DOTALL,
         )
@@ -247,7 +248,7 @@ class _Parser:
 
     # -- functions ---------------------------------------------------------------------------------------------
     def function(self, header: str, start: int):
-        match = re.search(r"\.(entry|func)\s+(?:\(([^)]*)\)\s*)?([\w$]+)\s*(?:\((.*?)\))?(.*)$", header, re.DOTALL)
+        match = re.search(r"\.(entry|func)\b\s*(?:\(([^)]*)\)\s*)?([\w$]+)\s*(?:\((.*?)\))?(.*)$", header, re.DOTALL)
         if not match:
             self.fail("function header", start)
         what, results, name, params, tail = match.groups()
@@ -285,7 +286,7 @@ class _Parser:
     def parameters(self, text: str, pos: int) -> list[Param]:
         params, offset = [], 0
         for part in filter(None, (p.strip() for p in text.split(","))):
-            match = re.match(r"\.param\s+(.*?)([\w$]+)\s*(?:\[(\d*)\])?$", part, re.DOTALL)
+            match = re.match(r"\.param\b\s*(.*?)([\w$]+)\s*(?:\[(\d*)\])?$", part, re.DOTALL)
             if not match:
                 self.fail(f"parameter {part!r}", pos)
             attributes, name, count = match.groups()
@@ -376,7 +377,7 @@ class _Parser:
             self.loc = ""
 
     def registers(self, text: str, scope: _Scope, kernel: Kernel, pos: int):
-        match = re.match(r"\.reg\s*(?:\.v([24])\s*)?\.(\w+)\s+(.*)$", text, re.DOTALL)
+        match = re.match(r"\.reg\s*(?:\.v([24])\s*)?\.(\w+)\b\s*(.+)$", text, re.DOTALL)
         if not match or match[2] not in TYPE_BITS:
             self.fail("register declaration", pos)
         bits = max(16, TYPE_BITS[match[2]]) if match[2] != "pred" else 1
@@ -402,7 +403,8 @@ class _Parser:
             guard = self.lookup(predicate.lstrip("!"), scope)
             if not isinstance(guard, Reg):
                 self.fail("guard predicate", pos)
-        op, _, operands = rest.partition(" ")
+        op = _OPCODE.match(rest)[0]
+        operands = rest[len(op) :]
         self.in_call = op.split(".")[0] == "call"
         tokens = self.tokens(operands, pos)
         parsed = self.operand_list(tokens, scope, pos, closing=None)

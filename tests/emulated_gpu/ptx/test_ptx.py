@@ -333,3 +333,26 @@ def test_the_shared_memory_that_the_system_has():
 def test_a_call_that_does_not_match_is_refused():
     with pytest.raises(Unsupported, match="does not match"):
         run("call (d), triangle, (1, 2);", TRIANGLE)
+
+
+def test_blanks_that_ptxas_does_not_need():
+    """CUTLASS's headers write `tcgen05.ld....b32{%r1}, [%r2]`. ptxas of CUDA 13 takes the text as it is here."""
+    text = HEADER + """
+    .extern.shared.align 16 .b8 dynamic[];
+    .visible.global.align 8 .b32 g[2] = {1,2};
+    .visible.func(.param.b32 r)plus_one(.param.b32 x) {
+      .reg.b32%r<2>; ld.param.b32%r1,[x]; add.u32%r1,%r1,1; st.param.b32[r],%r1; ret;
+    }
+    .visible.entry kernel(.param.u64 a) {
+      .reg.b64%rd<3>; .reg.b32%r<4>; .reg.pred%p<2>; .shared.align 8 .b32 s[2];
+      ld.param.u64%rd1,[a]; st.shared.v2.b32[s],{3,4}; ld.shared.v2.u32{%r1,%r2},[s]; mov.b64%rd2,{%r1,%r2};
+      setp.ne.u32%p1,%r1,0; @%p1 st.global.b64[%rd1],%rd2;
+      {.param.b32 in; .param.b32 out; st.param.b32[in],%r1; call(out),plus_one,(in); ld.param.b32%r3,[out];}
+      st.global.b32[%rd1+8],%r3; ret;
+    }"""
+    out = np.zeros(3, np.uint32)
+    emulated_gpu.launch(text, "kernel", 1, 1, [out])
+    assert out.tolist() == [3, 4, 4]
+    glued = "tcgen05.ld.sync.aligned.32x32b.x1.b32{%r1},[%r2];"
+    (instr,) = parse(f"{HEADER}.entry k() {{ .reg .b32 %r<3>; {glued} }}").kernels["k"].instrs
+    assert instr.op == "tcgen05.ld.sync.aligned.32x32b.x1.b32" and len(instr.operands) == 2
