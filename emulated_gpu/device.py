@@ -18,7 +18,7 @@ import numpy as np
 from . import packages
 from .arena import PAGE, Heap
 from .chip import B200, Chip
-from .errors import EmulatorError, Fault, Hang, Unsupported
+from .errors import EmulatorError, Fault, Hang, LaunchRefused, Unsupported
 from .machine.engine import collecting
 from .machine.hosts import Host, Hosts
 from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchOptions
@@ -501,6 +501,8 @@ class Device:
             self.fail(error)
         if session.failure is not None:
             raise session.failure
+        for refused in (error for error in found if isinstance(error, LaunchRefused)):
+            raise refused  # also where launches go on: host code gets an error
 
     def _launch(
         self, session: Session, device: int, launched: tuple, asked: LaunchOptions, environment=Environment()
@@ -566,6 +568,12 @@ class Device:
         if self.session.failure is None:
             self.session.add(error)
 
+    def refuse(self, error: EmulatorError) -> None:
+        """Keep it as a finding, and go on: nothing has run, and CUDA tells this call alone."""
+        self.fail(error)
+        if self.session.failure is error:
+            self.session.failure = None
+
 
 DEVICE = Device()
 
@@ -597,6 +605,8 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
         DEVICE.session = outer
         if DEVICE.node is not None:
             DEVICE.node.forget()
+    if here.failure is None and len(here.errors) >= here.most:  # of a launch that was refused, behind which others ran
+        raise here.errors[0]
     if here.failure is not None:
         raise here.failure
 

@@ -119,6 +119,18 @@ class Fault(EmulatorError):
         self.written_by: Callable[[], str | None] | None = None
 
 
+class LaunchRefused(Fault):
+    """A launch that the driver refuses, and of which nothing has run. status: the cudaError_t of CUDA."""
+
+    def __init__(self, message: str, status: int = 9):  # cudaErrorInvalidConfiguration
+        super().__init__("launch", message)
+        self.status = status
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.kind, self.message
+
+
 class AssertionFailed(Fault):
     """A device function has called what assert() calls: host code gets another error than after a trap."""
 

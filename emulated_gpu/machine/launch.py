@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from ..chip import B200, Chip
-from ..errors import EmulatorError, Fault, Hang, ResultsDecide, Unsupported
+from ..errors import EmulatorError, Fault, Hang, LaunchRefused, ResultsDecide, Unsupported
 from ..formats import cubin
 from ..formats.lanes import ranges
 from ..ptx.control_flow import ControlFlow
@@ -59,7 +59,7 @@ class Owner:
     def no_room(self, launch: Launch) -> None:
         """The next cluster fits on no SM now, and none of this launch runs."""
         size = math.prod(launch.cluster)
-        raise Fault("launch", f"a cluster of {size} CTAs with {launch.shared_bytes} bytes each fits no SM")
+        raise LaunchRefused(f"a cluster of {size} CTAs with {launch.shared_bytes} bytes each fits no SM")
 
     def cluster_done(self, launch: Launch, cluster: Cluster) -> None:
         launch.start_clusters()
@@ -243,22 +243,22 @@ class Launch:
                 raise Unsupported(f"{family} on an {self.chip.name}: it is of {arch}, a machine to be chosen by name")
         limits = (2**31 - 1, 65535, 65535)
         if any(not 1 <= g <= m for g, m in zip(self.grid, limits, strict=True)):
-            raise Fault("launch", f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")
+            raise LaunchRefused(f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")
         threads = math.prod(self.block)
         if not 1 <= threads <= self.chip.threads_per_cta or self.block[2] > 64:
-            raise Fault("launch", f"block {self.block}: 1 to 1024 threads")
+            raise LaunchRefused(f"block {self.block}: 1 to 1024 threads")
         required = kernel.directives.get("reqntid")
         if required and tuple((*required, 1, 1)[:3]) != self.block:
-            raise Fault("launch", f"block {self.block}, but the kernel requires {required}")
+            raise LaunchRefused(f"block {self.block}, but the kernel requires {required}")
         most = kernel.directives.get("maxntid")
         if most and threads > math.prod(most):
-            raise Fault("launch", f"block {self.block}, but the kernel has .maxntid {most}")
+            raise LaunchRefused(f"block {self.block}, but the kernel has .maxntid {most}")
         for g, c in zip(self.grid, self.cluster, strict=True):
             if g % c:
-                raise Fault("launch", f"grid {self.grid} is not a multiple of the cluster {self.cluster}")
+                raise LaunchRefused(f"grid {self.grid} is not a multiple of the cluster {self.cluster}")
         size = math.prod(self.cluster)
         if size > 16:
-            raise Fault("launch", f"cluster of {size} CTAs: at most 16")
+            raise LaunchRefused(f"cluster of {size} CTAs: at most 16")
 
     def _registers(self) -> int | None:
         """Return how many registers a thread starts with: what ptxas says, or its rule for a kernel with setmaxnreg: as

@@ -22,7 +22,7 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*symbol)(void **address, uint64_t *size, const void *host);
   int (*allocate)(void **address, uint64_t size);
   int (*release)(void *address);
-  int (*copy)(void *to, const void *from, uint64_t size);
+  int (*copy)(void *to, const void *from, uint64_t size, int kind);
   int (*fill)(void *to, int value, uint64_t size);
   int (*attribute)(int *value, int number);
   int (*properties)(char *name, uint64_t size, uint64_t *memory);
@@ -36,6 +36,7 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*pointer)(int *type, int *device, const void *address);
   int (*memory_info)(size_t *free, size_t *total);
   int (*function_attribute)(int *value, const void *host, int number);
+  int (*allocate_managed)(void **address, uint64_t size);
 };
 
 static Emulator emulator;
@@ -118,7 +119,11 @@ cudaError_t cudaFuncSetAttribute(const void *host, cudaFuncAttribute attribute, 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
   std::memset(a, 0, sizeof *a);
   int threads = 0, shared = 0, constant = 0, local = 0, dynamic = 0;
+  int major = 0, minor = 0;  // the code runs as what the machine is: CUB asks for it
   int status = emulator.function_attribute(&threads, host, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  if (!status) status = emulator.attribute(&major, cudaDevAttrComputeCapabilityMajor);
+  if (!status) status = emulator.attribute(&minor, cudaDevAttrComputeCapabilityMinor);
+  a->ptxVersion = a->binaryVersion = 10 * major + minor;
   if (!status) status = emulator.function_attribute(&shared, host, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
   if (!status) status = emulator.function_attribute(&constant, host, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES);
   if (!status) status = emulator.function_attribute(&local, host, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
@@ -143,8 +148,10 @@ cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *, const cu
 // ---- memory: all of it is the host's, too
 
 cudaError_t cudaMalloc(void **address, size_t size) { return kept(emulator.allocate(address, size)); }
-cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t) { return kept(emulator.allocate(address, size)); }
-cudaError_t cudaMallocManaged(void **address, size_t size, unsigned) { return kept(emulator.allocate(address, size)); }
+cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t) { return cudaMalloc(address, size); }
+cudaError_t cudaMallocManaged(void **address, size_t size, unsigned) {
+  return kept(emulator.allocate_managed(address, size));
+}
 cudaError_t cudaFree(void *address) { return address ? kept(emulator.release(address)) : cudaSuccess; }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t) { return cudaFree(address); }
 cudaError_t cudaMallocHost(void **address, size_t size) { return kept(emulator.allocate_pinned(address, size)); }
@@ -160,18 +167,18 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *addre
   p->hostPointer = type == cudaMemoryTypeDevice ? nullptr : p->devicePointer;
   return kept(status);
 }
-cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind) {
-  return kept(emulator.copy(to, from, size));
+cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
+  return kept(emulator.copy(to, from, size, kind));
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind, cudaStream_t) {
-  return kept(emulator.copy(to, from, size));
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t) {
+  return kept(emulator.copy(to, from, size, kind));
 }
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind) {
+                         cudaMemcpyKind kind) {
   int status = 0;
   for (size_t row = 0; row < height && !status; ++row)
     status = emulator.copy(static_cast<char *>(to) + row * to_pitch,
-                           static_cast<const char *>(from) + row * from_pitch, width);
+                           static_cast<const char *>(from) + row * from_pitch, width, kind);
   return kept(status);
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
@@ -206,19 +213,21 @@ cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol) {
   void *address;
   return kept(emulator.symbol(&address, size, symbol));
 }
-cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset, cudaMemcpyKind) {
+cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset,
+                               cudaMemcpyKind kind) {
   void *to;
   cudaError_t status = cudaGetSymbolAddress(&to, symbol);
-  return status ? status : kept(emulator.copy(static_cast<char *>(to) + offset, from, count));
+  return status ? status : kept(emulator.copy(static_cast<char *>(to) + offset, from, count, kind));
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t count, size_t offset,
                                     cudaMemcpyKind kind, cudaStream_t) {
   return cudaMemcpyToSymbol(symbol, from, count, offset, kind);
 }
-cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind) {
+cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, size_t offset,
+                                 cudaMemcpyKind kind) {
   void *from;
   cudaError_t status = cudaGetSymbolAddress(&from, symbol);
-  return status ? status : kept(emulator.copy(to, static_cast<char *>(from) + offset, count));
+  return status ? status : kept(emulator.copy(to, static_cast<char *>(from) + offset, count, kind));
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
                                       cudaStream_t) {

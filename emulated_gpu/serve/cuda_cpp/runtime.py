@@ -6,8 +6,9 @@ import ctypes
 import functools
 
 from ...device import DEVICE, LoadedModule
-from ...errors import Fault, Unsupported
+from ...errors import Fault, LaunchRefused, Unsupported
 from ...formats import fatbin
+from ...state.global_memory import HOST
 from ..driver import c_driver, cuda_bindings, cuda_modules, launches, modules
 from ..host import source_lines
 from . import toolkit
@@ -16,10 +17,15 @@ _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, c
 
 NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
 
+INVALID_HANDLE = 400  # cudaErrorInvalidResourceHandle
+# cudaMemcpyKind: whether the target and the source are the device's; None: they may be anything
+DIRECTIONS = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True), 4: (None, None)}
+
 _wrappers: dict[int, int] = {}  # handle of a fat binary -> address of its wrapper
 _kernels: dict[int, tuple[int, str]] = {}  # host function -> (fat binary, kernel)
 _variables: dict[int, tuple[int, str, int]] = {}  # host variable -> (fat binary, variable, bytes)
 _shared: dict[int, int] = {}  # host function -> dynamic shared memory that cudaFuncSetAttribute has allowed
+_managed: set[int] = set()  # addresses of memory that is the host's and the device's
 
 
 def refuse(name: bytes) -> None:
@@ -69,8 +75,9 @@ def launch(host, grid, block, args, shared, attributes, count) -> None:
 
 def set_shared(host, size: int) -> None:
     if not 0 <= size <= DEVICE.chip.shared_per_cta:
-        raise Fault("launch", f"cudaFuncSetAttribute: {size} bytes of shared memory; a block has at most "
-                              f"{DEVICE.chip.shared_per_cta}")  # fmt: skip
+        most = DEVICE.chip.shared_per_cta
+        why = f"cudaFuncSetAttribute: {size} bytes of shared memory; a block has at most {most}"
+        raise LaunchRefused(why, modules.INVALID_VALUE)
     _shared[host] = size
     if host in modules.kernels:
         modules.kernels[host].dynamic_shared = size
@@ -97,8 +104,16 @@ def allocate(out, size: int) -> None:
     _u64.from_address(out).value = cuda_bindings.allocate_bytes(size)
 
 
+def allocate_managed(out, size: int) -> None:
+    allocate(out, size)
+    _managed.add(_u64.from_address(out).value)
+
+
 def release(address) -> None:
+    if not cuda_bindings.allocated(address):
+        raise launches.WrongCall(f"cudaFree of {address:#x}, which is no memory of cudaMalloc, or not any more")
     cuda_bindings.free_bytes(address)
+    _managed.discard(address)
 
 
 def allocate_pinned(out, size: int) -> None:
@@ -106,7 +121,9 @@ def allocate_pinned(out, size: int) -> None:
 
 
 def release_pinned(address) -> None:
-    cuda_bindings.free_pinned(address)
+    if address and not cuda_bindings.pinned(address):
+        raise launches.WrongCall(f"cudaFreeHost of {address:#x}, which is no memory of cudaMallocHost, or not any more")
+    cuda_bindings.free_pinned(address or 0)
 
 
 def pointer(kind, device, address: int) -> None:
@@ -125,12 +142,36 @@ def function_attribute(out, host, number: int) -> None:
     _int.from_address(out).value = cuda_modules.attribute(host, number)
 
 
-def copy(to, source, size: int) -> None:
-    cuda_bindings.copy(to, source, size)
+def check_memory(what: str, address: int, size: int, device: bool | None) -> None:
+    """Raise WrongCall for memory that goes past an allocation, or is not whose it must be.
+
+    device: whether it must be the device's or the host's; None: either. Pinned and managed memory is both.
+    """
+    region = DEVICE.region_at(address, 1)
+    if region is None:
+        if device:
+            raise launches.WrongCall(f"{what} {address:#x} is no memory of the device")
+    elif address + size > region.start + region.size:
+        left = region.start + region.size - address
+        raise launches.WrongCall(f"{what} {address:#x}: {size} bytes, of which {region.name} has {left}")
+    elif device is False and region.device != HOST and region.start not in _managed:
+        raise launches.WrongCall(f"{what} {address:#x}, {region.name} of the device, as if it were the host's")
+
+
+def copy(to, source, size: int, kind: int) -> None:
+    """kind: a cudaMemcpyKind."""
+    if kind not in DIRECTIONS:
+        raise launches.WrongCall(f"cudaMemcpyKind {kind}")
+    if size:
+        for what, address, device in zip(("copy to", "copy from"), (to, source), DIRECTIONS[kind]):
+            check_memory(what, address or 0, size, device)
+        cuda_bindings.copy(to, source, size)
 
 
 def fill(to, value: int, size: int) -> None:
-    cuda_bindings.fill(to, "u1", value & 255, size)
+    if size:
+        check_memory("cudaMemset of", to or 0, size, True)
+        cuda_bindings.fill(to, "u1", value & 255, size)
 
 
 def attribute(out, number: int) -> None:
@@ -151,6 +192,8 @@ def record(event: int) -> None:
 
 
 def elapsed(out, start: int, end: int) -> None:
+    if not (cuda_bindings.recorded(-start) and cuda_bindings.recorded(-end)):
+        raise launches.WrongCall("cudaEventElapsedTime of an event that was never recorded", INVALID_HANDLE)
     ctypes.c_float.from_address(out).value = cuda_bindings.between(-start, -end)
 
 
@@ -192,13 +235,15 @@ SIGNATURES = [
     (refuse, _str), (register_module, _ptr, _u64), (register_kernel, _u64, _ptr, _str),
     (register_variable, _u64, _ptr, _str, _u64), (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32),
     (set_shared, _ptr, _int), (occupancy, _ptr, _ptr, _int, _u64), (clusters, _ptr, _ptr, _u32),
-    (symbol, _ptr, _ptr, _ptr), (allocate, _ptr, _u64), (release, _ptr), (copy, _ptr, _ptr, _u64),
+    (symbol, _ptr, _ptr, _ptr), (allocate, _ptr, _u64), (release, _ptr), (copy, _ptr, _ptr, _u64, _int),
     (fill, _ptr, _int, _u64), (attribute, _ptr, _int), (properties, _ptr, _u64, _ptr),
     (synchronize,), (record, _u64), (elapsed, _ptr, _u64, _u64), (function, _ptr), (driver_function, _str, _ptr),
     (allocate_pinned, _ptr, _u64), (release_pinned, _ptr), (pointer, _ptr, _ptr, _ptr), (memory_info, _ptr, _ptr),
-    (function_attribute, _ptr, _ptr, _int),
+    (function_attribute, _ptr, _ptr, _int), (allocate_managed, _ptr, _u64),
 ]  # fmt: skip
-_callbacks = [ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function)) for function, *arguments in SIGNATURES]
+_callbacks = [
+    ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function, going_on=True)) for function, *arguments in SIGNATURES
+]
 
 
 @functools.cache

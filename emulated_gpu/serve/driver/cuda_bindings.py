@@ -123,6 +123,21 @@ def allocate_bytes(size: int) -> int:
     return array.ctypes.data
 
 
+def allocated(address: int) -> bool:
+    """Return whether memory begins at an address that was allocated here and not freed."""
+    return address in _allocations
+
+
+def pinned(address: int) -> bool:
+    """Return whether pinned memory begins at an address."""
+    return address in _pinned
+
+
+def recorded(event: int) -> bool:
+    """Return whether an event has recorded."""
+    return event in _events
+
+
 def free_bytes(address) -> None:
     if int(address) not in _allocations:
         raise Unsupported(f"free of {int(address):#x}, which was not allocated here")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from collections.abc import Sequence
 
 from ...device import DEVICE
-from ...errors import AssertionFailed, EmulatorError, Unsupported
+from ...errors import AssertionFailed, EmulatorError, LaunchRefused, Unsupported
 from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
-from .modules import Kernel
+from .modules import INVALID_VALUE, Kernel
 
 # cudaLaunchAttributeID, which is CUlaunchAttributeID
 CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11
@@ -27,15 +28,33 @@ def status_of(error: EmulatorError) -> int:
     return ASSERT if isinstance(error, AssertionFailed) else LAUNCH_FAILURE
 
 
-def guarded(function):
-    """A callback that keeps what `function` raises as the session's failure and returns a CUDA error."""
+class WrongCall(Exception):
+    """A call that CUDA answers with an error, and that has no effect. status: the cudaError_t."""
+
+    def __init__(self, message: str, status: int = INVALID_VALUE):
+        super().__init__(message)
+        self.status = status
+
+
+def guarded(function, going_on: bool = False):
+    """A callback that keeps what `function` raises as the session's failure and returns a CUDA error.
+
+    A wrong call is said on stderr alone. going_on: whether a launch that the driver refuses is a finding behind which
+    others run, and has CUDA's own error.
+    """
 
     @functools.wraps(function)
     def guarded(*args):
         try:
             function(*args)
             return 0
+        except WrongCall as why:
+            print(f"emulated-gpu: {why}: cudaError {why.status}", file=sys.stderr, flush=True)
+            return why.status
         except EmulatorError as error:
+            if going_on and isinstance(error, LaunchRefused):
+                DEVICE.refuse(error)
+                return error.status
             DEVICE.fail(error)
             return status_of(error)
         except Exception as error:  # an exception must not cross into native code

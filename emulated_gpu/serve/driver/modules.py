@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...device import DEVICE, LoadedModule
-from ...errors import Fault, Unsupported
+from ...errors import LaunchRefused, Unsupported
 from ...formats import elf, fatbin
 from ..host import build_cache
 
@@ -45,6 +45,7 @@ class Kernel:
                      "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, ...)")  # fmt: skip
 
 
+INVALID_VALUE, NO_IMAGE = 1, 209  # cudaErrorInvalidValue, cudaErrorNoKernelImageForDevice
 modules: dict[int, LoadedModule | None] = {}
 kernels: dict[int, Kernel] = {}
 _handles = itertools.count(1)
@@ -55,10 +56,10 @@ def check_shared(module: LoadedModule, name: str, dynamic: int, allowed: int, ca
     """Raise a Fault for a launch with more dynamic shared memory than the call has allowed."""
     static = sum(v.size for v in module.shared.values())
     if static + dynamic > DEVICE.chip.shared_by_default and dynamic > allowed:
-        raise Fault(
-            "launch",
+        raise LaunchRefused(
             f"{name} is launched with {dynamic} bytes of dynamic shared memory: above {DEVICE.chip.shared_by_default} "
             f"in all it needs {call} first" + (f", which has allowed {allowed}" if allowed else ""),
+            INVALID_VALUE,
         )
 
 
@@ -120,7 +121,7 @@ def chosen(texts: list[str]) -> str:
         if number <= major and (number == major or not exact) and number + exact / 2 > newest:
             best, newest = text, number + exact / 2
     if best is None:
-        raise Fault("launch", f"the kernels are compiled for {', '.join(targets)}, not for {DEVICE.chip.arch}")
+        raise LaunchRefused(f"the kernels are compiled for {', '.join(targets)}, not for {DEVICE.chip.arch}", NO_IMAGE)
     return best
 
 
