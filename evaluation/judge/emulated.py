@@ -25,7 +25,7 @@ from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.serve.host.watch import watched
 from emulated_gpu.state.global_memory import GlobalMemory, Part, Region
-from emulated_gpu.state.pdl_dependency import Dependencies
+from emulated_gpu.state.pdl_dependency import Dependencies, Footprint
 from evaluation.judge.same_calls import pieces
 from evaluation.judge.shared_tensors import Placed
 
@@ -101,6 +101,7 @@ class Device:
         self.texts: list[str] = []
         self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
         self.not_computed: list[tuple[int, np.ndarray]] = []  # address, bool [bytes]: of the last timed run
+        self.footprints: list[Footprint] | None = None  # of launches that run with all checks, where they are wanted
         self.number = 0  # of the next launch, which a kernel can read: it counts on, as on a GPU
         self.begin()
 
@@ -199,6 +200,9 @@ class Device:
                 strict=self.strict, computes_mma=computes,
             )  # fmt: skip
             launch = Launch(*self.arguments(queued, self.memory), options)
+            if self.footprints is not None and checks:
+                launch.dependencies.keeps_reads = True
+                self.footprints.append(launch.dependencies.own)
             later, at = LATER * self.number, self.origins
             launch.origins = dataclasses.replace(at, clock=at.clock + later, globaltimer=at.globaltimer + later)
             self.number += 1
@@ -262,6 +266,16 @@ class Device:
         if free := next(filter(None, (unpriced(launch, data) for launch in ended)), ""):
             raise Unsupported(f"a kernel accesses {free}, whose time the model does not have: it has no time")
         return run, counted
+
+    def touched(self, placed: Placed) -> tuple[int, int]:
+        """Counts the bytes of placed data that the launches of `footprints` have read, and those that they have read or
+        written, atomics among these."""
+        found: dict[tuple[int, int], np.ndarray] = {}
+        for footprint in self.footprints:
+            for key, (_, used) in footprint.regions.items():
+                found[key] = used | found.get(key, False)
+        used = [found[one.address, one.size] for one in placed.device if (one.address, one.size) in found]
+        return 4 * sum(int(each[0].sum()) for each in used), 4 * sum(int(each.any(0).sum()) for each in used)
 
     def computes(self, queued: Queued) -> bool:
         """Tells whether a kernel's registers get what a tensor core has computed."""

@@ -21,6 +21,8 @@ from evaluation.judge.verdict import MEMORY_BANDWIDTH
 from task import read_task_yaml
 
 PRICED = 4  # operations that are named
+L2_BANDWIDTH = 20e12  # bytes/s, more than all SMs of a B200 can store: 64 a cycle each
+
 # Of each task's four benchmarks, in microseconds.
 SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dual_gemm": (4.708, 8.714, 2.125, 6.535)}
 
@@ -81,6 +83,12 @@ def listed_limit(args: dict) -> float | None:
         if all(args[name] == case.args[name] for name in args if name != "seed"):
             return limit
     return None
+
+
+def floor_of(read: int, touched: int) -> float:
+    """Computes the microseconds that a call takes at least by the bytes that it reads of its data, each once, and by
+    those that it touches: what it only writes may stay in the L2."""
+    return max(read / MEMORY_BANDWIDTH, touched / L2_BANDWIDTH) * 1e6
 
 
 def speed_of_light(args: dict) -> float:

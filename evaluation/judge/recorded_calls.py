@@ -320,6 +320,8 @@ class RecordedCalls:
         for one in placed:  # each call has its own, by which no kernel can tell what was run before
             device.drop(one)
         pdl = queues[0][0].options["pdl"] and len(queues) > 1
+        if not self.case.samples and not pdl:  # nobody knows what a call has to read: at least what it does
+            device.footprints = []
         nothing = (lambda first: False) if left_out[0] is not None and not self.why else None
         for schedule in range(trial.options.calls):
             drawn_call = drawn(self.case.rng, simulated, len(queues) - pdl)
@@ -342,6 +344,13 @@ class RecordedCalls:
                     raise NotTimed(CHANGED)
                 if not emulated.alike(counts, ended[number if self.why else 0]):
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
+                if device.footprints:
+                    floor = modelled.floor_of(*device.touched(placed[number]))
+                    if reply["us"] < floor:
+                        what = f"moving what its kernels touch takes, {floor:.3f} us"
+                        raise NotTimed(f"{reply['us']:.3f} us is less than {what}")
+                    reply["floor_us"] = max(reply.get("floor_us", 0.0), floor)
+                    device.footprints = []
                 device.drop(placed[number])
                 if number == drawn_call and not self.why and kept() != self.kept:
                     for one in placed:
