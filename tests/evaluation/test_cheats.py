@@ -16,9 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from evaluation.judge import landlock, submission_process
 from evaluation.judge.examiner import Examiner
+from evaluation.judge.judge import Options, judge
 from evaluation.judge.shared_tensors import OURS
 from evaluation.judge.verdict import Verdict
+from task import TestCase as Case
+from task import format_case
 from tests.thorough import all_but_every
 
 TESTS = Path(__file__).parents[1]
@@ -107,7 +111,7 @@ def test_a_config_is_no_line_of_the_judges():
 
 
 def test_corpus_is_complete():
-    assert all(reason(path, "caught") or reason(path, "benchmark") for path in HOST + KERNELS)
+    assert all(any(reason(path, key) for key in ("caught", "benchmark", "timed")) for path in HOST + KERNELS)
     assert len(those("caught")) >= 15 and len(those("benchmark")) >= 15
 
 
@@ -240,6 +244,83 @@ def test_outputs_that_are_not_new_do_not_pass(tmp_path, judged, text, there):
     submission.write_text(text)
     (verdict,) = judged(submission, ((16, 16), (16, 16), (256, 256)))
     assert verdict.status == "fail" and f"group 1: the returned tensor is not new, it lies in {there}" in verdict.reason
+
+
+@pytest.mark.parametrize("modulo", [1000, 4])
+def test_work_that_is_put_off_is_timed(tmp_path, judged, modulo):
+    """A counter in memory, also one that is zero again after as many calls as would be simulated: all 15 are, and nine
+    of them, or none, take some 20 us more."""
+    submission = tmp_path / "submission.py"
+    put_off = (TESTS / "cheats" / "kernels" / "work_put_off.py").read_text()
+    submission.write_text(NAIVE + put_off.replace("MODULO = 1000", f"MODULO = {modulo}"))
+    (verdict,) = judged(submission, SMALL, timed=True, calls=1)
+    assert (verdict.status, verdict.reason) == ("pass", "") and "error" not in verdict.modelled, verdict.modelled
+    assert verdict.modelled["simulated"] == 15 and "leave something" in verdict.modelled["all_run"]
+    ends = verdict.modelled["ends_us"]
+    early, late = ends[5] / 6, (ends[14] - ends[5]) / 9
+    assert (late > early + 10) == (modulo == 1000) and verdict.modelled["us"] > 0.99 * ends[14] / 15
+
+
+NO_TAIL = """
+from reference import dual_ref_kernel
+
+def custom_kernel(data):
+    m, k, _ = data[0].shape
+    assert m % 256 == data[1].shape[0] % 128 == 2 * k % 256 == 0, "a part of a tile"
+    return dual_ref_kernel(data)
+"""
+
+
+def test_a_dual_gemm_without_a_tail_passes(tmp_path):
+    """Its task promises that M is a multiple of a kernel's tile, which may be 256 rows high."""
+    submission, args = tmp_path / "submission.py", {"m": 256, "n": 128, "k": 256, "l": 1, "seed": 1}
+    submission.write_text(NO_TAIL)
+    for secret in range(3):
+        options = Options(str(submission), "emulated", jobs=1, secret=secret)
+        (verdict,) = judge([Case(format_case(args), args)], options)
+        assert (verdict.status, verdict.reason) == ("pass", "")
+
+
+LOOKS = """
+import os
+from reference import ref_kernel
+
+def custom_kernel(data):
+    for path in PATHS:
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+        except PermissionError:
+            continue
+        raise AssertionError(f"{path} can be read")
+    return ref_kernel(data)
+"""
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock: the judge says so")
+def test_a_submission_reads_what_python_needs(tmp_path, judged):
+    """Not files of others, whatever their mode, nor those of root."""
+    (tmp_path / "secret").write_text("")
+    (tmp_path / "secret").chmod(0o644)
+    paths = [str(tmp_path / "secret"), "/etc/shadow", str(Path.home()), "/dev/shm", str(TESTS.parent / ".git")]
+    submission = tmp_path / "submission.py"
+    submission.write_text(LOOKS.replace("PATHS", repr(paths)))
+    (verdict,) = judged(submission, SIZES)
+    assert (verdict.status, verdict.reason) == ("pass", "")
+    assert "reads what Python needs, writes to its own folders" in verdict.isolation
+
+
+def test_no_link_leads_out_of_a_folder_of_builds(tmp_path, monkeypatch):
+    """A submission may make any; the judge, who may be root, removes what killed builds have left."""
+    monkeypatch.setattr(submission_process, "USERS_CACHE", tmp_path / "cache")
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "lock").touch()
+    (tmp_path / "submission.py").touch()
+    folder = Path(submission_process.builds(str(tmp_path / "submission.py")))
+    (folder / "own").mkdir()
+    (folder / "own" / "lock").touch()
+    (folder / "link").symlink_to(tmp_path / "others")
+    assert submission_process.builds(str(tmp_path / "submission.py")) == str(folder)
+    assert (tmp_path / "others" / "lock").exists() and not (folder / "own" / "lock").exists()
 
 
 HANDS_ON = """
