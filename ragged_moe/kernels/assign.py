@@ -8,6 +8,8 @@ tokens of 8 experts; in return nothing has to meet. Tokens that other ranks send
 launch, by more CTAs, tokens in bf16 are quantised (quantise.py, quantise_blocks.py), or few are copied to their rows.
 """
 
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
@@ -50,13 +52,35 @@ def grid_of(local: int) -> tuple[int, int]:
     return -(-local // own), own
 
 
+class Lists(NamedTuple):
+    """What the kernel lists rows from, where it writes them, and its sizes."""
+
+    ids: Int64  # topk_ids: int32 or, if wide, int64 [T, k]
+    given: Int64  # topk_weights: f32 [T, k]
+    m_indptr: Int64  # int32 [local + 1]
+    rows: Int64  # int32 [up to k T]
+    places: Int64  # int32 [T, slots]
+    weights: Int64  # f32 [T, slots]
+    tokens: Int32  # T
+    k: Int32
+    local: Int32
+    offset: Int32
+    grid: Int32  # CTAs that list
+
+
+class Thread(NamedTuple):
+    """Which thread this is."""
+
+    block: Int32
+    warp: Int32
+    lane: Int32
+
+
 class Assign:
     """The kernel writes m_indptr, rows (the token of each row), and places and weights (the row of each of a token's
     experts and its weight; -1 and 0 for an expert that is not local, and behind the last).
 
-    Its words: addresses of topk_ids int32 or, if wide, int64 [T, k], topk_weights f32 [T, k], m_indptr int32
-    [local + 1], rows int32 [up to k T], places int32 [T, slots], weights f32 [T, slots]; T, k, local, offset, CTAs;
-    CUDA stream.
+    Its words: the Lists; CUDA stream.
     slots: a multiple of 4, at least k. own: experts of a CTA.
     ones: the weights are 1 instead, as those given are already on the input.
     With a layout T is ranks * most, and four more words are this rank's window, the word that tells the host why it
@@ -80,19 +104,16 @@ class Assign:
     @cute.jit
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(self.words))
-        ids, given, m_indptr, rows, places, weights = [words[i] for i in range(6)]
-        tokens, k, local, offset, grid = [Int32(words[i]) for i in range(6, 11)]
+        of = Lists(*[words[i] for i in range(6)], *[Int32(words[i]) for i in range(6, 11)])
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
         awaiting = (words[12], words[13], Int32(words[14]), words[15]) if self.layout else ()
         of_hidden = (words[12], words[13], words[14], Int32(words[15])) if self.reads_hidden else ()
-        ctas = grid
+        ctas = of.grid
         if const_expr(self.quantiser is not None):
-            ctas = grid + self.quantiser.ctas(tokens)
+            ctas = of.grid + self.quantiser.ctas(of.tokens)
         if const_expr(self.copies):
-            ctas = grid + tokens * k
-        self.kernel(
-            ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, awaiting, of_hidden
-        ).launch(
+            ctas = of.grid + of.tokens * of.k
+        self.kernel(of, awaiting, of_hidden).launch(
             grid=(ctas, 1, 1), block=(THREADS, 1, 1), smem=4 * WARPS * (self.own + 1), stream=stream, use_pdl=True,
             max_number_threads=self.most_threads,
         )  # fmt: skip
@@ -118,10 +139,7 @@ class Assign:
         return [Uint32(x - offset) for x in found]
 
     @cute.kernel
-    def kernel(
-        self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
-        k: Int32, local: Int32, offset: Int32, grid: Int32, awaiting: tuple, of_hidden: tuple,
-    ):  # fmt: skip
+    def kernel(self, of, awaiting: tuple, of_hidden: tuple):  # Lists: a type here becomes part of the kernel's name
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
@@ -129,30 +147,29 @@ class Assign:
         let_next_kernel_start()
         if const_expr(self.layout is not None):
             self.await_tokens(*awaiting, warp, lane)
-        of_lists = ids, given, m_indptr, rows, places, weights, tokens, k, local, offset, grid, block, warp, lane
+        thread = Thread(block, warp, lane)
         if const_expr(self.reads_hidden):
             x, to, scales, hidden = of_hidden
-            if block < grid:
-                self.lists(*of_lists)
+            if block < of.grid:
+                self.lists(of, thread)
             elif const_expr(self.copies):
-                self.copy(x, to, hidden, ids, tokens, k, local, offset, block - grid, warp, lane)
+                self.copy(x, to, hidden, of, Thread(block - of.grid, warp, lane))
             else:
                 ctas, _, _ = cute.arch.grid_dim()
-                of_cta = block - grid, ctas - grid, warp, lane
-                self.quantiser.part(x, to, scales, given, tokens, hidden, *of_cta)
+                of_cta = block - of.grid, ctas - of.grid, warp, lane
+                self.quantiser.part(x, to, scales, of.given, of.tokens, hidden, *of_cta)
         else:
-            self.lists(*of_lists)
+            self.lists(of, thread)
 
     @cute.jit
-    def copy(
-        self, x: Int64, to: Int64, row_bytes: Int32, ids: Int64, tokens: Int32, k: Int32, local: Int32, offset: Int32,
-        entry: Int32, warp: Int32, lane: Int32,
-    ):  # fmt: skip
-        """Copy the token of an entry of topk_ids to its row, if its expert is local."""
+    def copy(self, x: Int64, to: Int64, row_bytes: Int32, of: Lists, who: Thread):
+        """Copy the token of an entry of topk_ids, that of the block's number, to its row, if its expert is local."""
+        entry, warp, lane = who
+        ids, k, offset = of.ids, of.k, of.offset
         of_warps, thread = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint(), warp * 32 + lane
         (expert,) = self.experts_from(ids, entry, 1, 1, entry + 1, offset)
-        if expert < Uint32(local):  # all threads see the same
-            row, entries = Int32(0), tokens * k
+        if expert < Uint32(of.local):  # all threads see the same
+            row, entries = Int32(0), of.tokens * k
             for i in cutlass.range(thread, entries, THREADS, unroll=1):
                 (other,) = self.experts_from(ids, i, 1, 1, entries, offset)
                 row = row + select((other < expert) | ((other == expert) & (i < entry)), 1, 0)
@@ -165,17 +182,16 @@ class Assign:
             copy_row(source, place, row_bytes >> 4, thread, THREADS, COPIED_TOGETHER)
 
     @cute.jit
-    def lists(
-        self, ids: Int64, given: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, tokens: Int32,
-        k: Int32, local: Int32, offset: Int32, grid: Int32, block: Int32, warp: Int32, lane: Int32,
-    ):  # fmt: skip
+    def lists(self, of: Lists, who: Thread):
         """List the rows of this CTA's experts."""
+        block, warp, lane = who
+        ids, m_indptr, local, offset = of.ids, of.m_indptr, of.local, of.offset
         of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [warps, 1 + own]
-        own, first, entries = self.own, block * self.own, tokens * k
+        own, first, entries = self.own, block * self.own, of.tokens * of.k
         share = divide(entries + (THREADS - 1), THREADS) * 32  # a warp's entries lie side by side
         begin, end = minimum(warp * share, entries), minimum((warp + 1) * share, entries)
         few = self.experts_from(ids, begin + lane, 32, TOGETHER, end, offset)  # those of few tokens are all
-        self.slots_of_tokens(ids, given, places, weights, tokens, k, local, offset, grid, block, warp, lane)
+        self.slots_of_tokens(of, who)
 
         counts = [Int32(0) for _ in range(own + 1)]  # of rows before those of each own expert, and behind the last one
         counts = self.count_before(few, counts, local, first)
@@ -200,11 +216,10 @@ class Assign:
             store_global_word(m_indptr + Int64(first + j) * 4 + 4, starts[j + 1], wanted)
         store_global_word(m_indptr, Int32(0), select((block == 0) & (warp == 0) & (lane == 0), 1, 0))
 
-        of_own = rows, places, k, local, first, lane
-        places_of = self.list_own(few, begin, places_of, *of_own)
+        places_of = self.list_own(few, begin, places_of, of, first, lane)
         for base in cutlass.range(begin + 32 * TOGETHER, end, 32 * TOGETHER, unroll=1):
             experts = self.experts_from(ids, base + lane, 32, TOGETHER, end, offset)
-            places_of = self.list_own(experts, base, places_of, *of_own)
+            places_of = self.list_own(experts, base, places_of, of, first, lane)
 
     def count_before(self, experts: list[Uint32], counts: list[Int32], local: Int32, first: Int32) -> list[Int32]:
         """Count these entries in, in the place of each expert from `first` on that they come before."""
@@ -214,8 +229,7 @@ class Assign:
 
     @cute.jit
     def list_own(
-        self, experts: list[Uint32], base: Int32, places_of: list[Int32], rows: Int64, places: Int64, k: Int32,
-        local: Int32, first: Int32, lane: Int32,
+        self, experts: list[Uint32], base: Int32, places_of: list[Int32], of: Lists, first: Int32, lane: Int32
     ):  # fmt: skip
         """List the rows of this CTA's experts among a warp's entries from `base` on. places_of: the next row of each.
         Returns the ones behind.
@@ -223,7 +237,7 @@ class Assign:
         own, places_of = self.own, [*places_of]
         for n in range_constexpr(TOGETHER):
             number = experts[n] - Uint32(first)
-            is_own = (number < Uint32(own)) & (experts[n] < Uint32(local))
+            is_own = (number < Uint32(own)) & (experts[n] < Uint32(of.local))
             if cute.arch.vote_any_sync(is_own):  # few are, of many experts
                 at, i = Int32(0), base + lane + 32 * n
                 for j in range_constexpr(own):
@@ -231,20 +245,19 @@ class Assign:
                     place = places_of[j] + cute.arch.popc(winners & ((Int32(1) << lane) - 1))
                     at = select(number == Uint32(j), place, at)
                     places_of[j] = places_of[j] + cute.arch.popc(winners)
-                token, here = divide(i, k), select(is_own, 1, 0)
-                store_global_word(rows + Int64(at) * 4, token, here)
-                store_global_word(places + Int64(token * self.slots + i - token * k) * 4, at, here)
+                token, here = divide(i, of.k), select(is_own, 1, 0)
+                store_global_word(of.rows + Int64(at) * 4, token, here)
+                store_global_word(of.places + Int64(token * self.slots + i - token * of.k) * 4, at, here)
         return places_of
 
     @cute.jit
-    def slots_of_tokens(
-        self, ids: Int64, given: Int64, places: Int64, weights: Int64, tokens: Int32, k: Int32, local: Int32,
-        offset: Int32, grid: Int32, block: Int32, warp: Int32, lane: Int32,
-    ):  # fmt: skip
+    def slots_of_tokens(self, of: Lists, who: Thread):
         """Write the weights of this CTA's part of the tokens, a thread those of one, and which slots have no row.
 
         Few tokens are the last warps', as the first ones have their entries to list.
         """
+        block, warp, lane = who
+        ids, given, places, weights, tokens, k, local, offset, grid = *of[:2], *of[4:]
         for token in cutlass.range(block + (lane * WARPS + WARPS - 1 - warp) * grid, tokens, THREADS * grid, unroll=1):
             first = token * k
             experts = self.experts_from(ids, first, 1, self.slots, first + k, offset)

@@ -7,6 +7,8 @@ Nothing is sent before all ranks have read the call before (`freed`), whose toke
 experts, those without a token -1.
 """
 
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
@@ -36,12 +38,26 @@ WORDS = 13
 CTAS_PER_SM = 2
 
 
+class Operands(NamedTuple):
+    """What the kernel is given: addresses, then sizes."""
+
+    x: Int64  # bf16 [T, H]
+    ids: Int64  # topk_ids: int32 or, if wide, int64 [T, k]
+    weights: Int64  # topk_weights: f32 [T, k]
+    windows: Int64  # of the ranks: int64 [ranks]
+    own: Int64  # this rank's window
+    reason: Int64  # the word that tells the host why the kernel trapped
+    count: Int32  # T
+    most: Int32  # of any rank
+    local: Int32  # experts of a rank
+    rank: Int32  # this one
+    patience: Int64  # nanoseconds that it waits
+
+
 class Dispatch:
     """The kernel writes values and scales as ragged_moe.kernels.quantise does, and topk_ids as their ranks number them.
 
-    Its words: addresses of x bf16 [T, H], topk_ids int32 or, if wide, int64 [T, k], topk_weights f32 [T, k], the ranks'
-    windows int64 [ranks], this rank's window, and the word that tells the host why it trapped; T, the most of any rank,
-    local experts of a rank, this rank, CTAs, nanoseconds that it waits; CUDA stream.
+    Its words: the Operands, but CTAs before the last; CUDA stream.
     """
 
     def __init__(self, layout: Layout, wide: bool):
@@ -50,18 +66,16 @@ class Dispatch:
     @cute.jit
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(WORDS))
-        x, ids, weights, windows, own, reason = [words[i] for i in range(6)]
-        count, most, local, rank, grid = [Int32(words[i]) for i in range(6, 11)]
+        addresses, sizes = [words[i] for i in range(6)], [Int32(words[i]) for i in range(6, 10)]
+        operands, grid = Operands(*addresses, *sizes, words[11]), Int32(words[10])
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[12].ir_value())
-        self.kernel(x, ids, weights, windows, own, reason, count, most, local, rank, words[11]).launch(
+        self.kernel(operands).launch(
             grid=(grid, 1, 1), block=(self.layout.threads, 1, 1), stream=stream, use_pdl=True
         )
 
     @cute.kernel
-    def kernel(
-        self, x: Int64, ids: Int64, weights: Int64, windows: Int64, own: Int64, reason: Int64, count: Int32,
-        most: Int32, local: Int32, rank: Int32, patience: Int64,
-    ):  # fmt: skip
+    def kernel(self, given):  # Operands: a type that is written here becomes part of the kernel's name
+        x, ids, weights, windows, own, reason, count, most, local, rank, patience = given
         ranks, hidden, k = self.layout.ranks, self.layout.hidden, self.layout.top_k
         window, threads = self.layout.window, self.layout.threads
         thread, _, _ = cute.arch.thread_idx()

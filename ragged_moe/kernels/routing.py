@@ -13,6 +13,8 @@ Memory is idle meanwhile. If the caller expects rows for every expert, further C
 next kernel's CTAs begin with if each expert has one tile of rows: a guess, but nothing waits for it.
 """
 
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
@@ -80,15 +82,41 @@ PRUNED_KEY = float_bits(PRUNED) ^ HIGHEST  # of a negative number
 PRUNED_KEY = PRUNED_KEY - 2**32 if PRUNED_KEY >= 2**31 else PRUNED_KEY
 
 
+class Operands(NamedTuple):
+    """What the kernel chooses from, where it writes, and its sizes."""
+
+    logits: Int64  # f32 [T, 256]
+    bias: Int64  # [256] bf16 or, if f32_bias, f32
+    m_indptr: Int64  # int32 [local + 1]
+    rows: Int64  # int32 [up to 8 T]
+    places: Int64  # int32 [T, 8]
+    weights: Int64  # f32 [T, 8]
+    counts: Int64  # int32 [CTAs, 32]
+    barrier: Int64  # int32 [2], which is 0 at first
+    tokens: Int32  # T
+    local: Int32
+    offset: Int32
+    chunk: Int32  # tokens of a CTA
+    grid: Int32  # CTAs
+    factor: Int32  # its bits
+
+
+class Prefetch(NamedTuple):
+    """What is prefetched, and for which launch."""
+
+    weights: Int64  # gemm1_weights: e4m3 [local, n, k]
+    n: Int32
+    k: Int32
+    ctas: Int32  # of GEMM1, 0 if nothing is to be prefetched
+    cluster: Int32  # CTAs of its clusters
+    whole: Int32  # 1 if these take whole tiles in turn
+
+
 class Routing:
     """The kernel writes m_indptr, rows (the token of each row), and places and weights (the rows of each token and
     their weights, by ascending local expert, then -1 and 0).
 
-    Its words: addresses of routing_logits f32 [T, 256], routing_bias [256] bf16 or, if f32_bias, f32, m_indptr int32
-    [local + 1], rows int32 [up to 8 T], places int32 [T, 8], weights f32 [T, 8], counts int32 [CTAs, 32], barrier int32
-    [2], which is 0 at first, gemm1_weights e4m3 [local, n, k]; T, local, offset, tokens of a CTA, CTAs, bits of the
-    factor; n, k, CTAs of GEMM1 (0 if nothing is to be prefetched), CTAs of its clusters, 1 if these take whole tiles in
-    turn; CUDA stream.
+    Its words: the addresses of Operands, then of Prefetch; the other fields of both; CUDA stream.
     """
 
     def __init__(self, f32_bias: bool = False):
@@ -97,12 +125,11 @@ class Routing:
     @cute.jit
     def __call__(self, host: cute.Pointer):
         words = cute.make_tensor(host, cute.make_layout(WORDS))
-        logits, bias, m_indptr, rows, places, weights, counts, barrier, early = [words[i] for i in range(9)]
-        tokens, local, offset, chunk, grid, factor, n, k, gemm, cluster, whole = [Int32(words[i]) for i in range(9, 20)]
+        given = Operands(*[words[i] for i in range(8)], *[Int32(words[i]) for i in range(9, 15)])
+        early = Prefetch(words[8], *[Int32(words[i]) for i in range(15, 20)])
         stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[20].ir_value())
-        problem = logits, bias, m_indptr, rows, places, weights, counts, barrier, tokens, local, offset, chunk, grid
-        self.kernel(*problem, factor, early, n, k, gemm, cluster, whole).launch(
-            grid=(grid + gemm, 1, 1),
+        self.kernel(given, early).launch(
+            grid=(given.grid + early.ctas, 1, 1),
             block=(THREADS, 1, 1),
             smem=4 * (MAX_CHUNK + WARPS * 3 * 32),
             stream=stream,
@@ -111,26 +138,20 @@ class Routing:
         )
 
     @cute.kernel
-    def kernel(
-        self, logits: Int64, bias: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, counts: Int64,
-        barrier: Int64, tokens: Int32, local: Int32, offset: Int32, chunk: Int32, grid: Int32, factor: Int32,
-        early: Int64, n: Int32, k: Int32, gemm: Int32, cluster: Int32, whole: Int32,
-    ):  # fmt: skip
+    def kernel(self, given, early):  # Operands, Prefetch: types that are written here become part of the kernel's name
         block, _, _ = cute.arch.block_idx()
-        if block < grid:
-            self.route(logits, bias, m_indptr, rows, places, weights, counts, barrier, tokens, local, offset, chunk,
-                       grid, factor, block)  # fmt: skip
+        if block < given.grid:
+            self.route(given, block)
         else:
-            self.prefetch(early, local, n, k, gemm, cluster, whole, block - grid)
+            self.prefetch(early, given.local, block - given.grid)
 
     @cute.jit
-    def prefetch(
-        self, weights: Int64, local: Int32, n: Int32, k: Int32, ctas: Int32, cluster: Int32, whole: Int32, cta: Int32
-    ):  # fmt: skip
+    def prefetch(self, early: Prefetch, local: Int32, cta: Int32):
         """Prefetch the weights of the tile that schedule.py gives a CTA of GEMM1 first, if each expert has one.
 
         A thread prefetches EARLY k-blocks of a weight row.
         """
+        weights, n, k, ctas, cluster, whole = early
         thread, _, _ = cute.arch.thread_idx()
         k_blocks, blocks = k >> 7, n >> 8  # tiles of 128 rows of up and as many of gate
         of_expert, clusters = divide(blocks + cluster - 1, cluster), divide(ctas, cluster)
@@ -148,12 +169,10 @@ class Routing:
         bulk_prefetch(weights + Int64(row) * Int64(k) + Int64(first) * 128, size, wanted)
 
     @cute.jit
-    def route(
-        self, logits: Int64, bias: Int64, m_indptr: Int64, rows: Int64, places: Int64, weights: Int64, counts: Int64,
-        barrier: Int64, tokens: Int32, local: Int32, offset: Int32, chunk: Int32, grid: Int32, factor: Int32,
-        block: Int32,
-    ):  # fmt: skip
+    def route(self, given: Operands, block: Int32):
         """Choose the experts of this CTA's tokens and write their rows, places and weights."""
+        m_indptr, rows, places, weights, counts = given.m_indptr, given.rows, given.places, given.weights, given.counts
+        local, chunk, grid = given.local, given.chunk, given.grid
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         masks = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [tokens]: bit i: the token chose local expert i
@@ -162,16 +181,17 @@ class Routing:
         wait_for_previous_kernel()
         let_next_kernel_start()
 
-        biases = self.load_biases(bias, lane)
+        biases = self.load_biases(given.bias, lane)
         first = block * chunk
-        count = minimum(tokens - first, chunk)
+        count = minimum(given.tokens - first, chunk)
         share = divide(count + (WARPS - 1), WARPS)  # a warp's tokens lie side by side
         begin, end = minimum(warp * share, count), minimum((warp + 1) * share, count)
         own = Int32(0)  # rows that the warp's tokens give this lane's expert
         for i in cutlass.range(begin, end, unroll=1):
             token = Int64(first + i)
-            mask = self.choose(logits + token * (4 * EXPERTS), biases, places + token * (4 * TOP_K),
-                               weights + token * (4 * TOP_K), offset, local, as_float(factor), lane)  # fmt: skip
+            mask = self.choose(given.logits + token * (4 * EXPERTS), biases, places + token * (4 * TOP_K),
+                               weights + token * (4 * TOP_K), given.offset, local, as_float(given.factor),
+                               lane)  # fmt: skip
             own = own + ((mask >> lane) & 1)
             if lane == 0:
                 store_shared(masks + 4 * i, mask)
@@ -185,7 +205,7 @@ class Routing:
             store_global_word(counts + Int64(block * MAX_LOCAL + lane) * 4, of_cta, Int32(1))
             cute.arch.sync_warp()
             if lane == 0:
-                self.meet(barrier, grid)
+                self.meet(given.barrier, grid)
         cute.arch.sync_threads()
 
         found = []  # loaded before any is used, so that all loads are under way at once
