@@ -1,7 +1,6 @@
 """python -m ragged_moe bench gemm: the grouped GEMM, of FP8, NVFP4 or MXFP4 weights, and its peers, timed on
 this GPU."""
 
-import json
 import random
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import click
 import torch
 
 from ragged_moe.measure import grouped_gemm, grouped_gemm_fp4, grouped_gemm_mxfp4
+from ragged_moe.measure.contest import told
 from ragged_moe.measure.options import FORMATS, Numbers, contestants
 from ragged_moe.measure.timing import record
 
@@ -36,11 +36,8 @@ def main(
         raise click.UsageError(f"--rows has {max(wanted)}, but --format {kind} has rows 0 to {len(chosen) - 1}")
     more = contestants(kind, peers, marlin)
     name, rng = torch.cuda.get_device_name(), random.Random(seed)
-    rows = []
-    for row in of.measure([chosen[i] for i in wanted] if wanted else chosen, repeats, rng, *more):
-        rows.append(row)
-        click.echo(of.table(rows[-1:]).splitlines()[-1])
-        if file:
-            file.write_text(json.dumps(record(repeats, rows, geomeans=of.geomeans(rows)), indent=1) + "\n")
-        torch.cuda.empty_cache()
+    rows = told(
+        of.measure([chosen[i] for i in wanted] if wanted else chosen, repeats, rng, *more), of.table, file,
+        lambda rows: record(repeats, rows, geomeans=of.geomeans(rows)),
+    )  # fmt: skip
     click.echo(f"\n{name}\n\n{of.table(rows)}\n\ngeometric means: {of.geomeans(rows)}")

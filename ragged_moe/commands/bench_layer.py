@@ -1,7 +1,6 @@
 """python -m ragged_moe bench layer: the MoE layer, of FP8, NVFP4 or MXFP4 weights, and its peers, timed on
 this GPU."""
 
-import json
 import random
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import click
 import torch
 
 from ragged_moe.measure import layer, layer_fp4, layer_mxfp4
+from ragged_moe.measure.contest import told
 from ragged_moe.measure.options import FORMATS, Numbers, contestants
 from ragged_moe.measure.timing import record
 
@@ -31,11 +31,7 @@ def main(
     seed: int,
 ) -> None:  # fmt: skip
     """Time the layer and its peers on this GPU."""
-    of, more, rows = OF[kind], contestants(kind, peers, marlin), []
-    for row in of.results(tokens or of.TOKENS, repeats, random.Random(seed), *more):
-        rows.append(row)
-        click.echo(of.table(rows[-1:]).splitlines()[-1])
-        if file:
-            file.write_text(json.dumps(record(repeats, rows), indent=1) + "\n")
-        torch.cuda.empty_cache()
+    of, more = OF[kind], contestants(kind, peers, marlin)
+    found = of.results(tokens or of.TOKENS, repeats, random.Random(seed), *more)
+    rows = told(found, of.table, file, lambda rows: record(repeats, rows))
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{of.tables(rows)}")

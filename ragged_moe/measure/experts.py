@@ -20,7 +20,6 @@ Peers' results are compared with these kernels', to see that they do the same wo
 """
 
 import dataclasses
-import json
 import random
 import statistics
 import time
@@ -37,9 +36,9 @@ from ragged_moe.layers.deepseek_layer import layer_of, run
 from ragged_moe.layers.experts import At, experts, launch, quantise_program
 from ragged_moe.layers.route import route
 from ragged_moe.measure import grouped_gemm
-from ragged_moe.measure.layer import GRAPH
+from ragged_moe.measure.contest import GRAPH, Contest, told
 from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, FLUSH, captured, elapsed, medians, need_gpu, record, timings
+from ragged_moe.measure.timing import captured, elapsed, flushed, need_gpu, record, turns
 from ragged_moe.reference import layer as d
 from ragged_moe.runtime import sizes as p
 from ragged_moe.runtime.workspace import Arena
@@ -211,52 +210,52 @@ def measure(
     """
     drawn = (Set(sizes, weights, tokens, seed) for seed in range(10**6))
     sets = [next(s for s in drawn if s.rows) for _ in range(SETS)]
-    turns = [sets[i % SETS] for i in range(CALLS)]
-    fill = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
-    called = {"experts": [s.experts for s in turns]}
-    once = {"route": [s.choose for s in sets], GEMMS: [s.gemms for s in sets], "batched": [s.batched() for s in sets]}
-    refused, off = {}, {}
+    contest = Contest()
+    contest.add({"experts": [s.experts for s in sets], "route": [s.choose for s in sets]})
+    contest.add({GEMMS: [s.gemms for s in sets], "batched": [s.batched() for s in sets]})
+
+    def compared(make: Callable) -> tuple[list[Callable], float]:
+        """DeepGEMM's calls, and by how much its results differ from ours at most."""
+        made = [s.deep_gemm(make) for s in sets]
+        return [call for call, _ in made], max(x for _, x in made)
+
     peers = (grouped_gemm.deep_gemm_contiguous, grouped_gemm.deep_gemm_masked) if wanted else ()
     for name, make in zip(PEERS, peers):
-        try:
-            made = [s.deep_gemm(make) for s in sets]
-            torch.cuda.synchronize()
-        except Exception as error:  # a peer that is not installed, or does not do this
-            refused[name] = f"{type(error).__name__}: {error}"[:300]
-            continue
-        once[name], off[name] = [call for call, _ in made], max(x for _, x in made)
-    of_sglang = {}
+        contest.admit(name, lambda make=make: compared(make))
+    of_sglang, off = {}, contest.difference
+
+    def fastest() -> tuple[list[Callable], None]:
+        calls, difference, pair = sglang.fastest(sets, flushed())
+        of_sglang["sglang"] = {"difference": difference, "configs": pair}
+        return calls, None
+
     if sglang is not None:
-        try:
-            once[SGLANG], difference, pair = sglang.fastest(sets, fill)
-            of_sglang = {"sglang": {"difference": difference, "configs": pair}}
-        except Exception as error:  # as of peers
-            refused[SGLANG] = f"{type(error).__name__}: {error}"[:300]
+        contest.admit(SGLANG, fastest)
     if sizes == DEEPSEEK:
-        once["layer"] = [s.run for s in sets]
-    called |= {name: [calls[i % SETS] for i in range(CALLS)] for name, calls in once.items()}
-    for calls in called.values():  # compiled, and noted
+        contest.add({"layer": [s.run for s in sets]})
+    for calls in contest.calls.values():  # compiled, and noted
         for call in calls:
             call()
-    timed = {"experts": called["experts"], **{name + GRAPH: captured(calls) for name, calls in called.items()}}
-    us = medians(timings(timed, repeats, fill, rng))
-    us |= {f"host, {name}": host(calls) for name, calls in hosted(turns).items()}
+    contest.graphs()
+    contest.calls = {x: calls for x, calls in contest.calls.items() if x.endswith(GRAPH) or x == "experts"}
+    us = contest.us(repeats, rng)
+    us |= {f"host, {name}": host(calls) for name, calls in hosted(turns(sets)).items()}
     best = min(off, key=lambda name: us[name + GRAPH], default=None)
     ratio = us[GEMMS + GRAPH] / us[best + GRAPH] if best else None
     first, second = sets[0].layer.configs(tokens)
     return {
         "T": tokens, "rows": statistics.mean(s.rows for s in sets),
         "experts": statistics.mean(int((s.counts > 0).sum()) for s in sets), "us": us, "GEMM1": str(first),
-        "GEMM2": str(second), "best": best, "ratio": ratio, "difference": off, "refused": refused,
+        "GEMM2": str(second), "best": best, "ratio": ratio, "difference": off, "refused": contest.refused,
     } | of_sglang  # fmt: skip
 
 
-def hosted(turns: list[Set]) -> dict[str, list[Callable]]:
+def hosted(sets: list[Set]) -> dict[str, list[Callable]]:
     """ragged_moe.experts as a function and as an operator, whose host time is taken."""
     def call(s: Set) -> None:
         experts_out_op(s.out, s.hidden, *s.given, *s.weights, num_experts=s.sizes.experts)
 
-    return {"function": [s.experts for s in turns], "operator": [lambda s=s: call(s) for s in turns]}
+    return {"function": [s.experts for s in sets], "operator": [lambda s=s: call(s) for s in sets]}
 
 
 def host(calls: list[Callable]) -> float:
@@ -315,22 +314,20 @@ def main(
 ) -> None:
     """Time the experts of models, and DeepGEMM's grouped GEMMs if sgl-deep-gemm is installed, on this GPU."""
     need_gpu()
-    rows, rng = [], random.Random(seed)
-    for name, sizes in ((name, sizes) for name, sizes in MODELS.items() if model in name):
-        x = d.draw(sizes, 1, device=f"cuda:{torch.cuda.current_device()}")
-        weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
-        try:
-            sglang = SGLang(folder, weights) if folder else None
-        except (ValueError, ImportError) as error:
-            raise click.UsageError(f"--sglang: {error}") from error
-        default = OF_LAYER if sizes == DEEPSEEK else TOKENS
-        for count in map(int, tokens.split(",")) if tokens else default:
-            rows.append({"model": name} | measure(sizes, weights, count, repeats, wanted, sglang, rng))
-            click.echo(table(rows[-1:]).splitlines()[-1])
-            for peer, why in rows[-1]["refused"].items():
-                click.echo(f"  {peer}: {why}")
-            if file:
-                file.write_text(json.dumps(record(repeats, rows), indent=1) + "\n")
-            torch.cuda.empty_cache()
-        del x, weights, sglang
-    click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(rows)}")
+    rng = random.Random(seed)
+
+    def rows():
+        for name, sizes in ((name, sizes) for name, sizes in MODELS.items() if model in name):
+            x = d.draw(sizes, 1, device=f"cuda:{torch.cuda.current_device()}")
+            weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
+            try:
+                sglang = SGLang(folder, weights) if folder else None
+            except (ValueError, ImportError) as error:
+                raise click.UsageError(f"--sglang: {error}") from error
+            default = OF_LAYER if sizes == DEEPSEEK else TOKENS
+            for count in map(int, tokens.split(",")) if tokens else default:
+                yield {"model": name} | measure(sizes, weights, count, repeats, wanted, sglang, rng)
+            del x, weights, sglang
+
+    found = told(rows(), table, file, lambda found: record(repeats, found))
+    click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(found)}")

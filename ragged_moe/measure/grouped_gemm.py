@@ -20,9 +20,10 @@ from collections.abc import Callable
 import torch
 
 from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8
+from ragged_moe.measure.contest import Contest
 from ragged_moe.measure.floor import Floor
 from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, FLUSH, medians, timings
+from ragged_moe.measure.timing import CALLS, medians
 from ragged_moe.runtime.device import device_of
 from ragged_moe.tuning.back_ends import tuning
 
@@ -182,26 +183,31 @@ def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: rand
     """Time each contestant: the median and all timings in microseconds a call, and why a peer refused."""
     size = sum(m > 0 for m in row.ms) * row.n * row.k + sum(row.ms) * (row.k + 2 * row.n)  # bytes that a call touches
     sets = [Inputs.draw(row, seed) for seed in range(min(CALLS, max(3, -(-LEAST // size))))]
-    calls, errors, refused = {}, {}, {}
-    reference = None
+    contest = Contest()
+
+    def run(make: Callable) -> tuple[list[Callable], torch.Tensor | None]:
+        made = [make(row, x) for x in sets]
+        made[0][0]()
+        torch.cuda.synchronize()
+        return [call for call, _ in made], made[0][1]()
+
+    calls, reference = run(contestants[OURS])
+    contest.add({OURS: calls})
+    reference = reference.float().clone()
+
+    def compared(make: Callable) -> tuple[list[Callable], float]:
+        """And by how much the peer's result differs, to see that it does the same work."""
+        calls, result = run(make)
+        return calls, ((result.float() - reference).norm() / reference.norm()).item()
+
     for name, make in contestants.items():
-        try:
-            made = [make(row, x) for x in sets]
-            made[0][0]()
-            torch.cuda.synchronize()
-            result = made[0][1]()
-        except Exception as error:  # a peer that does not do this problem, or is not installed
-            if name in (OURS, *FLOORS):
-                raise
-            refused[name] = f"{type(error).__name__}: {error}"[:200]
-            continue
-        if name == OURS:
-            reference = result.float().clone()
-        elif result is not None:  # by how much the peer's result differs, to see that it does the same work
-            errors[name] = ((result.float() - reference).norm() / reference.norm()).item()
-        calls[name] = [made[i % len(sets)][0] for i in range(CALLS)]
-    times = timings(calls, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng)
-    return {"us": medians(times), "difference": errors, "refused": refused, "sets": len(sets), "all": times}
+        if name in FLOORS:
+            contest.add({name: run(make)[0]})
+        elif name != OURS:
+            contest.admit(name, lambda make=make: compared(make))
+    times = contest.times(repeats, rng)
+    found = {"difference": contest.difference, "refused": contest.refused, "sets": len(sets), "all": times}
+    return {"us": medians(times)} | found
 
 
 def config_of(row: Row) -> str:

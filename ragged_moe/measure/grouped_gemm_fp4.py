@@ -17,10 +17,11 @@ from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4
 from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8
 from ragged_moe.layers.pack_weights import pack_nvfp4
 from ragged_moe.measure import marlin
+from ragged_moe.measure.contest import Contest, of_sets
 from ragged_moe.measure.floor import Floor
 from ragged_moe.measure.grouped_gemm import FLOORS, LEAST, OURS, Inputs, Row, label, routed
 from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, FLUSH, medians, timings
+from ragged_moe.measure.timing import CALLS
 from ragged_moe.runtime.sizes import BF16, E4M3, I32
 from ragged_moe.tuning import sm90
 
@@ -74,18 +75,18 @@ def contestants(row: Row, weights: Weights, seed: int, gemm: Callable | None) ->
 def time_row(row: Row, sets: list[Weights], repeats: int, rng: random.Random, gemm: Callable | None) -> dict:
     """Time each contestant: medians in us a call, and by how much Marlin's results differ."""
     made = [contestants(row, weights, seed, gemm) for seed, weights in enumerate(sets)]
-    differences = {}
+    contest = Contest()
+    contest.add(of_sets([calls for calls, _, _ in made]))
     for name, call in made[0][0].items():
         call()
         if name.startswith(MARLIN):
             ours, found = [x.float() for x in made[0][1:]]
-            differences[name] = ((found - ours).norm() / ours.norm()).item()
-    calls = {name: [made[i % len(made)][0][name] for i in range(CALLS)] for name in made[0][0]}
-    us = medians(timings(calls, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng))
+            contest.difference[name] = ((found - ours).norm() / ours.norm()).item()
+    us = contest.us(repeats, rng)
     flop, total = 2 * sum(row.ms) * row.n * row.k, sum(row.ms)
     found = {
         "experts": len(row.ms), "m": list(row.ms), "n": row.n, "k": row.k, "name": row.name, "us": us,
-        "config": str(sm90.choose_fp4(total, len(row.ms), row.n, row.k, "bf16")), "difference": differences,
+        "config": str(sm90.choose_fp4(total, len(row.ms), row.n, row.k, "bf16")), "difference": contest.difference,
         "loads us": min(us[name] for name in FLOORS), "MMA us": flop / DENSE_BF16 * 1e6,
         "TFLOPS": flop / us[OURS] / 1e6,
     }  # fmt: skip

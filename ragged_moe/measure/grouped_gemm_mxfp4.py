@@ -16,10 +16,10 @@ from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4, launch_quanti
 from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8, launcher
 from ragged_moe.layers.pack_weights import pack_mxfp4
 from ragged_moe.layers.signatures import TILE
+from ragged_moe.measure.contest import Contest, of_sets
 from ragged_moe.measure.grouped_gemm import Inputs, Row, label
 from ragged_moe.measure.grouped_gemm_fp4 import with_weights
 from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, FLUSH, medians, timings
 from ragged_moe.reference.layer import distance
 from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
 from ragged_moe.tuning import sm90
@@ -88,13 +88,13 @@ def launches(a: torch.Tensor, of: tuple, m_indptr: torch.Tensor, out: torch.Tens
 def time_row(row: Row, sets: list[Weights], repeats: int, rng: random.Random) -> dict:
     """Time each contestant: medians in us a call, and by how much W4A8's results differ from W4A16's."""
     made = [contestants(row, weights, seed) for seed, weights in enumerate(sets)]
-    calls, outs = made[0]
+    contest, (calls, outs) = Contest(), made[0]
+    contest.add(of_sets([calls for calls, _ in made]))
     for call in calls.values():
         call()
     apart = (outs[GEMM].float() - outs[W4A8].float()).abs().max().item()
     difference = {W4A8: distance(outs[W4A8], outs[W4A16]), GEMM: apart}
-    turns = {name: [made[i % len(made)][0][name] for i in range(CALLS)] for name in calls}
-    us = medians(timings(turns, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng))
+    us = contest.us(repeats, rng)
     return {
         "experts": len(row.ms), "m": list(row.ms), "n": row.n, "k": row.k, "name": row.name, "us": us,
         "config": str(sm90.choose_fp4(sum(row.ms), len(row.ms), row.n, row.k, "bf16")), "difference": difference,

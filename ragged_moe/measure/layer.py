@@ -21,16 +21,16 @@ from collections.abc import Callable
 import torch
 
 from ragged_moe.layers.deepseek_layer import Layer, Space, run
+from ragged_moe.measure.contest import GRAPH, Contest
 from ragged_moe.measure.floor import Floor
 from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, timings
+from ragged_moe.measure.timing import CALLS, flushed
 from ragged_moe.reference import layer as d
 from ragged_moe.runtime import sizes as p
 from ragged_moe.runtime.workspace import Arena
 
 TOKENS = (1, 7, 16, 64, 256, 901, 2048, 4096, 11948, 14107)
 FEW = 2048  # largest T whose ratios are averaged apart from those above
-GRAPH = ", in a graph"
 
 
 @dataclasses.dataclass
@@ -67,23 +67,22 @@ def draw(layer: Layer, weights: p.Inputs, tokens: int, seed: int) -> Set:
     return Set(x, space, left, output, left.m_indptr.diff().tolist())
 
 
-def floors(layer: Layer, turns: list[Set]) -> dict[str, list[Callable]]:
+def floors(layer: Layer, sets: list[Set]) -> dict[str, list[Callable]]:
     """Return the calls of the floors, by name, on each of these sets."""
     calls = {}
     for i, form in enumerate(("shares", "interleaved")):
         floor = Floor(i == 1)
         for name in ("GEMM1", "GEMM2"):
             calls[f"floor of {name}, {form}"] = of_stage = []
-            for s in turns:
+            for s in sets:
                 c, o = s.left.c[: s.rows], s.left.o[: s.rows]
                 first = s.x.hidden_states, s.x.gemm1_weights[: s.experts], c
                 second = c, s.x.gemm2_weights[: s.experts], o
                 of_stage.append(functools.partial(floor, *(first if name == "GEMM1" else second)))
-    copies = {
-        id(s): torch.empty(s.rows + len(s.output), layer.sizes.hidden, dtype=p.BF16, device="cuda") for s in turns
-    }
-    halves = {i: x.flatten()[: x.numel() // 2 * 2].view(2, -1) for i, x in copies.items()}
-    calls["copy for finalise"] = [lambda x=halves[id(s)]: x[0].copy_(x[1]) for s in turns]
+    shapes = [(s.rows + len(s.output), layer.sizes.hidden) for s in sets]
+    copies = [torch.empty(shape, dtype=p.BF16, device="cuda") for shape in shapes]
+    halves = [x.flatten()[: x.numel() // 2 * 2].view(2, -1) for x in copies]
+    calls["copy for finalise"] = [lambda x=x: x[0].copy_(x[1]) for x in halves]
     return calls
 
 
@@ -91,44 +90,42 @@ def measure(layer: Layer, weights: p.Inputs, tokens: int, repeats: int, peers, r
     """Time the layer, its stages, floors and peers at this T; return the row of the results."""
     drawn = (draw(layer, weights, tokens, seed) for seed in range(10**6))
     sets = list(itertools.islice((s for s in drawn if s.rows), 3 if tokens > 900 else 12))
-    turns = [sets[i % len(sets)] for i in range(CALLS)]
     first, second = layer.configs(tokens)
-    fill = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
-    whole = {"whole": [lambda s=s: run(*s.x.tensors(), 0, 2.5, s.output) for s in turns]}
-    refused, off = {}, {}
-    for name, make in (peers.contestants(fill, [s.sizes for s in sets]) if peers else {}).items():
-        try:
-            outputs = [torch.empty_like(s.output) for s in sets]
-            made = make([s.x for s in sets], outputs)
-            torch.cuda.synchronize()
-        except Exception as error:  # a peer that is not installed, or does not do this
-            refused[name] = f"{type(error).__name__}: {error}"[:300]
-            continue
-        # By how much its results differ from ours, to see that it does the same work
+    contest = Contest()
+    contest.add({"whole": [lambda s=s: run(*s.x.tensors(), 0, 2.5, s.output) for s in sets]})
+
+    def compared(make: Callable) -> tuple[list[Callable], float]:
+        """A peer's calls, and by how much its results differ from ours, to see that it does the same work."""
+        outputs = [torch.empty_like(s.output) for s in sets]
+        made = make([s.x for s in sets], outputs)
+        torch.cuda.synchronize()
         x, y = torch.cat(outputs).float(), torch.cat([s.output for s in sets]).float()
-        off[name] = ((x - y).norm() / y.norm()).item()
-        whole[name] = [made[i % len(sets)] for i in range(CALLS)]
+        return made, ((x - y).norm() / y.norm()).item()
+
+    for name, make in (peers.contestants(flushed(), [s.sizes for s in sets]) if peers else {}).items():
+        contest.admit(name, lambda make=make: compared(make))
+    off = contest.difference
+    contest.graphs()
     of_stages = {
-        "routing": [lambda s=s: layer.route(s.x, s.space) for s in turns],
-        "permute": [lambda s=s: layer.permute(s.x, s.space) for s in turns],
-        "GEMM1": [lambda s=s: layer.gemm1(s.x, s.space, first) for s in turns],
-        "GEMM2": [lambda s=s: layer.gemm2(s.x, s.space, second) for s in turns],
-        "finalise": [lambda s=s: layer.finalise(s.space, s.output) for s in turns],
+        "routing": [lambda s=s: layer.route(s.x, s.space) for s in sets],
+        "permute": [lambda s=s: layer.permute(s.x, s.space) for s in sets],
+        "GEMM1": [lambda s=s: layer.gemm1(s.x, s.space, first) for s in sets],
+        "GEMM2": [lambda s=s: layer.gemm2(s.x, s.space, second) for s in sets],
+        "finalise": [lambda s=s: layer.finalise(s.space, s.output) for s in sets],
     }
-    calls = {name: of_stages[name] for name in layer.stages(tokens)}
-    calls |= floors(layer, turns) | whole | {name + GRAPH: captured(x) for name, x in whole.items()}
-    us = medians(timings(calls, repeats, fill, rng))
+    contest.add({name: of_stages[name] for name in layer.stages(tokens)} | floors(layer, sets))
+    us = contest.us(repeats, rng)
     for name in ("GEMM1", "GEMM2"):
         us[f"floor of {name}"] = min(us.pop(f"floor of {name}, {form}") for form in ("shares", "interleaved"))
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    for call in calls["whole"]:
+    for call in contest.calls["whole"]:
         call()
     us["host"] = (time.perf_counter() - begin) / CALLS * 1e6
     torch.cuda.synchronize()
     mean = [statistics.mean(getattr(s, name) for s in sets) for name in ("rows", "experts")]
     row = {"T": tokens, "rows": mean[0], "experts": mean[1], "us": us, "GEMM1": str(first), "GEMM2": str(second)}
-    row |= {"difference": off, "refused": refused, "peers": list(off)}
+    row |= {"difference": off, "refused": contest.refused, "peers": list(off)}
     for mode in ("", GRAPH):
         best = min(off, key=lambda name: us[name + mode], default=None)
         row["best" + mode] = best

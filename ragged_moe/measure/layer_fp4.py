@@ -17,10 +17,9 @@ import torch
 from ragged_moe.layers.experts import experts
 from ragged_moe.layers.pack_weights import U8, pack_nvfp4
 from ragged_moe.measure import marlin
+from ragged_moe.measure.contest import GRAPH, Contest, of_sets
 from ragged_moe.measure.floor import Floor
-from ragged_moe.measure.layer import GRAPH
 from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, timings
 from ragged_moe.reference.layer import draw, route
 from ragged_moe.runtime.sizes import BF16, E4M3, EXPERTS, F32, I32, Sizes
 
@@ -75,20 +74,21 @@ def measure(tokens: int, sizes: Sizes, weights: Weights, repeats: int, rng: rand
     """Return the row of the results at this T: medians in us a layer, in CUDA graphs and, ours, as called."""
     drawn = (contestants(tokens, seed, sizes, weights, gemm) for seed in range(10**6))
     made = list(itertools.islice((x for x in drawn if x[2]), 3 if tokens > 900 else 8))
-    first, differences = made[0], {}
+    first, contest = made[0], Contest()
+    contest.add(of_sets([calls for calls, _, _ in made]))
     for name, call in first[0].items():
         call()
         if name.startswith(MARLIN):
             ours, found = first[1].float(), call.out.float()
-            differences[name] = ((found - ours).norm() / ours.norm()).item()
-    turns = {name: [made[i % len(made)][0][name] for i in range(CALLS)] for name in first[0]}
-    calls = {name + GRAPH: captured(x) for name, x in turns.items()} | {x: turns[x] for x in (OURS, FP8)}
-    us = medians(timings(calls, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng))
+            contest.difference[name] = ((found - ours).norm() / ours.norm()).item()
+    contest.graphs()
+    contest.calls = {x: calls for x, calls in contest.calls.items() if x.endswith(GRAPH) or x in (OURS, FP8)}
+    us = contest.us(repeats, rng)
     rows = statistics.mean(x[2] for x in made)
     if gemm:
         us[MARLIN] = us[f"{MARLIN} {marlin.own_block(round(rows), sizes.local)}{GRAPH}"]
         us[BEST] = min(us[f"{MARLIN} {block}{GRAPH}"] for block in marlin.BLOCKS)
-    return {"T": tokens, "rows": rows, "us": us, "difference": differences}
+    return {"T": tokens, "rows": rows, "us": us, "difference": contest.difference}
 
 
 def results(tokens: list[int], repeats: int, rng: random.Random, gemm: Callable | None):

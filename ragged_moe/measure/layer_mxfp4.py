@@ -10,10 +10,9 @@ import random
 import torch
 
 from ragged_moe.layers.experts import experts
+from ragged_moe.measure.contest import GRAPH, Contest, of_sets
 from ragged_moe.measure.grouped_gemm_mxfp4 import W4A8, W4A16, packed
-from ragged_moe.measure.layer import GRAPH
 from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, timings
 from ragged_moe.reference.layer import distance
 from ragged_moe.runtime.sizes import BF16, F32, I32
 
@@ -47,12 +46,12 @@ def contestants(tokens: int, seed: int, weights: dict[str, dict]) -> tuple[dict,
 def measure(tokens: int, weights: dict[str, dict], repeats: int, rng: random.Random) -> dict:
     """Return the row of the results at this T: medians in us a layer, in CUDA graphs and as called."""
     made = [contestants(tokens, seed, weights) for seed in range(SETS)]
-    calls, outs = made[0]
+    contest, (calls, outs) = Contest(), made[0]
+    contest.add(of_sets([calls for calls, _ in made]))
     for call in calls.values():
         call()
-    turns = {name: [made[i % SETS][0][name] for i in range(CALLS)] for name in calls}
-    turns |= {name + GRAPH: captured(x) for name, x in turns.items()}
-    us = medians(timings(turns, repeats, torch.empty(FLUSH, dtype=torch.uint8, device="cuda"), rng))
+    contest.graphs()
+    us = contest.us(repeats, rng)
     return {"T": tokens, "us": us, "difference": {W4A8: distance(outs[W4A8], outs[W4A16])}}
 
 

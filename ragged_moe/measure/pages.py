@@ -20,11 +20,12 @@ from ragged_moe.measure import (
     layer_mxfp4,
     parallel,
 )
+from ragged_moe.measure.contest import GRAPH
 from ragged_moe.measure.experts import over_sglang
 from ragged_moe.measure.experts import table as experts_table
 from ragged_moe.measure.grouped_gemm import OURS, geomeans
 from ragged_moe.measure.grouped_gemm_mxfp4 import GEMM, W4A8, W4A16
-from ragged_moe.measure.layer import FEW, GRAPH
+from ragged_moe.measure.layer import FEW
 from ragged_moe.measure.markdown import markdown
 
 MOE = Path(__file__).parents[1]

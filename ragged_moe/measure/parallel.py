@@ -26,15 +26,15 @@ import torch.distributed as dist
 
 from ragged_moe.checks.parallel import draw
 from ragged_moe.layers.experts import experts as experts_of_one_gpu
+from ragged_moe.measure.contest import GRAPH, Contest
 from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, FLUSH, captured, medians, record, timings
+from ragged_moe.measure.timing import CALLS, captured, record
 from ragged_moe.parallel.expert_parallel import ExpertParallel
 from ragged_moe.reference import layer as d
 from ragged_moe.runtime.sizes import BF16, Sizes
 
 TOKENS = (1, 8, 16, 64, 128, 512, 2048)
 TOP_K = 8
-GRAPH = ", in a graph"
 STAGE = re.compile(r"moekernels(dispatch|assign|permute|frame|combine)")  # in a kernel's name
 SINGLE, MEGA = "single GPU, same rows", "DeepGEMM mega MoE"
 SLOWEST = "slowest of each call"
@@ -159,19 +159,18 @@ def measure(
         if name != SINGLE:
             results[name] = torch.cat(outs).float()
             off[name] = ((results[name] - results["one-sided"]).norm() / results["one-sided"].norm()).item()
-    turns = {name: [calls[i % len(sets)] for i in range(CALLS)] for name, calls in made.items()}
-    fill = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
-    timed = {}
-    for name, calls in turns.items():
+    contest = Contest()
+    contest.add(made)
+    timed = contest.calls
+    for name, calls in list(timed.items()):
         try:
             timed[name + GRAPH] = captured(calls)
         except Exception as error:
             refused[name + GRAPH] = f"{type(error).__name__}: {error}"[:300]
-        timed[name] = calls
     alone = [f"{SINGLE}, set {i}" for i in range(len(sets))]
     for name, call in zip(alone, made[SINGLE]):
         timed[name] = captured([call] * CALLS)
-    us = medians(timings(timed, repeats, fill, rng, elapsed))
+    us = contest.us(repeats, rng, elapsed)
     of_sets = [us.pop(name) for name in alone]
     us[SLOWEST + GRAPH] = statistics.mean(of_sets[i % len(sets)] for i in range(CALLS))
     row = {"T": tokens, "us": us, "difference": off, "refused": refused}

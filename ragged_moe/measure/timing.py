@@ -15,6 +15,16 @@ CALLS = 15
 FLUSH = 2 << 30  # bytes of the fill, which takes long enough for the host to queue the calls behind it
 
 
+def turns(calls: list[Callable]) -> list[Callable]:
+    """Return the CALLS calls of a timing, which go round these, one for each set of inputs."""
+    return [calls[i % len(calls)] for i in range(CALLS)]
+
+
+def flushed() -> torch.Tensor:
+    """Return what `elapsed` fills to flush L2."""
+    return torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
+
+
 def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
     """Return how many microseconds these calls take back to back, after `fill` was filled with `value`."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
