@@ -11,6 +11,7 @@ import click
 import torch
 
 import emulated_gpu
+from ragged_moe.checks import amount
 from ragged_moe.checks.grouped_gemm import BOUND
 from ragged_moe.layers.deepseek_layer import Layer, layer_of, run
 from ragged_moe.reference import layer as d
@@ -220,25 +221,30 @@ def emulated(
         return layer.tensors(tokens), output
 
 
-def check_emulated(schedules: int) -> None:
-    """Check small cases on the emulated GPU, under every config of GEMM1."""
+CALLS = ("all local", 20), ("random", 40), ("all remote", 3), ("all on one expert", 5)
+SECONDS = 3.0  # of an emulated call, whose compilations are the most of it
+
+
+def check_emulated(schedules: int, everything: bool) -> None:
+    """Check small cases on the emulated GPU, routing and the layer: of the configs of GEMM1 as amount.pairs says."""
     sizes = p.Sizes(hidden=256, intermediate=256, local=4)
-    for name in LOGITS:
-        for tokens in (1, 50):
-            x = case(name, sizes, tokens, 32)
-            for schedule in range(schedules):
-                space, _ = emulated(x, schedule, 3, last="routing")
-                complain(f"routing, {name}, T = {tokens}", check_routing(x, space))
-        click.echo(f"ok routing, {name}")
     configs = tuning(device_of(torch.device("cpu")).capability)
     second = next(config for config in configs.GEMM if not config.swap_ab)
-    for config in configs.GEMM1:
-        for name, tokens in (("all local", 20), ("random", 40), ("all remote", 3), ("all on one expert", 5)):
-            x = case(name, sizes, tokens, 32)
-            for schedule in range(schedules):
-                result = compare(x, *emulated(x, schedule, configs=(config, second)))
-                complain(f"{name}, T = {tokens}, {config}", result.wrong)
-        click.echo(f"ok layer, {config}")
+    routed, calls = amount.pairs(LOGITS, (1, 50), everything), amount.pairs(CALLS, configs.GEMM1, everything)
+    of_all = 2 * len(LOGITS) + len(CALLS) * len(configs.GEMM1)
+    amount.say([*routed, *calls] * schedules, of_all * schedules, SECONDS, "calls")
+    for name, tokens in routed:
+        x = case(name, sizes, tokens, 32)
+        for schedule in range(schedules):
+            space, _ = emulated(x, schedule, 3, last="routing")
+            complain(f"routing, {name}, T = {tokens}", check_routing(x, space))
+        click.echo(f"ok routing, {name}, T = {tokens}")
+    for (name, tokens), config in calls:
+        x = case(name, sizes, tokens, 32)
+        for schedule in range(schedules):
+            result = compare(x, *emulated(x, schedule, configs=(config, second)))
+            complain(f"{name}, T = {tokens}, {config}", result.wrong)
+        click.echo(f"ok layer, {name}, T = {tokens}, {config}")
 
 
 def check_on_gpu() -> None:

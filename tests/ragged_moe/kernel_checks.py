@@ -70,7 +70,7 @@ def forget_kernels():
 # `make test` has these.
 KEPT = [("ragged", config) for config in (SWAP_AB, TILE, CLUSTER)]
 KEPT += [("cut into many parts", SWAP_AB), ("several token tiles", CLUSTER), ("nan, cut into many parts", SWAP_AB)]
-# `python -m ragged_moe check gemm --emulated` has every case under every config. Here those that differ in
+# `python -m ragged_moe check gemm --emulated h200 --all` has every case under every config. Here those that differ in
 # what a CTA gets have all three kernels, and each of the other ones one.
 CASES = [(name, config) for name in ("ragged", "cut into many parts") for config in (SWAP_AB, TILE, CLUSTER)]
 CASES += [("even", TILE), ("one expert has all", CLUSTER), ("several token tiles", SWAP_AB), ("nan", TILE)]
@@ -132,7 +132,7 @@ def test_example_of_the_page(ragged_moe, monkeypatch):
 def test_orders_of_events(ragged_moe, schedule):
     """One class of operation after the other is late, then all: clusters, cut tiles and bursts included.
 
-    `python -m ragged_moe check gemm` has all cases of all configs in ten orders.
+    `python -m ragged_moe check gemm --all --schedules 10` has all cases of all configs in ten orders.
     """
     few, more, many = (getattr(tuned(), name) for name in (SWAP_AB, SHARED, CLUSTER))
     of_many = "ragged" if schedule == 2 else "cut into many parts"  # of clusters, arrivals late
