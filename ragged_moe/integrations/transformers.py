@@ -7,8 +7,7 @@ ALL_EXPERTS_FUNCTIONS, and ALL_FP8_EXPERTS_FUNCTIONS behind its FP8 quantiser. `
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.activations import SiLUActivation
-from transformers.integrations import ragged_moe as interface
+from transformers.integrations import moe as interface
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
@@ -54,6 +53,7 @@ def enable(model: PreTrainedModel) -> None:
     for module, tensors in buffers.items():
         for name, tensor in tensors.items():
             module.register_buffer(name, tensor, persistent=False)
+        module.moe_swiglu = None if isinstance(module, GptOssExperts) else swiglu(module)
     model.set_experts_implementation(NAME)
 
 
@@ -81,20 +81,38 @@ def unsupported(module: nn.Module) -> str | None:
             return f"its weights are {weights[0].dtype} in blocks of {module.block_size}, not e4m3 of 128 x 128"
         if module.activation_scheme != "dynamic":
             return "its activations have static scales"
-        if getattr(module, "gate_softcap", None) is not None:
-            return "its gate has a soft cap"
     else:
         if any(w.dtype not in (BF16, torch.float16, F32) for w in weights):
             return f"its weights are {weights[0].dtype} and {weights[1].dtype}"
-        if type(module)._apply_gate is not interface._default_apply_gate:
-            return "its activation is its own (_apply_gate), not gate's times up"
         intermediate = padded(intermediate)
-    if not isinstance(module.act_fn, (SiLUActivation, nn.SiLU)) and getattr(module, "swiglu_alpha", None) is None:
-        return f"its activation is {type(module.act_fn).__name__}, not SiLU"
+    if swiglu(module) is None:
+        what = type(getattr(module, "act_fn", None)).__name__
+        return f"its activation, with {what}, is not SwiGLU's, nor that with a limit or gpt-oss's alpha"
     try:
         sizes_of(0, hidden, intermediate, count, 1, None)
     except ValueError as refused:
         return str(refused)
+    return None
+
+
+def swiglu(module: nn.Module) -> dict[str, float | None] | None:
+    """The limit, alpha and shift by which ragged_moe.experts computes what the module's `_apply_gate` does; None if it
+    is another activation. Found by its values, for gates and ups on both sides of its limits: models write it in many
+    ways.
+    """
+    numbers = {name: getattr(module, name, None) for name in ("limit", "swiglu_limit", "alpha", "swiglu_alpha")}
+    numbers = {name: float(x) for name, x in numbers.items() if isinstance(x, (int, float)) and x > 0}
+    limits = [x for name, x in numbers.items() if "limit" in name]
+    sizes = torch.tensor([0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 30.0, *(y * x for x in limits for y in (0.9, 1.1, 3.0))])
+    gate, up = (x.reshape(-1, 1) for x in torch.meshgrid(*[torch.cat([-sizes, sizes])] * 2, indexing="ij"))
+    with torch.no_grad():
+        found = module._apply_gate(torch.cat([gate, up], 1)).double()
+    gate, up = gate.double(), up.double()
+    for limit in (None, *limits):
+        g, u = (gate, up) if limit is None else (gate.clamp(max=limit), up.clamp(-limit, limit))
+        for alpha, shift in ((1.0, 0.0), *((x, 1.0) for name, x in numbers.items() if "alpha" in name)):
+            if torch.allclose(found, g * torch.sigmoid(alpha * g) * (u + shift), rtol=1e-5, atol=1e-6):
+                return {"limit": limit, "alpha": alpha, "shift": shift}
     return None
 
 
@@ -184,16 +202,15 @@ def forward(
         raise RuntimeError(f"a {type(module).__name__} has no weights for ragged_moe.experts: call enable(model) again")
     packed = {}
     if isinstance(module, FP8Experts):
-        w13, w2, alpha = module.gate_up_proj, module.down_proj, module.swiglu_alpha
-        limit, alpha, shift = module.limit, 1.0 if alpha is None else alpha, 0.0 if alpha is None else 1.0
+        w13, w2, activation = module.gate_up_proj, module.down_proj, module.moe_swiglu
     elif isinstance(module, GptOssExperts):
-        w13, w2, limit, alpha, shift = module.moe_w13, module.moe_w2, module.limit, module.alpha, 1.0
+        w13, w2 = module.moe_w13, module.moe_w2
+        activation = {"limit": module.limit, "alpha": module.alpha, "shift": 1.0}
         packed = {name: getattr(module, f"moe_{name}") for name in OF_GPT_OSS}
     else:
-        w13, w2, limit, alpha, shift = module.moe_w13, module.moe_w2, None, 1.0, 0.0
+        w13, w2, activation = module.moe_w13, module.moe_w2, module.moe_swiglu
     out = experts_op(  # the operator refuses a backward, and a call takes no longer by it
         hidden_states.to(BF16).contiguous(), top_k_index.contiguous(), top_k_weights.to(F32).contiguous(),
-        w13, module.moe_w13_scale, w2, module.moe_w2_scale, gate_first=True, limit=limit, alpha=alpha, shift=shift,
-        **packed,
+        w13, module.moe_w13_scale, w2, module.moe_w2_scale, gate_first=True, **activation, **packed,
     )  # fmt: skip
     return out.to(hidden_states.dtype)

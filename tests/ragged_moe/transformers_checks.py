@@ -5,7 +5,10 @@ With -k "not generation" it takes minutes; MOE_STEPS says how many tokens are ge
 """
 
 import functools
+import importlib
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -251,6 +254,72 @@ def test_weights_are_quantised_to_the_block(adapter):
     assert (made["moe_w13"][1:].float().abs().view(7, 4, 128, 128).amax((2, 3)) == 448).all()
 
 
+# Experts' classes of transformers whose layers are not run: what they have that ragged_moe.experts has not
+OTHER = {
+    "transposed": "Aria", "activation": "DiffusionGemmaText Gemma4Text Inkling2 Inkling2Loop Step3p7",
+    "biases": "OpenAIPrivacyFilter MuseSpark", "gate": "NemotronH",
+}  # fmt: skip
+FAMILY = re.compile(r"@use_experts_implementation(?:\([^)]*\))?\s*\nclass (\w+)")
+SMALL = dict.fromkeys(("hidden_size", "moe_intermediate_size", "intermediate_size", "expert_ffn_hidden_size"), 128) | (
+    dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), 4)
+)  # fmt: skip
+
+
+def families() -> list[tuple[str, str]]:
+    """The module and name of each class of experts that transformers lets one choose an implementation for."""
+    files = sorted((Path(tf.__file__).parent / "models").glob("*/modeling_*.py"))
+    named = [(f"transformers.models.{x.parent.name}.{x.stem}", FAMILY.findall(x.read_text())) for x in files]
+    # gpt-oss's weights are MXFP4's: above
+    return [(module, name) for module, names in named for name in names if name != "GptOssExperts"]
+
+
+def small(module: str, name: str) -> torch.nn.Module | None:
+    """Small experts of this class, in float64, of gates and ups beyond its limits; None if no config makes them."""
+    found = importlib.import_module(module)
+    configs = [x for x in vars(found).values() if isinstance(x, type) and issubclass(x, tf.PretrainedConfig)]
+    for made in (x() for x in configs if x is not tf.PretrainedConfig):
+        for size, value in SMALL.items():
+            if isinstance(getattr(made, size, []), int | None):
+                setattr(made, size, value)
+        made._experts_implementation = "eager"
+        try:
+            experts = getattr(found, name)(made).double()
+        except (AttributeError, TypeError):  # the config of another part of the model
+            continue
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for x in experts.parameters():
+                x.copy_(torch.randn(x.shape).mul(0.5).bfloat16())
+        return experts
+    return None
+
+
+@pytest.mark.parametrize("module, name", families())
+def test_every_family(adapter, module, name):
+    """What transformers computes of an experts module in float64, within what e4m3 rounds; or why it is refused."""
+    from ragged_moe.reference.layer import distance
+
+    experts = small(module, name)
+    if experts is None:
+        pytest.skip("none of its configs makes its experts")
+    fault = adapter.unsupported(experts.float())
+    known = {x: why for why, names in OTHER.items() for x in names.split()}
+    assert (fault is None) == (name.removesuffix("Experts") not in known), fault
+    if fault is not None:
+        return
+    hidden, given = torch.randn(5, 128).bfloat16(), torch.rand(5, 2)
+    ids = torch.tensor([[0, 3], [1, 2], [3, 1], [2, 0], [1, 3]])
+    with torch.no_grad():
+        expected = experts.double()(hidden.double(), ids, given.double())
+    for key, buffer in adapter.prepared(experts).items():
+        experts.register_buffer(key, buffer, persistent=False)
+    experts.moe_swiglu = adapter.swiglu(experts)
+    with torch.no_grad():
+        off = distance(adapter.forward(experts, hidden, ids, given), expected)
+    print(f"{name}: {off:.2%} of the norm from transformers' own in float64, {experts.moe_swiglu}")
+    assert off <= FP8
+
+
 def no_change(model, sentence: str, adapter) -> None:
     before = model.config._experts_implementation, dict(model.named_buffers()).keys()
     with pytest.raises(ValueError, match=sentence):
@@ -266,7 +335,7 @@ def test_what_is_refused(adapter):
     sentence = r"layers.1.mlp.experts, a GptOssExperts, .*not MXFP4's: down_proj\[3\].T\[7, 0:32\] are not e2m1"
     no_change(gpt_oss, sentence, adapter)
     no_change(built("GptOss", hidden_size=160, head_dim=80), "H is 160", adapter)
-    no_change(built("Qwen3Moe", hidden_act="gelu"), "its activation is GELUActivation, not SiLU", adapter)
+    no_change(built("Qwen3Moe", hidden_act="gelu"), "its activation, with GELUActivation, is not SwiGLU's", adapter)
     no_change(built("Qwen3Moe", hidden_size=192), "H is 192", adapter)
     model = built("Qwen3Moe")
     last = experts_of(model)[-1]
