@@ -64,6 +64,15 @@ def baddbmm(c, a, b, out_dtype, *, beta=1, alpha=1):
     return torch.baddbmm(c.to(out_dtype), a.to(out_dtype), b.to(out_dtype), beta=beta, alpha=alpha)
 
 
+def into(product):
+    """Return the form of a product that writes its result to a tensor."""
+    return lambda *operands, out, **scales: out.copy_(product(*operands, **scales))
+
+
+def no_cudnn(*_) -> bool:
+    return False
+
+
 # -- cells of recurrent networks, of which CUDA makes one kernel each
 
 
@@ -115,10 +124,12 @@ KERNELS = {
     "emulated_gpu::normal_large_": normal_large_,
     "aten::_scaled_mm": scaled_matmul,
     "aten::_scaled_mm.out": scaled_matmul,
-    "aten::mm.dtype": mm,
-    "aten::addmm.dtype": addmm,
-    "aten::bmm.dtype": bmm,
-    "aten::baddbmm.dtype": baddbmm,
+    **{f"aten::{product.__name__}.dtype": product for product in (mm, addmm, bmm, baddbmm)},
+    **{f"aten::{product.__name__}.dtype_out": into(product) for product in (mm, addmm, bmm, baddbmm)},
+    "aten::_use_cudnn_ctc_loss": no_cudnn,
+    "aten::_use_cudnn_ctc_loss.Tensor": no_cudnn,
+    "aten::_use_miopen_ctc_loss": no_cudnn,
+    "aten::_use_miopen_ctc_loss.Tensor": no_cudnn,
     "aten::_thnn_fused_gru_cell": gru_cell,
     "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
     "aten::_thnn_fused_lstm_cell": lstm_cell,

@@ -51,7 +51,7 @@ class Call {
     TORCH_CHECK(where_ < devices, "CUDA error: invalid device ordinal: cuda:", int(where_), " of ", devices,
                 " (`run --devices N`)");
     if (where_ < 0) where_ = current;
-    TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(DispatchKey::CPU), name,
+    TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(DispatchKey::CPU), op_.operator_name(),
                                 " on the emulated device: torch has no kernel for the CPU that would do its work");
     const bool reads = to_host_ || name == "aten::_local_scalar_dense" || (copies() && !copied_to_device());
     if (reads || (attentive && touches())) ask(devices_, reads, name.c_str());
@@ -183,6 +183,8 @@ class Call {
       if (host.sizes() != device.sizes() || host.strides() != device.strides() ||
           host.storage_offset() != device.storage_offset())
         to->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+      if (host.is_conj() != device.is_conj()) to->_set_conj(host.is_conj());
+      if (host.is_neg() != device.is_neg()) to->_set_neg(host.is_neg());
     }
   }
 
@@ -304,7 +306,8 @@ void register_kernels(bool built_with_cuda) {
     if (built_with_cuda)
       over_all(known, key, [] { return torch::CppFunction::makeFromBoxedFunction<&refused>(); });
   }
-  aten->impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());  // else torch looks for the device's stub
+  for (const char *name : {"copy_", "convolution_backward"})  // else torch looks for what the device has registered
+    aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
   aten->impl("zero_", zero_);
   aten->impl("normal_", normal_);
   aten->impl("record_stream", record_stream);

@@ -461,6 +461,15 @@ def check_zeros_that_are_no_memory():
     assert gradient.is_cuda and gradient.tolist() == [0, 0, 0]
 
 
+def check_a_result_that_is_to_be_conjugated():
+    """A kernel leaves a mark at what it was given to write to."""
+    torch.manual_seed(0)
+    factors, x = torch.randn(3, 3, dtype=torch.complex64), torch.randn(4, 3, dtype=torch.complex64)
+    pivots = torch.tensor([1, 2, 3], dtype=torch.int32)
+    got = torch.linalg.lu_solve(factors.cuda(), pivots.cuda(), x.cuda(), left=False)
+    torch.testing.assert_close(got.cpu(), torch.linalg.lu_solve(factors, pivots, x, left=False))
+
+
 def check_operators_that_cuda_alone_has():
     """Each is served by a kernel of ours, or there is none to be reached, and it is refused by its name."""
     built_with_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_cudnn_rnn", "CUDA")

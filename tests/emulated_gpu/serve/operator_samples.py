@@ -1,7 +1,7 @@
 """torch's own samples of its operators (OpInfo), on the device and on the CPU: what agrees, what is refused and why.
 
     pip install expecttest
-    python -m emulated_gpu run tests/emulated_gpu/operator_samples.py [--every N] [--samples N] [NAME...]
+    python -m emulated_gpu run tests/emulated_gpu/serve/operator_samples.py [--every N] [--samples N] [NAME...]
 
 A sample agrees if results, and the gradients of float32 ones, are equal as torch.testing.assert_close says, and lie on
 the device. Operators that draw are compared by shape and dtype alone. Refused: the error names what is not served.
@@ -61,7 +61,9 @@ def outcome(op, sample, draws: bool) -> tuple[str, str]:
             return ("no kernel", "") if device == "cpu" else ("refused", str(error).splitlines()[0])
         except Exception as error:
             why = f"{type(error).__name__}: {error}".split("\n")[0]
-            return ("no kernel", "") if device == "cpu" else ("fails", why)
+            if device == "cpu":
+                return "no kernel", ""
+            return ("wants the host", "") if "to be on cpu" in why else ("fails", why)  # as a GPU does
     here, there = made
     for x, y in zip(tree_leaves(here), tree_leaves(there), strict=True):
         if not isinstance(x, torch.Tensor):
@@ -97,17 +99,19 @@ def main() -> None:
             torch.manual_seed(0)
             grad = dtype is torch.float32 and op.supports_autograd and not draws
             try:
-                samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), asked.samples))
+                made = op.sample_inputs_func(op, "cpu", dtype, grad)  # past a callback that looks at all frames
+                samples = list(itertools.islice(made, asked.samples))
             except Exception:  # what torch's samples need is not there
                 counted["no sample"] += 1
                 continue
             for sample in samples:
                 kind, why = outcome(op, sample, draws)
                 counted[kind] += 1
-                if kind not in ("agrees", "no kernel"):
+                if kind not in ("agrees", "no kernel", "wants the host"):
                     notes.setdefault((kind, op.formatted_name, why[:200]), []).append(str(dtype)[6:])
-    for (kind, name, why), dtypes in sorted(notes.items()):
-        print(f"{kind}: {name} ({', '.join(sorted({*dtypes}))}): {why}")
+        for (kind, name, why), dtypes in sorted(notes.items()):
+            print(f"{kind}: {name} ({', '.join(sorted({*dtypes}))}): {why}", flush=True)
+        notes.clear()
     tried = sum(counted[kind] for kind in ("agrees", "refused", "differs", "fails"))
     print(f"{len(operators)} operators, {tried} samples: " + ", ".join(f"{n} {kind}" for kind, n in counted.items()))
     print(f"{100 * counted['agrees'] / max(1, tried):.1f} % agree; {time.process_time() - began:.0f} CPU s")
