@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -249,6 +250,22 @@ def forms(kernel: Kernel) -> tuple[Counter, dict[str, str]]:
         if probe.reason:
             refused[instr.op] = probe.reason
     return count, refused
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})  # -arch has an h
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def nvcc(args):
+    """Run nvcc with ARGS, to make a program that `run` takes: nvcc x.cu -o x.
+
+    It compiles to PTX alone, for a B200 unless ARGS name an architecture, and links with pip's CUDA, too.
+    """
+    from .serve.cuda_cpp import toolkit
+
+    try:
+        command = toolkit.program_command(args)
+    except Unsupported as error:
+        raise click.ClickException(error.message) from None
+    sys.exit(subprocess.run(command).returncode)
 
 
 @cli.command()

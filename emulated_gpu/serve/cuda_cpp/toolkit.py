@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ...errors import Unsupported
 from ..host import build_cache
+from . import nvcc
 
 HERE = Path(__file__).parent
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
@@ -229,6 +230,18 @@ def libraries() -> tuple[Path, Path]:
     command += [f"-L{cudart().parent}", f"-L{root / 'lib'}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
     texts = [(HERE / "torch_cuda.cpp").read_text()]
     return cudart(), built(TORCH, texts, command, torch.__version__, version(toolkit))
+
+
+def program_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command of nvcc for a program that runs here: PTX alone, with lines, for a B200 if nothing is said.
+
+    Of pip's nvcc, which does not know them, it has the folders of CUDA's libraries and of CCCL's headers.
+    """
+    toolkit, named = find(), any(re.match(r"--?(arch|gencode|gpu-arch|generate-code)", one) for one in arguments)
+    folders = [("-L", toolkit.home / "lib"), ("-I", toolkit.include / "cccl")]
+    target = [] if named else ["-arch=compute_100a"]
+    found = [f"{option}{folder}" for option, folder in folders if folder.is_dir()]
+    return [str(toolkit.nvcc), *nvcc.for_ptx([*target, *arguments]), *found]
 
 
 def compiler() -> str:

@@ -42,6 +42,21 @@ def test_nvcc_is_asked_for_ptx_alone(given, expected):
     assert nvcc.for_ptx(given.split()) == ["--no-compress", "-lineinfo", *expected.split()]
 
 
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("x.cu -o x", "-arch=compute_100a x.cu -o x"),
+        ("-arch=sm_90a x.cu", "-arch=compute_90a x.cu"),
+        ("-gencode arch=compute_90,code=sm_90 x.cu", "-gencode arch=compute_90,code=compute_90 x.cu"),
+        ("--gpu-architecture=sm_90 -c x.cu", "--gpu-architecture=compute_90 -c x.cu"),
+    ],
+)
+def test_a_program_is_for_a_b200_if_nothing_is_said_and_finds_the_libraries(given, expected):
+    home, (compiler, *command) = toolkit.find().home, toolkit.program_command(given.split())
+    assert compiler == str(home / "bin" / "nvcc") and command[-2:] == [f"-L{home}/lib", f"-I{home}/include/cccl"]
+    assert command[:-2] == ["--no-compress", "-lineinfo", *expected.split()]
+
+
 def test_a_machine_without_nvcc_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr(toolkit, "candidates", list)
     toolkit.find.cache_clear()
@@ -139,9 +154,8 @@ int main() {
 
 @pytest.mark.slow
 def test_wrong_calls_have_cudas_own_errors_and_later_launches_run(tmp_path):
-    home = toolkit.find().home
     (tmp_path / "p.cu").write_text(ERRORS)
-    command = [home / "bin" / "nvcc", "-arch=compute_90", f"-L{home / 'lib'}", "p.cu", "-o", "p"]
+    command = [sys.executable, "-m", "emulated_gpu", "nvcc", "-arch=sm_90", "p.cu", "-o", "p"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", "h200", str(tmp_path / "p")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -152,9 +166,8 @@ def test_wrong_calls_have_cudas_own_errors_and_later_launches_run(tmp_path):
 
 @pytest.mark.thorough  # nvcc takes half a minute of CPU time
 def test_cubs_algorithms_of_the_device(tmp_path):
-    home = toolkit.find().home
-    command = [home / "bin" / "nvcc", "-arch=compute_100a", f"-I{home / 'include' / 'cccl'}", f"-L{home / 'lib'}"]
-    subprocess.run([*command, Path(__file__).with_name("cub.cu"), "-o", "cub"], cwd=tmp_path, check=True)
+    command = [sys.executable, "-m", "emulated_gpu", "nvcc", Path(__file__).with_name("cub.cu"), "-o", "cub"]
+    subprocess.run(command, cwd=tmp_path, check=True)
     command = [sys.executable, "-m", "emulated_gpu", "run", str(tmp_path / "cub")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "reduce right\nscan right\nsort right\n"), done.stdout + done.stderr
