@@ -181,6 +181,16 @@ def limit_resources(alone: bool) -> None:
         resource.setrlimit(which, (most, most))
 
 
+def missing() -> list[str]:
+    """Says, before anything runs, what this machine does not have to keep a submission apart."""
+    found = []
+    if not landlock.version():
+        found.append("this kernel has no Landlock: the submission reads and writes every file that its user may")
+    if os.geteuid() != 0:
+        found.append("the judge is not root: the submission has its user, whose number of processes is not limited")
+    return found
+
+
 def confine(files: list[str], folders: list[str], judges: list[int], user: int | None) -> str:
     """Gives up what the submission's process has no business with; says what holds. Raises OSError.
 
