@@ -109,7 +109,7 @@ def sweep_configs(grid: str = "") -> list[dict]:
     }
     tables = submission.CONFIG_MAP, submission.DUAL_CONFIG_MAP
     bases, configs = [first for table in tables for first, *_ in table.values()], [{}]
-    for field, value in ((field, value) for field in values for value in values[field]):
+    for field, value in ((name, value) for name in values for value in values[name]):
         for change in ({field: value}, {field: value} | ALONE):
             try:
                 changed = [dataclasses.replace(base, **change) for base in bases]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
@@ -95,14 +96,16 @@ class Tally:
 
 def tallied(launch: Launch) -> dict[str, int]:
     """The counts of a launch that has not started, which grow as it runs."""
-    launch.clock = Tally(launch.clock, launch.program)
-    return launch.clock.counted
+    tally = Tally(launch.clock, launch.program)
+    launch.clock = cast(Clock, tally)  # it has what the clock has that it asks
+    return tally.counted
 
 
 def instructions(launch: Launch) -> Counter[str]:
     """Counts what groups of lanes have executed in a timed launch, by the class that it is charged as."""
-    program, found = launch.program, Counter()
-    for block, times in enumerate(launch.clock.executed_blocks):
+    program = launch.program
+    found: Counter[str] = Counter()
+    for block, times in enumerate(cast(Tally, launch.clock).executed_blocks):
         if times:
             for instr in program.kernel.instrs[program.start[block] : program.end[block]]:
                 found[kind(instr)] += times
@@ -115,7 +118,8 @@ FEW, FREE = 8, 0.02  # lines, and share of what a launch moves, that may have no
 def unpriced(launch: Launch, data: list[Region]) -> str:
     """Names what a timed launch has moved without a price, if that is more than a few counters, or if it is data; else
     ""."""
-    lines, counted = launch.clock.unpriced_lines, launch.clock.counted
+    tally = cast(Tally, launch.clock)
+    lines, counted = tally.unpriced_lines, tally.counted
     for name, each in lines.items():
         for region in data:
             if any(region.start // LINE <= line < -(-region.end // LINE) for line in each):

@@ -289,7 +289,7 @@ class Region:
                     needed = self.exits[f"python.{b}.{part.end}"].saved
                 else:
                     needed = 0
-                    for label, way in self.exits.items():
+                    for way in self.exits.values():
                         if way.step is None and way.block == b:
                             needed |= way.saved
                     for s in self._followers(part):

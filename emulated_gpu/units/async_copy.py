@@ -179,7 +179,9 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, offsets, multic
             for cta in ctas:
                 swizzle.scatter(cta.smem.bytes, offset, image, tm.swizzle, tm.atom, tm.placed_row_bytes)
 
-        def land(bring=bring, targets=targets, landing=landing, nbytes=nbytes, origin=origin, hands_on=hands_on):
+        def land(
+            tm=tm, bring=bring, targets=targets, landing=landing, nbytes=nbytes, origin=origin, hands_on=hands_on
+        ):
             later = not g.cta.computes_mma and (not g.launch.sampled_clusters or g.launch.memory.constant(tm.address))
             if not later:
                 bring(targets)

@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from emulated_gpu.grid import parse_config, parse_grid
 from emulated_gpu.model import ranking
@@ -105,7 +106,7 @@ def run(
     if changed and all("error" in reply for reply in changed):
         raise ValueError(f"nothing to try: {changed[0]['error']}")
     replies = iter(found)
-    rows: list[dict] = []
+    rows: list[list[Outcome]] = []
     first: dict[tuple, Outcome] = {}  # (case, config) -> whose result is that of all that are the same
     for change in changes:
         rows.append([])
@@ -215,9 +216,9 @@ def mean(row: list[Outcome]) -> float | None:
 def json_of(rows: list[list[Outcome]], submission: str) -> dict:
     """Makes what --json writes."""
     replies = [outcome.modelled for row in rows for outcome in row if outcome.modelled]
-    ranked = [{"change": row[0].change, "geomean_us": mean(row)} for row in rows]
+    ranked: list[dict[str, Any]] = [{"change": row[0].change, "geomean_us": mean(row)} for row in rows]
     ranked.sort(key=lambda row: row["geomean_us"] or float("inf"))
-    result = {"command": "sweep", "kind": "modelled" if replies else "none", "submission": submission}
+    result: dict[str, Any] = {"command": "sweep", "kind": "modelled" if replies else "none", "submission": submission}
     result |= {"cases": [dataclasses.asdict(outcome) for row in rows for outcome in row], "ranking": ranked}
     return result | modelled.labelled(replies)
 

@@ -49,7 +49,7 @@ def run(screen: Screen, folder: TaskFolder, submission: str, timeout: float, jso
 def of_program(folder: TaskFolder, submission: str, device: str, timeout: float) -> tuple[dict, int]:
     """Runs the program: what its last line says, and its exit code. Raises Failure."""
     with tempfile.TemporaryDirectory(prefix="validation-") as name:
-        script = Path(folder.validation["script"])
+        script = Path((folder.validation or {})["script"])
         for module, path in (folder.modules | {"submission": submission, script.stem: str(script)}).items():
             shutil.copy(path, Path(name, f"{module}.py"))
         how = [] if device == "cuda" else ["-m", "emulated_gpu", "run"]

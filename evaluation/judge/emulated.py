@@ -96,7 +96,8 @@ class Device:
         seed: int = 0,
     ):  # fmt: skip
         self.arena, self.heap, self.strict, self.say, self.keep = arena, heap, strict, say, keep
-        self.seed, self.notes = seed, []
+        self.seed = seed
+        self.notes: list[Fault] = []
         self.memory = GlobalMemory()
         self.texts: list[str] = []
         self.theirs: dict[tuple, Region] = {}  # (start, bytes, read only) -> region of the submission's
@@ -107,7 +108,9 @@ class Device:
 
     def begin(self, written: tuple[Placed, ...] = (), schedule: int = 0) -> None:
         """Begins a call, with no findings yet, and as if the launch before had written the placed data."""
-        self.schedule, self.findings, self.failure = Schedule(schedule), [], None
+        self.schedule = Schedule(schedule)
+        self.findings: list[str] = []
+        self.failure: EmulatorError | None = None
         numbers = Origins.drawn(self.seed + 1 + schedule, B200.sms).sms
         self.origins = dataclasses.replace(Origins.drawn(self.seed, B200.sms), sms=numbers)
         regions = [self.memory.find(one.address, 1, False) for p in written for one in p.device if one.size]

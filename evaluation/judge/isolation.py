@@ -69,7 +69,7 @@ def adopt_orphans() -> None:
 
 def children(of: int | str = "self") -> list[int]:
     """Lists the process ids of a process's children, this one's by default; none if it has ended."""
-    pids = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{of}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{of}/task/{task}/children") as file:

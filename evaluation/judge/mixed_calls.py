@@ -60,7 +60,7 @@ class MixedCalls(RecordedCalls):
         for one in placed:
             one.number, found = self.process.place(one.spec), []
 
-            def take(message) -> dict:
+            def take(message, found=found) -> dict:
                 if len(found) >= LAUNCHES:
                     raise Refused(f"more than {LAUNCHES} launches and operations in a call")
                 told = message.get("library")

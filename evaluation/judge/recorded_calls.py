@@ -151,11 +151,14 @@ class RecordedCalls:
 
     def record(self, device: emulated.Device, placed: list) -> tuple[list, list]:
         """Collects the launches of each call, and live views of what each says are its results. Raises Refused."""
-        queues, places, seen, held = [], [], {}, taken(*placed)  # the grader holds all results, too
+        queues, places, held = [], [], taken(*placed)  # the grader holds all results, too
+        seen: dict[tuple[int, int], object] = {}
         for one in placed:  # in turn: nobody knows where the next one's will be
-            one.number, queue, new = self.process.place(one.spec), [], []
+            one.number = self.process.place(one.spec)
+            queue: list[emulated.Queued] = []
+            new: list[tuple[int, int]] = []
 
-            def take(message) -> dict:
+            def take(message, queue=queue, new=new) -> dict:
                 queued = device.understand(message)
                 if len(queue) >= LAUNCHES:
                     raise Refused(f"more than {LAUNCHES} launches in a call")

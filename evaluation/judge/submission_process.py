@@ -58,7 +58,7 @@ def size_on_disk(*folders: str) -> int:
     """Adds up the bytes that all below some folders takes, at least a page for each file; no link is followed."""
     found = 0
     for folder in folders:
-        for at, _, names, fd in os.fwalk(folder, onerror=None):
+        for _, _, names, fd in os.fwalk(folder, onerror=None):
             for name in names:
                 with contextlib.suppress(OSError):
                     found += max(PAGE, 512 * os.stat(name, dir_fd=fd, follow_symlinks=False).st_blocks)
@@ -88,10 +88,12 @@ class SubmissionProcess:
     ):  # fmt: skip
         self.say, self.keep, self.user = say, keep, user
         self.options, self.nursery, self.arena, self.directory, self.judges = options, nursery, arena, directory, judges
-        self.config, self.device = None, None
+        self.config = None
+        self.device: emulated.Device | None = None
         self.numbers = itertools.count(1)  # of objects
         self.still = False
-        self.pid, self.isolation, self.log = None, None, Path(directory, "log")
+        self.pid: int | None = None
+        self.isolation, self.log = None, Path(directory, "log")
         self.started = 0
 
     def start(self) -> None:

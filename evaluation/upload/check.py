@@ -175,10 +175,10 @@ def check_spelling(text: str, tree: ast.Module) -> list[Finding]:
     for node in ast.walk(tree):
         value = node.value if isinstance(node, ast.Constant) else None
         value = value.decode("latin-1") if isinstance(value, bytes) else value
-        if isinstance(value, str) and FORBIDDEN_WORD in value.lower():
-            if FORBIDDEN_WORD not in (ast.get_source_segment(text, node) or "").lower():
-                message = "spells the forbidden word so that the bot does not see it"
-                findings.append(Finding(node.lineno, node.col_offset + 1, "hidden-word", "warning", message))
+        spelt = isinstance(value, str) and FORBIDDEN_WORD in value.lower()
+        if spelt and FORBIDDEN_WORD not in (ast.get_source_segment(text, node) or "").lower():
+            message = "spells the forbidden word so that the bot does not see it"
+            findings.append(Finding(node.lineno, node.col_offset + 1, "hidden-word", "warning", message))
     return findings
 
 

@@ -52,7 +52,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
             with emulated_gpu.session(checks=False) as session:
                 session.recorded = []  # launches are noted there instead of run
 
-                def prepare():
+                def prepare(data=data, args=args):
                     kernel(data)
                     for _ in each_other(sys.modules["submission"], args) if emulated else ():
                         kernel(data)

@@ -144,9 +144,12 @@ class Review(ast.NodeVisitor):
                     self.names.setdefault(node.targets[0].id, name)
                 elif isinstance(node.value, ast.Call) and "cache" in (self.dotted(node.value.func) or ""):
                     self.cached.add(node.targets[0].id)
-                elif isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Call):
-                    if "cache" in (self.dotted(node.value.func.func) or ""):  # plan = lru_cache(maxsize=64)(Plan)
-                        self.cached.add(node.targets[0].id)
+                elif (
+                    isinstance(node.value, ast.Call)
+                    and isinstance(node.value.func, ast.Call)
+                    and "cache" in (self.dotted(node.value.func.func) or "")
+                ):  # plan = lru_cache(maxsize=64)(Plan)
+                    self.cached.add(node.targets[0].id)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
                 if any(re.search(r"functools\.(lru_)?cache$", self.dotted(d) or "") for d in decorators):
@@ -211,7 +214,7 @@ class Review(ast.NodeVisitor):
 
     def visit_Compare(self, node: ast.Compare) -> None:
         operands = [node.left, *node.comparators]
-        constant = [isinstance(o, ast.Constant) or isinstance(o, ast.UnaryOp) for o in operands]
+        constant = [isinstance(o, (ast.Constant, ast.UnaryOp)) for o in operands]
         for operator, left, right in zip(node.ops, range(len(operands)), range(1, len(operands))):
             if isinstance(operator, (ast.In, ast.NotIn)):
                 self.key(operands[left], node, "looks up")

@@ -5,6 +5,7 @@ Import this after emulated_gpu.install, if a GPU is emulated.
 """
 
 import dataclasses
+import functools
 import math
 
 import click
@@ -275,7 +276,7 @@ def check_on_gpu() -> None:
         first, graph = output.clone(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             run(*arguments)
-        for again in (lambda: run(*arguments), graph.replay):
+        for again in (functools.partial(run, *arguments), graph.replay):
             output.fill_(math.nan)
             again()
             same = torch.equal(output.view(torch.int16), first.view(torch.int16))

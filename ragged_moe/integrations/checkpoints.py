@@ -89,7 +89,7 @@ class Checkpoint:
             self.files = {name: self.path / file for name, file in files.items()}
         else:
             files = sorted(self.path.glob("*.safetensors")) if self.path.is_dir() else [self.path]
-            self.files = {name: file for file in files for name in self.open(file).keys()}
+            self.files = {name: file for file in files for name in self.open(file).keys()}  # noqa: SIM118
 
     def slice(self, name: str):
         """The tensor, of which [..] reads a part; ValueError if there is none."""

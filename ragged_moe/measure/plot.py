@@ -45,7 +45,7 @@ def draw_grouped_gemm(result: dict) -> None:
     """How near each contestant is to the floor: the floor's time over its own, over the tokens of an expert."""
     figure, axes = plt.subplots(1, len(EXPERTS), figsize=(WIDTH, 3.6), sharey=True)
     for axis, experts in zip(axes, EXPERTS):
-        of = lambda x: (x["experts"], x["n"], x["k"], x["name"]) == (experts, N, K, "")  # noqa: E731
+        of = lambda x, experts=experts: (x["experts"], x["n"], x["k"], x["name"]) == (experts, N, K, "")  # noqa: E731
         rows = sorted(filter(of, result["rows"]), key=lambda x: x["m"][0])
         for name in (OURS, *PEERS):
             share = [100 * x["floor us"] / x["us"].get(name, float("nan")) for x in rows]

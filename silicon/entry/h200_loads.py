@@ -498,11 +498,11 @@ def table(record: dict) -> str:
         only = {case: min(alone[mode, case]["us"]) for case in cases}
         best = {case: min(of_case[case]["us"]) for case in cases}
         if name in MODES:
-            row(f"{name}: loads only", lambda c: f"{only[c]:.2f}")
-            row(f"{name}: loads only, as many bytes into the SMs", lambda c: f"{min(alone[mode, c][MORE]):.2f}")
-        row(f"{name}: submission", lambda c: f"{best[c]:.2f} ({100 * only[c] / best[c]:.0f} %)")
+            row(f"{name}: loads only", lambda c, only=only: f"{only[c]:.2f}")
+            row(f"{name}: loads only, as many bytes into the SMs", lambda c, of=mode: f"{min(alone[of, c][MORE]):.2f}")
+        row(f"{name}: submission", lambda c, only=only, best=best: f"{best[c]:.2f} ({100 * only[c] / best[c]:.0f} %)")
         if name in MODES:
-            row(f"{name}: submission, inputs in L2", lambda c: f"{min(of_case[c]['us, inputs in L2']):.2f}")
+            row(f"{name}: submission, inputs in L2", lambda c, of=of_case: f"{min(of[c]['us, inputs in L2']):.2f}")
     submitted = of_name[SUBMITTED]
     row("MB loaded once", lambda c: f"{alone[SUBMITTED, c]['unique bytes'] / 1e6:.1f}")
     row("MB into the SMs: submission", lambda c: f"{submitted[c]['bytes into SMs'] / 1e6:.1f}")

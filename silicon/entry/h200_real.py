@@ -127,7 +127,7 @@ class Timer:
     def medians(self, compared: dict[str, list], rounds: int = ROUNDS) -> dict[str, float]:
         """Median microseconds per call by name. compared: the calls of a round by name."""
         us, names, draw = {name: [] for name in compared}, list(compared), random.Random(1)
-        for turn in range(rounds + 5):
+        for _ in range(rounds + 5):
             for name in draw.sample(names, len(names)):
                 us[name].append(self.once(compared[name]))
         return {name: statistics.median(of_name[5:]) for name, of_name in us.items()}

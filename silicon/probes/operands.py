@@ -129,7 +129,7 @@ def measure() -> None:
         for others, (_, each) in BODIES.items():
             kernel = gpu.kernel(ptx(n, others), shared=SHARED)
 
-            def cycles(groups: int, chunks: int, rounds: int) -> list[int]:
+            def cycles(groups: int, chunks: int, rounds: int, kernel=kernel) -> list[int]:
                 """Cycles of the tensor core, the copies, the others: medians of 9."""
                 runs = []
                 for _ in range(10):

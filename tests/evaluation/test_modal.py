@@ -408,7 +408,7 @@ def test_a_script_that_fails_is_told(monkeypatch, tmp_path):
     for code, output, error in (1, b"Traceback\nValueError: no\n", "ValueError: no"), (0, b"", "the script launched"):
         done = subprocess.CompletedProcess([], code, output)
         monkeypatch.setattr(runs, "nvidia_smi", dict)
-        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+        monkeypatch.setattr(subprocess, "run", lambda *_, done=done, **__: done)
         row, files = runs.run(wanted)
         assert not row["passed"] and row["error"].startswith(error) and files["own.txt"] == output
     with pytest.raises(SystemExit, match="there is no script"):

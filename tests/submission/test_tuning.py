@@ -66,7 +66,7 @@ def tuned(monkeypatch):
         made.sets, made.scratch = [weakref.ref(t) for tensors in sets for t in tensors], weakref.ref(scratch)
         for tensors in sets:
             plan(tensors)
-        us = made.clock[config] if config in made.clock else 9.0
+        us = made.clock.get(config, 9.0)
         if isinstance(us, str):
             raise RuntimeError(us)
         return us
@@ -221,7 +221,7 @@ def test_memory_elsewhere_is_no_b200s(monkeypatch, tensor):
 def test_another_gpu_is_none(monkeypatch):
     gpu = SimpleNamespace(untyped_storage=lambda: SimpleNamespace(device=torch.device("cuda", 0)))
     for capability in ((10, 0), (9, 0), (10, 3), (12, 0)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, capability=capability: capability)
         assert submission.on_b200(gpu) == (capability == (10, 0))
 
 

@@ -35,7 +35,7 @@ def watched(running: Callable[[], list[Launch]], limit: float = 0.0, say: Callab
         while not over.wait(max(0.0, min(following, ends) - time.monotonic())):
             now, launches = time.monotonic(), running()
             if launches and now >= ends:
-                launches[0].engine.at(-math.inf, lambda: stop(launches, limit))
+                launches[0].engine.at(-math.inf, lambda stopped=launches: stop(stopped, limit))
                 return
             if launches:
                 say(describe(launches, now - began))
