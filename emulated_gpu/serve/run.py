@@ -41,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]  # where emulated_gpu/ is
 # For the processes that the script starts: the Options
 OPTIONS = "EMULATED_GPU_RUN"
 SEED = "EMULATED_GPU_SEED"  # of what a script draws without a seed of its own: one for all schedules that are compared
+PYTHON = "EMULATED_GPU_PYTHON"  # with which `nvidia-smi` runs
 LAUNCH_FAILURE = "cudaErrorLaunchFailure"
 LAUNCH, EVENTS = "launch", "events"  # classes of lines that are no findings: a launch, and what happened in one
 OTHER_ARCH = re.compile(r"expects arch to be \S*sm_90")  # CuTe DSL's 25 lines
@@ -183,10 +184,14 @@ def seed() -> None:
 
 
 def environment(options: Options, installs: bool = False) -> dict[str, str]:
-    """Variables with which every Python process gets the emulated device when it imports torch or CuTe DSL."""
-    path = [str(Path(__file__).parent / "startup"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    """Variables with which every Python process gets the emulated device when it imports torch or CuTe DSL, and every
+    process finds an `nvidia-smi` that knows it."""
+    startup = Path(__file__).parent / "startup"
+    path = [str(startup), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
         "PYTHONPATH": os.pathsep.join(p for p in path if p),
+        "PATH": os.pathsep.join([str(startup / "bin"), os.environ.get("PATH", os.defpath)]),
+        PYTHON: sys.executable,
         OPTIONS: json.dumps(vars(options)),
         installing.ALLOWED: str(int(installs)),
     }

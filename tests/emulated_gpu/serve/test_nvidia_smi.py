@@ -1,0 +1,49 @@
+"""`nvidia-smi` of what `run` starts: scripts and shells that look for a GPU by it find the emulated one."""
+
+import subprocess
+import sys
+
+import pytest
+
+from emulated_gpu.chip import B200, H200
+from emulated_gpu.serve.nvidia_smi import answer
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--query-gpu=name,memory.total --format=csv", "--format csv --query-gpu name,memory.total"]
+)
+def test_fields_with_head_and_units(arguments):
+    assert answer(arguments.split(), H200, 1) == ["name, memory.total [MiB]", "NVIDIA H200 (emulated), 143155 MiB"]
+
+
+def test_fields_alone_of_each_device():
+    arguments = ["--query-gpu=index,compute_cap,memory.used", "--format=csv,noheader,nounits"]
+    assert answer(arguments, B200, 2) == ["0, 10.0, 0", "1, 10.0, 0"]
+
+
+def test_lists():
+    assert answer(["-L"], B200, 1) == ["GPU 0: NVIDIA B200 (emulated) (UUID: GPU-00000000-0000-0000-0000-000000000000)"]
+    assert "Attached GPUs : 2" in answer(["-q"], B200, 2) and "CUDA Version: 13.0" in answer([], B200, 1)[0]
+
+
+@pytest.mark.parametrize(
+    "arguments, what",
+    [
+        ("--query-gpu=temperature.gpu --format=csv", "the field temperature.gpu"),
+        ("--query-gpu=name --format=xml", "--format=xml"),
+        ("dmon -c 1", "dmon -c 1"),
+    ],
+)
+def test_what_it_does_not_know_is_named(arguments, what):
+    with pytest.raises(LookupError, match=f"^{what}$"):
+        answer(arguments.split(), B200, 1)
+
+
+def test_a_script_finds_it_on_the_path(tmp_path):
+    shell = "nvidia-smi -L; nvidia-smi --query-gpu=fan.speed --format=csv"
+    (tmp_path / "x.py").write_text(f"import subprocess; subprocess.run({shell!r}, shell=True)")
+    options = "--machine h200 --devices 2 --ranks 1"
+    command = [sys.executable, "-m", "emulated_gpu", "run", *options.split(), "x.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.startswith("GPU 0: NVIDIA H200 (emulated) ") and done.stdout.count("\n") == 2, done.stderr
+    assert "nvidia-smi does not know the field fan.speed here" in done.stderr
