@@ -36,7 +36,7 @@ def words(shown: str) -> list[str]:
 
 def commands(text: str) -> list[list[str]]:
     """The commands of a page, each as (eval.py or a module, its arguments...)."""
-    text = re.sub(r"(?<![\w/.-])emulated-gpu (?=[a-z])", "python -m emulated_gpu ", text)  # the console script
+    text = re.sub(r"(?:^|(?<=`))emulated-gpu (?=[a-z])", "python -m emulated_gpu ", text, flags=re.M)  # the script
     shown = [re.sub(rf"^{RUNNER} (?:-m )?|^modal run ", "", match[0]) for match in SHOWN.finditer(text)]
     return [words(line) for line in shown]
 
