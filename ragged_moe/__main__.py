@@ -1,4 +1,5 @@
-"""`python -m ragged_moe`: bench gemm|layer|experts|parallel|transformers, check gemm|layer|parallel."""
+"""`python -m ragged_moe`: bench gemm|layer|experts|parallel|transformers, check gemm|layer|parallel, model gemm|layer.
+"""
 
 import importlib
 
@@ -7,6 +8,7 @@ import click
 COMMANDS = {
     "bench": ("gemm", "layer", "experts", "parallel", "transformers"),
     "check": ("gemm", "layer", "parallel"),
+    "model": ("gemm", "layer"),
 }
 
 
@@ -27,11 +29,12 @@ class Group(click.Group):
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli() -> None:
-    """Time and check the MoE kernels and layers."""
+    """Time, check and model the MoE kernels and layers."""
 
 
 cli.add_command(Group("bench", help="Time kernels and layers, and their peers, on this GPU."))
 cli.add_command(Group("check", help="Check kernels and layers against references, on this GPU or an emulated one."))
+cli.add_command(Group("model", help="Model the time of a problem on an emulated GPU; nothing is checked."))
 
 if __name__ == "__main__":
     cli(prog_name="python -m ragged_moe")

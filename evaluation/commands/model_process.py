@@ -20,12 +20,13 @@ from pathlib import Path
 import emulated_gpu
 from emulated_gpu.model import report
 from emulated_gpu.model.steady import Steady
+from emulated_gpu.model.time_of_call import replied
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page.write import write
 from emulated_gpu.serve.host import watch
 from emulated_gpu.serve.profile import sources
 from evaluation import ROOT
-from evaluation.judge import configs, modelled
+from evaluation.judge import configs
 from evaluation.judge.jobs import share
 from evaluation.judge.loading import explain
 from evaluation.judge.verdict import legible
@@ -52,7 +53,7 @@ def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: l
     """
     if not request.extrapolate:
         steady.ends = [timed.run.launches[count - 1].end for count in launches]
-    reply = modelled.replied(timed.run, steady, launches[0])
+    reply = replied(timed.run, steady, launches[0])
     if request.timeline:
         found = report.report(timed.run, trace, timed.counted, Path(request.timeline))
         reply |= {key: found[key] for key in ("breakdown", "kernels")}

@@ -150,34 +150,22 @@ def serve(request: Request) -> dict:
     emulated_gpu.install(request.profile)
     from ragged_moe.measure import modelled as launches
 
-    args, more, polled = request.args, {}, False
-    trace = Trace() if request.timeline else None
-    if "t" in args:
-        sets = min(3, request.calls), request.calls
-        if request.task == "fp8_moe":
-            calls, drawn, stages, polled = launches.layer(args["t"], *sets)
-        else:
-            calls, drawn, stages = launches.experts_fp4(args["t"], *sets, mxfp4=request.task == "mxfp4_moe")
-        each = len(stages)
-        more = {"rows": [rows for rows, _ in drawn], "experts": [experts for _, experts in drawn]}
-    elif request.task in MODELLED:
-        mxfp4, each = request.task == "mxfp4_grouped_gemm", 2
-        calls = launches.grouped_gemm_fp4(tuple(args["m"]), args["n"], args["k"], request.calls, mxfp4)
-    else:
-        config = launches.config_of(tuple(args["m"]), args["n"], args["k"])
-        config, each = configs.changed(config, request.change), 1
-        polled = config.polled_partials
+    def changed(config):
+        config = configs.changed(config, request.change)
         if request.check:
             check_config(config)
-        calls = launches.grouped_gemm(tuple(args["m"]), args["n"], args["k"], config, request.calls)
-        more = {"config": str(config)}
+        return config
+
+    trace = Trace() if request.timeline else None
+    kind = request.task.partition("_")[0]
+    calls, each, more, stages, polled = launches.of_problem(kind, request.args, request.calls, changed)
     ends = [each * (i + 1) for i in range(len(calls))]
     steady = Steady(ends)
     with model_process.timing(request.profile, trace, steady if request.extrapolate else None, polled) as timed:
         for call in calls:
             call()
     reply = model_process.timed_reply(request, timed, steady, trace, ends)
-    if "t" in args:
+    if stages:
         last = len(steady.ends) * each
         us = [report.of_launch(launch)["us"] for launch in timed.run.launches[last - each : last]]
         more["stages_us"] = dict(zip(stages, us))

@@ -11,8 +11,8 @@ and extrapolates, and says so.
 import reference
 from emulated_gpu.model import uncertainty
 from emulated_gpu.model.profile import load
-from emulated_gpu.model.run import TimedRun
 from emulated_gpu.model.steady import Steady
+from emulated_gpu.model.time_of_call import replied
 from emulated_gpu.model.timeline import Timeline
 from emulated_gpu.model.trace import Trace
 from evaluation import ROOT
@@ -25,34 +25,6 @@ L2_BANDWIDTH = 20e12  # bytes/s, more than all SMs of a B200 can store: 64 a cyc
 
 # Of each task's four benchmarks, in microseconds.
 SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dual_gemm": (4.708, 8.714, 2.125, 6.535)}
-
-
-def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
-    """Says what a run came to, times in microseconds (the `reply` of ../JSON.md). launches: how many a call has.
-
-    us: what the grader reads from its two events, over the number of calls, by the model; us_corrected: the same with
-    the model's known bias taken out; us_interval: where it may lie on a B200, by the known errors of times of its kind.
-    """
-    us = run.profile.us
-    time = (us(steady.total()) + run.profile["launch"]["events_ns"] / 1e3) / steady.calls
-    pdl = any(launch.launch.pdl for launch in run.launches[:launches])
-    read = run.read_mb(launches * len(steady.ends) - 1, launches)
-    kind = uncertainty.kind(time, read, steady.calls == 1, run.profile.name)
-    between = uncertainty.interval(time, kind, pdl, run.profile.name)
-    return {
-        "us": time,
-        "us_corrected": uncertainty.corrected(between),
-        "us_interval": list(between),
-        "errors_of": kind,
-        "pdl": pdl,
-        "calls": steady.calls,
-        "simulated": len(steady.ends),
-        "ends_us": [us(end) for end in steady.ends],
-        "interval_us": {kind: us(cycles) for kind, cycles in steady.interval.items()},
-        "launches": launches,
-        "profile": run.profile.name,
-        "validation": run.profile.validation,
-    }
 
 
 def time_launches(

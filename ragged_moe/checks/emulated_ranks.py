@@ -26,7 +26,7 @@ FAULTS = {
     "a rank that is late": "lanes {last}, PTX line",
 }
 FEW = "tokens without release", "a rank that has ended"  # of each kind of thing that is said, a quick one
-SECONDS = 12.0  # of a run, for each rank, on a core
+SECONDS = 9.0  # of a run, for each rank, on a core
 MOST_EXPERTS = 16  # of a token
 OF_GEMMS = {"tma", "mma", "commit"}  # what only GEMMs do; to let it be late takes long while other GPUs poll
 

@@ -6,6 +6,7 @@ written, which cost no memory. Import this after emulated_gpu.install.
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -22,6 +23,37 @@ from ragged_moe.runtime.device import device_of
 from ragged_moe.tuning.back_ends import tuning
 
 LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
+
+
+class Calls(NamedTuple):
+    """Calls of a problem, back to back, and what is known of them."""
+
+    calls: list[Callable]
+    launches: int  # of each call
+    more: dict  # config, or rows and experts of each set
+    stages: tuple[str, ...] = ()  # names of the launches, of a layer
+    polled: bool = False  # whether a kernel awaits values that another CTA's tensor core has made
+
+
+def of_problem(kind: str, args: dict, count: int, config_by: Callable[[Config], Config]) -> Calls:
+    """Return so many Calls of a problem. args: m of each expert, n, k; or t, the tokens of a layer.
+
+    kind: the weights', fp8, nvfp4 or mxfp4. config_by: changes the config that the table has, of FP8's GEMM.
+    """
+    if "t" in args:
+        sets, polled = min(3, count), False
+        if kind == "fp8":
+            calls, drawn, stages, polled = layer(args["t"], sets, count)
+        else:
+            calls, drawn, stages = experts_fp4(args["t"], sets, count, mxfp4=kind == "mxfp4")
+        more = {"rows": [rows for rows, _ in drawn], "experts": [experts for _, experts in drawn]}
+        return Calls(calls, len(stages), more, stages, polled)
+    problem = tuple(args["m"]), args["n"], args["k"]
+    if kind != "fp8":
+        return Calls(grouped_gemm_fp4(*problem, count, kind == "mxfp4"), 2, {})
+    config = config_by(config_of(*problem))
+    calls = grouped_gemm(*problem, config, count)
+    return Calls(calls, 1, {"config": str(config)}, polled=config.polled_partials)
 
 
 def config_of(ms: tuple[int, ...], n: int, k: int) -> Config:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from ragged_moe.__main__ import cli
 from ragged_moe.commands import bench_gemm, bench_layer
 from ragged_moe.measure import grouped_gemm_mxfp4, layer_mxfp4
 from ragged_moe.measure.grouped_gemm_mxfp4 import FP8, GEMM, QUANTISER, W4A8, W4A16
@@ -44,6 +45,21 @@ def test_numbers(tmp_path):
     found = refused(bench_gemm.main, tmp_path, "--format", "mxfp4", "--rows", "3,20")
     assert found == "Error: --rows has 20, but --format mxfp4 has rows 0 to 19"
     assert "'0' must be numbers from 1 on" in refused(bench_layer.main, tmp_path, "--tokens", "0")
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["gemm", "--m", "4,x", "--n", "128", "--k", "128"], "must be the rows of each expert"),
+        (["gemm", "--m", "0,0", "--n", "128", "--k", "128"], "must be the rows of each expert"),
+        (["gemm", "--m", "4", "--n", "100", "--k", "128"], "100 must be a multiple of 128"),
+        (["layer", "--tokens", "0"], "0 is not in the range 1<=x<=16384"),
+        (["layer", "--tokens", "1", "--format", "nvfp4", "--machine", "h200"], "nvfp4 is modelled on a b200 alone"),
+    ],
+)
+def test_what_is_not_modelled(arguments, sentence):
+    result = CliRunner().invoke(cli, ["model", *arguments])
+    assert result.exit_code == 2 and sentence in result.output
 
 
 def test_rows_with_mxfp4():

@@ -1,0 +1,37 @@
+"""What `python -m ragged_moe model` says of a problem."""
+
+import click
+
+import emulated_gpu
+from emulated_gpu.model import report, uncertainty
+from emulated_gpu.model.steady import Steady
+from emulated_gpu.model.time_of_call import replied
+
+
+def say(kind: str, args: dict, machine: str, count: int) -> None:
+    """Say the modelled time of a call, back to back with as many as count, and of each launch of a layer.
+
+    kind, args: as of ragged_moe.measure.modelled.of_problem. UsageError for FP4 on another machine than a B200.
+    """
+    if kind != "fp8" and machine != "b200":
+        raise click.UsageError(f"--format {kind} is modelled on a b200 alone")
+    emulated_gpu.install(machine)  # before CuTe DSL is imported, which the module below does
+    from ragged_moe.measure import modelled
+
+    calls, each, more, stages, polled = modelled.of_problem(kind, args, count, lambda config: config)
+    steady = Steady([each * (i + 1) for i in range(count)])
+    with emulated_gpu.timing(machine, None, steady, polled) as timed:
+        for call in calls:
+            call()
+    found = replied(timed.run, steady, each)
+    low, high = found["us_interval"]
+    of_config = f", {more['config']}" if "config" in more else ""
+    click.echo(
+        f"{found['us_corrected']:.2f} us a call, it may be {low:.2f} to {high:.2f} (modelled, profile {machine}; "
+        f"{found['simulated']} of {found['calls']} calls simulated){of_config}"
+    )
+    last = len(steady.ends) * each
+    for name, launch in zip(stages, timed.run.launches[last - each : last]):
+        click.echo(f"  {name}: {report.of_launch(launch)['us']:.1f} us")
+    click.echo(uncertainty.basis(machine))
+    click.echo("No value was checked: that is what check does.")
