@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
@@ -38,6 +39,31 @@ def cli():
     """An emulated B200 or H200 for CuTe DSL scripts and PTX of sm_100a or sm_90a."""
 
 
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """What the command line asks of `run`: the Options of serve/run.py, how often it runs, and where findings go."""
+
+    schedule: int
+    schedules: int | None
+    machine: str
+    checks: bool
+    most: int
+    timed: bool
+    json_file: str | None
+    sarif: str | None
+    html: str | None
+    events: bool
+    github: bool
+    strict: bool
+    crowded: bool
+    installs: bool
+    timeout: float
+    devices: int
+    ranks: int
+    must_launch: bool
+    jobs: int
+
+
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
 @click.option("--schedules", type=click.IntRange(1), metavar="N", help="Run SCRIPT N times, with seeds 0 to N - 1.")
@@ -64,10 +90,7 @@ def cli():
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Of --schedules.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(
-    schedule, schedules, machine, checks, most, timed, json_file, sarif, html, events, github, strict, crowded,
-    installs, timeout, devices, ranks, must_launch, jobs, script, args,
-):  # fmt: skip
+def run(script, args, **given):
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
 
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
@@ -78,26 +101,27 @@ def run(
     from .serve.profile import sources
     from .serve.run import Options, run_once, run_schedules, summary
 
-    more = {"strict": strict, "crowded": crowded, "timeout": timeout, "devices": devices, "ranks": ranks}
-    more["events"] = events or bool(html)
-    options = Options(schedule, checks, machine, most, timed, **more)
+    asked = RunOptions(**given)
+    own = {field.name: given[field.name] for field in dataclasses.fields(Options) if field.name in given}
+    options = Options(**own | {"events": asked.events or bool(asked.html)})
     try:
-        if schedules:
-            report = run_schedules(script, list(args), options, installs, schedules, min(jobs, schedules))
+        if asked.schedules:
+            jobs = min(asked.jobs, asked.schedules)
+            report = run_schedules(script, list(args), options, asked.installs, asked.schedules, jobs)
         else:
-            report = run_once(script, list(args), options, installs)
+            report = run_once(script, list(args), options, asked.installs)
     except ImportError as why:  # of a package that these options need
         raise click.ClickException(str(why)) from None
-    if must_launch and not any(one["launches"] for one in report["runs"]):
+    if asked.must_launch and not any(one["launches"] for one in report["runs"]):
         click.echo("emulated-gpu: nothing was launched", err=True)
         report["exit_status"] = report["exit_status"] or 1
-    write_json(json_file, report)
-    write_json(sarif, findings.sarif(report))
-    if html:
+    write_json(asked.json_file, report)
+    write_json(asked.sarif, findings.sarif(report))
+    if asked.html:
         title = f"{' '.join([Path(script).name, *args])}: {summary(report['runs'])}"
         found = page_of_findings.of_runs(report["runs"])
-        page_of_findings.write(Path(html), title, found, sources(script))
-    for line in findings.annotations(report) if github else ():
+        page_of_findings.write(Path(asked.html), title, found, sources(script))
+    for line in findings.annotations(report) if asked.github else ():
         click.echo(line)
     click.echo(f"emulated-gpu: {summary(report['runs'])}", err=True)
     sys.exit(report["exit_status"])

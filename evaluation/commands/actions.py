@@ -47,12 +47,12 @@ def for_moe(task: str | None) -> None:
 
 def test(**options) -> int:
     for_moe(options["task"])
-    return running.run("tests", **options)
+    return running.run("tests", running.RunOptions(**options))
 
 
 def benchmark(**options) -> int:
     for_moe(options["task"])
-    return running.run("benchmarks", **options)
+    return running.run("benchmarks", running.RunOptions(**options))
 
 
 def check(submission, compiled, task_dir, json_file) -> int:

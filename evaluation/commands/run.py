@@ -1,6 +1,7 @@
 """Does `python eval.py test` and `benchmark`: judges cases, times them in the latter, and shows what came out."""
 
 import ast
+import dataclasses
 import importlib.metadata
 import platform
 import time
@@ -27,18 +28,39 @@ from task import TestCase
 LONG_S = 600.0  # a case that may take longer says so before it starts
 
 
-def run(
-    section, submission, task, task_dir, tests, case, spec, device, json_file, schedules, jobs, timeout, memory, junit,
-    strict, secret, html,
-) -> int:  # fmt: skip
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """What the command line asks of `test` and `benchmark`: what is judged, where, how, and the files to write."""
+
+    submission: str
+    task: str | None
+    task_dir: str | None
+    tests: Any
+    case: Any
+    spec: Any
+    device: str
+    json_file: str | None
+    schedules: int
+    jobs: int
+    timeout: float
+    memory: Any
+    junit: str | None
+    strict: bool
+    secret: int | None
+    html: str | None
+
+
+def run(section: str, asked: RunOptions) -> int:
     """Judges the cases of a section, "tests" or "benchmarks", and shows and writes what came out.
 
     The exit code: 0 only if every case ran and passed, and has a time if times were to be modelled. Raises Failure.
     """
-    of, chosen = chosen_task(task_dir, submission, task, case, spec, section, tests)
+    of, chosen = chosen_task(
+        asked.task_dir, asked.submission, asked.task, asked.case, asked.spec, section, asked.tests
+    )
     numbers, cases = zip(*chosen)
-    device = choose_device(device, any_gpu=of.graded)
-    submission = checked(submission)
+    device = choose_device(asked.device, any_gpu=of.graded)
+    submission = checked(asked.submission)
     timed = section == "benchmarks"
     options = Options(
         submission=submission,
@@ -46,13 +68,13 @@ def run(
         task=of,
         timed=timed,
         priced=timed,
-        calls=max(schedules, 1 if timed else 2),
-        jobs=1 if device == "cuda" else jobs,
-        timeout=timeout,
-        memory=memory,
-        strict=strict,
-        events=bool(html),
-        **({} if secret is None else {"secret": secret}),
+        calls=max(asked.schedules, 1 if timed else 2),
+        jobs=1 if device == "cuda" else asked.jobs,
+        timeout=asked.timeout,
+        memory=asked.memory,
+        strict=asked.strict,
+        events=bool(asked.html),
+        **({} if asked.secret is None else {"secret": asked.secret}),
     )
     screen = Screen()
     for line in [*of.notes(device), *(isolation.missing() if device != "cuda" else ()), *of_host(submission)]:
@@ -62,9 +84,8 @@ def run(
     done: dict[int, Verdict] = {}
 
     def conclude(which: list[int]) -> int:
-        chosen = [[items[index] for index in which] for items in (numbers, cases)]
-        verdicts = [done[index] for index in which]
-        return show_and_write(screen, section, *chosen, verdicts, options, json_file, junit, html)
+        judged = [(numbers[index], cases[index], done[index]) for index in which]
+        return show_and_write(screen, section, judged, options, asked)
 
     def interrupted() -> None:
         screen.line(f"interrupted: {len(done)} of {count(len(cases), 'case')} done")
@@ -74,7 +95,7 @@ def run(
     what = f"{section} of {of.name(cases)} on {describe_device(device)}"
     with interrupt.showing(interrupted), screen.progress(what, weights, workers=workers) as advance:
         small = None if device == "cuda" else of.estimate_from(weights)
-        watch = None if small is None else LongCases(screen, numbers, weights, timeout)
+        watch = None if small is None else LongCases(screen, numbers, weights, asked.timeout)
 
         def ended(index: int, verdict: Verdict) -> None:
             done[index] = verdict
@@ -104,11 +125,15 @@ def of_host(submission: str) -> list[str]:
 
 
 def show_and_write(
-    screen: Screen, section: str, numbers: list[int], cases: list, verdicts: list[Verdict], options: Options,
-    json_file: str | None, junit: str | None, html: str | None,
-) -> int:  # fmt: skip
-    """Shows what cases came to, and writes it to the files that are wanted: the exit code. Raises Failure."""
+    screen: Screen, section: str, judged: list[tuple[int, TestCase, Verdict]], options: Options, asked: RunOptions
+) -> int:
+    """Shows what cases came to, and writes it to the files that are wanted: the exit code. Raises Failure.
+
+    judged: number, case and verdict of each.
+    """
     timed, device = options.timed, options.device
+    numbers, cases = [number for number, _, _ in judged], [case for _, case, _ in judged]
+    verdicts = [verdict for _, _, verdict in judged]
     print_table(screen, numbers, cases, verdicts, options)
     passed = all(verdict.status == "pass" for verdict in verdicts)
     replies = None
@@ -123,12 +148,12 @@ def show_and_write(
         failed = sum(verdict.status != "pass" for verdict in verdicts)
         again = f" (repeat with --secret {options.secret})"
         screen.line((f"{failed} of {count(len(cases), 'case')} failed", "red"), again)
-    if junit:
-        write_junit(junit, section, cases, verdicts)
-    if html:
-        write_page(html, section, numbers, cases, verdicts, options)
-    if json_file:
-        dump_json(json_file, json_of(section, verdicts, options, replies))
+    if asked.junit:
+        write_junit(asked.junit, section, cases, verdicts)
+    if asked.html:
+        write_page(asked.html, section, numbers, cases, verdicts, options)
+    if asked.json_file:
+        dump_json(asked.json_file, json_of(section, verdicts, options, replies))
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
 
 
@@ -140,7 +165,8 @@ class LongCases:
 
     def __init__(self, screen: Screen, numbers, sizes: list[float], timeout: float):
         self.screen, self.numbers, self.sizes, self.timeout = screen, numbers, sizes, timeout
-        self.estimate, self.begun = Estimate(), {}
+        self.estimate = Estimate()
+        self.begun: dict = {}
 
     def tries(self, cases: list[TestCase], options: Options) -> None:
         """Judges small cases, whose verdicts are not told, to know how long others may take."""
