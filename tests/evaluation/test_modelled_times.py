@@ -127,7 +127,7 @@ def synthetic(lengths, dirty):
     run = SimpleNamespace(launches=[], clock=SimpleNamespace(memory=memory))
     for length, left in zip(lengths, dirty):
         now += length
-        run.launches.append(SimpleNamespace(end=now))
+        run.launches.append(SimpleNamespace(end=now, interval=(now - length, now)))
         memory.dirty = left
         if rule(run):
             break
