@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from ..errors import Fault, Unsupported
 from .element_types import (
@@ -110,7 +111,7 @@ def decode(idesc: int, kind: str, cta_group: int, scale_vec: int | None = None) 
     # Bit 12 of 4-bit kinds has no meaning on sm_100: NVIDIA's own builder sets it (CuTe DSL, Tcgen05MxOmmaInstrDesc).
     a_code, b_code = idesc >> 7 & 7, idesc >> 10 & (3 if kind in _FP4 else 7)
     _require(a_code in types and b_code in types, idesc, f"element types {a_code}, {b_code} for kind::{kind}")
-    common = dict(
+    common: dict[str, Any] = dict(
         kind=kind,
         n=n,
         k=_K[kind],

@@ -403,7 +403,8 @@ class _Parser:
             guard = self.lookup(predicate.lstrip("!"), scope)
             if not isinstance(guard, Reg):
                 self.fail("guard predicate", pos)
-        op = _OPCODE.match(rest)[0]
+        opcode = _OPCODE.match(rest)
+        op = opcode[0] if opcode else ""
         operands = rest[len(op) :]
         self.in_call = op.split(".")[0] == "call"
         tokens = self.tokens(operands, pos)

@@ -57,8 +57,8 @@ def answer(arguments: list[str], chip: Chip, count: int) -> list[str]:
         head = [f"Driver Version : {DRIVER}", f"CUDA Version : {CUDA}", f"Attached GPUs : {count}"]
         return head + [f"    {name} : {' '.join(one).strip()}" for device in devices for name, one in device.items()]
     if not words:
-        head = f"NVIDIA-SMI (emulated)   Driver Version: {DRIVER}   CUDA Version: {CUDA}"
-        return [head, *(f"{i}  {chip.name}  {one['memory.total'][0]}MiB" for i, one in enumerate(devices))]
+        title = f"NVIDIA-SMI (emulated)   Driver Version: {DRIVER}   CUDA Version: {CUDA}"
+        return [title, *(f"{i}  {chip.name}  {one['memory.total'][0]}MiB" for i, one in enumerate(devices))]
     raise LookupError(" ".join(arguments))
 
 

@@ -27,10 +27,10 @@ def multiply(g: LaneGroup, form: MmaSyncForm, a: tuple, b: tuple, c: tuple) -> t
     """The registers of D. a, b, c: those of A, B and C."""
     g.need_whole_warp("mma.sync")
     width = 64 if form.a_type is F64 else 32
-    a, b, c = (np.stack([g.lane_array(v, width) for v in part]) for part in (a, b, c))
-    c = load_d(c, DTYPES.get(form.d_type, np.int32), form.m)
-    words = load_words(a, form.m), load_words(b, 8)
-    return tuple(store_d(product(form, *words, c)))
+    of_a, of_b, of_c = (np.stack([g.lane_array(v, width) for v in part]) for part in (a, b, c))
+    added = load_d(of_c, DTYPES.get(form.d_type, np.int32), form.m)
+    words = load_words(of_a, form.m), load_words(of_b, 8)
+    return tuple(store_d(product(form, *words, added)))
 
 
 def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

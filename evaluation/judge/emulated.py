@@ -274,7 +274,7 @@ class Device:
         """Counts the bytes of placed data that the launches of `footprints` have read, and those that they have read or
         written, atomics among these."""
         found: dict[tuple[int, int], np.ndarray] = {}
-        for footprint in self.footprints:
+        for footprint in self.footprints or ():
             for key, (_, used) in footprint.regions.items():
                 found[key] = used | found.get(key, False)
         used = [found[one.address, one.size] for one in placed.device if (one.address, one.size) in found]
