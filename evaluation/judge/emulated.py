@@ -277,8 +277,8 @@ class Device:
         for footprint in self.footprints or ():
             for key, (_, used) in footprint.regions.items():
                 found[key] = used | found.get(key, False)
-        used = [found[one.address, one.size] for one in placed.device if (one.address, one.size) in found]
-        return 4 * sum(int(each[0].sum()) for each in used), 4 * sum(int(each.any(0).sum()) for each in used)
+        words = [found[one.address, one.size] for one in placed.device if (one.address, one.size) in found]
+        return 4 * sum(int(each[0].sum()) for each in words), 4 * sum(int(each.any(0).sum()) for each in words)
 
     def computes(self, queued: Queued) -> bool:
         """Tells whether a kernel's registers get what a tensor core has computed."""
