@@ -211,7 +211,12 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
             DEVICE.session.add(why)
             return 1
     os.environ.update(environment(options, installs))
-    install()
+    try:
+        install()
+    except Unsupported as why:  # there is a GPU, or no compiler for what torch needs
+        start(options)
+        DEVICE.session.add(why)
+        return 1
     DEVICE.session = session or DEVICE.session
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)

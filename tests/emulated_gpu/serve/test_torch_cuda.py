@@ -1,5 +1,6 @@
 """torch's cuda device on the emulator. The checks share one process, which nothing else may share with them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,14 @@ def results() -> dict[str, str]:
 @pytest.mark.parametrize("name", check_scripts.names(CHECKS))
 def test_torch_cuda(results, name):
     assert results[name] == ""
+
+
+def test_who_has_no_compiler_is_told_so(tmp_path):
+    (tmp_path / "script.py").write_text("import torch\ntorch.ones(1, device='cuda')\n")
+    variables = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PATH": str(tmp_path), "EMULATED_GPU_CACHE": ""}
+    command = [sys.executable, "-m", "emulated_gpu", "run", str(tmp_path / "script.py")]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert done.returncode == 1 and "needs g++ once" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 def test_importing_the_emulator_changes_nothing():
