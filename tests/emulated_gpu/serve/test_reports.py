@@ -75,7 +75,7 @@ def without_lines():
     lines = cute.compile(run, from_dlpack(x), from_dlpack(y)).artifacts.PTX.splitlines()
     return [line for line in lines if ".loc" not in line and ".file" not in line]
 
-from emulated_gpu.serve import source_lines
+from emulated_gpu.serve.host import source_lines
 assert source_lines._calls
 compiled = without_lines()
 source_lines.calls = lambda *_: ()
