@@ -16,6 +16,7 @@ import click
 from .chip import CHIPS
 from .errors import EmulatorError, Unsupported
 from .grid import parse_grid
+from .model import profile as profiles
 from .model import uncertainty
 from .outputs import to_be_written
 from .ptx.control_flow import BlockWriter, ControlFlow
@@ -23,6 +24,9 @@ from .ptx.parse import Kernel, parse
 
 MACHINE = click.option(
     "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True, help="What it runs on."
+)
+TIMED_MACHINE = click.option(
+    "--machine", type=click.Choice(profiles.names()), default="b200", show_default=True, help="What it is timed for."
 )
 LAUNCHES = click.option(
     "--launches", type=click.IntRange(1), default=8, show_default=True, help="Time the first N launches."
@@ -36,7 +40,7 @@ JSON = click.option(
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli():
-    """An emulated B200 or H200 for CuTe DSL scripts and PTX of sm_100a or sm_90a."""
+    """Emulated GPUs for CuTe DSL, Triton and CUDA C++ scripts, and for PTX."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +106,9 @@ def run(script, args, **given):
     from .serve.run import Options, run_once, run_schedules, summary
 
     asked = RunOptions(**given)
+    if asked.timed and asked.machine not in profiles.names():
+        known = ", ".join(profiles.names())
+        raise click.UsageError(f"--timed: no profile says how fast a machine {asked.machine} is; there are {known}")
     own = {field.name: given[field.name] for field in dataclasses.fields(Options) if field.name in given}
     options = Options(**own | {"events": asked.events or bool(asked.html)})
     try:
@@ -128,7 +135,7 @@ def run(script, args, **given):
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@MACHINE
+@TIMED_MACHINE
 @LAUNCHES
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("emulated-gpu-profile"), show_default=True,
@@ -173,7 +180,7 @@ def profile(machine, launches, out, json_file, html, devices, compute, script, a
 
 
 @cli.command()
-@MACHINE
+@TIMED_MACHINE
 @LAUNCHES
 @JOBS
 @JSON
@@ -212,7 +219,7 @@ def compare(machine, launches, jobs, json_file, html, a, b):
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@MACHINE
+@TIMED_MACHINE
 @LAUNCHES
 @JOBS
 @JSON

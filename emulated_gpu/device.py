@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from . import packages
+from . import packages, target
 from .arena import PAGE, Heap
 from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, LaunchRefused, Unsupported
@@ -47,6 +47,7 @@ class LoadedModule:
         self.machine_code = machine_code
         self.text, self.module = text, module
         self.programs: dict[str, ControlFlow] = {}
+        self.checked: set[tuple[str, str]] = set()  # kernels, and for which chips their instructions are
         self.symbols_in: dict[int, dict[str, int]] = {}  # by device: where its variables are
         self.shared = {n: v for n, v in module.variables.items() if v.space == "shared"}
         self.name = name
@@ -79,9 +80,12 @@ class LoadedModule:
                     ctypes.c_uint64.from_address(places[v.name] + at).value = known[name] + behind
 
     def program(self, kernel: str) -> ControlFlow:
+        if kernel not in self.module.kernels:
+            raise Unsupported(f"no kernel {kernel} in this module; it has {', '.join(self.module.kernels)}")
+        if (kernel, DEVICE.chip.arch) not in self.checked:
+            target.check(self.module.target, self.module.kernels[kernel].instrs, DEVICE.chip)
+            self.checked.add((kernel, DEVICE.chip.arch))
         if kernel not in self.programs:
-            if kernel not in self.module.kernels:
-                raise Unsupported(f"no kernel {kernel} in this module; it has {', '.join(self.module.kernels)}")
             self.programs[kernel] = ControlFlow(self.module.kernels[kernel], self.name, self.machine_code)
         return self.programs[kernel]
 

@@ -83,7 +83,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     launches, folder = DEVICE.session.timed, os.environ.get(TIMELINE)
     if CHILD not in os.environ or not folder or not launches or DEVICE.session.findings:
         return
-    name = next(name for name, chip in CHIPS.items() if chip is DEVICE.chip)
+    name = DEVICE.chip.machine
     DEVICE.session, trace = DEVICE.session.after(), Trace()
     timed = TimedRun(load(name), DEVICE.memory, launches, trace)
     counted = [tallied(one.launch) for one in timed.launches]

@@ -36,7 +36,6 @@ from .special import TIMERS, Origins
 from .warp import actor_of, place_of, selects_alone
 
 _BLAS = ThreadpoolController()
-ONLY_OF = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}  # instructions that no other of our machines has
 
 
 PATIENCE = 5_000  # turns of other warps in which somebody may write what has been read too early
@@ -238,9 +237,6 @@ class Launch:
 
     def _validate(self):
         kernel = self.program.kernel
-        for family, arch in ONLY_OF.items():
-            if arch != self.chip.arch and any(i.op.startswith(family) for i in kernel.instrs):
-                raise Unsupported(f"{family} on an {self.chip.name}: it is of {arch}, a machine to be chosen by name")
         limits = (2**31 - 1, 65535, 65535)
         if any(not 1 <= g <= m for g, m in zip(self.grid, limits, strict=True)):
             raise LaunchRefused(f"grid {self.grid}: every dimension must be at least 1 and at most {limits}")
@@ -257,8 +253,8 @@ class Launch:
             if g % c:
                 raise LaunchRefused(f"grid {self.grid} is not a multiple of the cluster {self.cluster}")
         size = math.prod(self.cluster)
-        if size > 16:
-            raise LaunchRefused(f"cluster of {size} CTAs: at most 16")
+        if size > self.chip.cluster:
+            raise LaunchRefused(f"cluster of {size} CTAs: at most {self.chip.cluster} on an {self.chip.name}")
 
     def _registers(self) -> int | None:
         """Return how many registers a thread starts with: what ptxas says, or its rule for a kernel with setmaxnreg: as

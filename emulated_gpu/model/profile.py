@@ -10,6 +10,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from ..errors import Unsupported
+
 FOLDER = Path(__file__).parent / "profiles"
 
 
@@ -48,12 +50,16 @@ class Profile:
         return Profile(self.name, units)
 
 
+def names() -> list[str]:
+    """Return the machines that have a profile, and so modelled times."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
 def load(name: str) -> Profile:
-    """The profile profiles/<name>.toml. Raises FileNotFoundError with the names that exist."""
+    """Return the profile profiles/<name>.toml. Raises Unsupported with the names that exist."""
     path = FOLDER / f"{name}.toml"
     if not path.exists():
-        known = ", ".join(sorted(p.stem for p in FOLDER.glob("*.toml")))
-        raise FileNotFoundError(f"no machine profile {name!r}; there are {known}")
+        raise Unsupported(f"times of {name!r}: no profile says how fast it is; there are {', '.join(names())}")
     raw = tomllib.loads(path.read_text())
     units = {}
     for unit, figures in raw.items():

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import Fault
 from ..formats import alu
 from ..formats.element_types import E4M3, E5M2, F16, F32, F64, U1
 from ..formats.fragments import load_d, load_words, store_d
+from ..formats.mma_scaled_form import MmaScaledForm
 from ..formats.mma_sync_form import INTEGERS, MmaSyncForm
-from . import wgmma_arithmetic
+from . import ampere_mma, wgmma_arithmetic
 from .group import LaneGroup
+from .mma import mma as tensor_core
 
 DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
 
@@ -30,11 +33,38 @@ def multiply(g: LaneGroup, form: MmaSyncForm, a: tuple, b: tuple, c: tuple) -> t
     of_a, of_b, of_c = (np.stack([g.lane_array(v, width) for v in part]) for part in (a, b, c))
     added = load_d(of_c, DTYPES.get(form.d_type, np.int32), form.m)
     words = load_words(of_a, form.m), load_words(of_b, 8)
-    return tuple(store_d(product(form, *words, added)))
+    return tuple(store_d(product(form, *words, added, g.launch.chip.compute)))
 
 
-def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """D [m, 8] of C [m, 8]. a [m, K words], b [8, K words]: rows of A, columns of B."""
+def multiply_kind(g: LaneGroup, form: MmaScaledForm, a: tuple, b: tuple, c: tuple, sfa=None, sfb=None) -> tuple:
+    """Return the registers of D of an mma.sync with a .kind. sfa, sfb: (register of scale factors, byte id, thread id).
+
+    The scale factors of rows r and r + 8 of A lie in lanes 4 r + 2 thread id and the next one, those of column n of B
+    in lane 4 n + thread id. [read from CUTLASS's SFALayout and SFBLayout for thread id 0; for the others from a public
+    probe of an RTX 50 of scale_vec::1X, inferred for 2X and 4X]
+    """
+    g.need_whole_warp("mma.sync")
+    a, b, c = (np.stack([g.lane_array(v, 32) for v in part]) for part in (a, b, c))
+    c = load_d(c, DTYPES[form.d_type], 16)
+    codes = []
+    for words, of in (load_words(a, 16), form.a_type), (load_words(b, 8), form.b_type):
+        part = np.ascontiguousarray(words).view(np.uint8)
+        codes.append(part >> 2 if of.bits == 4 and not form.packed_fp4 else part)
+    scales = [None, None]
+    if form.scale_type is not None:
+        row = np.arange(16)
+        lanes = (4 * (row % 8) + row // 8, 2), (4 * np.arange(8), 1)
+        for i, ((word, byte, thread), (lane, step)) in enumerate(zip((sfa, sfb), lanes)):
+            byte, thread = (int(g.lane_array(v, 16)[0]) for v in (byte, thread))
+            if byte % form.scale_vec or byte + form.scale_vec > 4 or thread >= (2 if i == 0 else 4):
+                raise Fault("mma-selector", f"byte id {byte}, thread id {thread} of scale_vec::{form.scale_vec}X")
+            held = np.ascontiguousarray(g.lane_array(word, 32)).view(np.uint8).reshape(32, 4)
+            scales[i] = held[lane + step * thread, byte : byte + form.scale_vec]
+    return tuple(store_d(tensor_core(form, *codes, c, *scales)))
+
+
+def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray, compute: int = 90) -> np.ndarray:
+    """D [m, 8] of C [m, 8], on sm_`compute`. a [m, K words], b [8, K words]: rows of A, columns of B."""
     if form.a_type is U1:
         met = a[:, None] ^ b if form.bitwise == "xor" else a[:, None] & b
         ones = alu.popc(met.ravel(), 32).astype(np.int64).reshape(met.shape)
@@ -46,6 +76,8 @@ def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> n
         return total.astype(np.int64).astype(np.int32)
     if form.a_type is F64:
         return _doubles(form.a_type.decode(a), form.b_type.decode(b), c)
+    if compute < 90:
+        return ampere_mma.product(form, a, b, c)
     if form.a_type in (E4M3, E5M2):
         return _float8(form, a, b, c)
     return wgmma_arithmetic.sums(form.a_type, form.b_type, form.d_type, a, b, c)

@@ -51,7 +51,7 @@ def multiply(g: LaneGroup, form: WmmaForm, a: tuple, b: tuple, c: tuple) -> tupl
     a, b, c = (np.stack([g.lane_array(v, bits) for v in part]) for part in (a, b, c))
     words = form.d.matrix(c)
     dtype = mma_sync.DTYPES.get(form.d.type, np.int32)
-    d = mma_sync.product(form.arithmetic, form.a.matrix(a), form.b.matrix(b), words.view(dtype))
+    d = mma_sync.product(form.arithmetic, form.a.matrix(a), form.b.matrix(b), words.view(dtype), g.launch.chip.compute)
     return tuple(form.d.fragment(np.ascontiguousarray(d).view(words.dtype)))
 
 

@@ -371,7 +371,8 @@ def on_the_model(point: Point, profile) -> list[float]:
             arrays[2][:] = 0
             cluster = point.cluster if point.cluster > 1 else None
             options = {"cluster": cluster, "shared": point.shared}
-            emulated_gpu.launch(point.ptx, "kernel", point.grid, point.block, arrays, **options)
+            ptx = point.ptx.replace("sm_90a", "sm_90", 1)  # for the machine of any profile
+            emulated_gpu.launch(ptx, "kernel", point.grid, point.block, arrays, **options)
     return _median(arrays[0].view(np.uint32)[: point.grid * ROUNDS * 2].reshape(point.grid, ROUNDS, 2), point)
 
 

@@ -171,7 +171,7 @@ def _model(point: Point, profile: Profile) -> float:
     if state != "cold":
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     inputs = [Inputs(point) for _ in range(min(run, point.inputs))]
-    ptx = point.ptx
+    ptx = point.ptx.replace("sm_90a", "sm_90", 1)  # for the machine of any profile
     with emulated_gpu.timing(profile) as timed:
         for i in range(run + warm):
             _launch(ptx, point, inputs[i % len(inputs)])
@@ -194,7 +194,7 @@ def _launch(ptx: str, point: Point, inputs: Inputs):
 
 def _cycles(point: Point, profile: Profile, state: str) -> float:
     inputs = Inputs(point)
-    ptx = point.ptx
+    ptx = point.ptx.replace("sm_90a", "sm_90", 1)  # for the machine of any profile
     if state == "warm":
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     with emulated_gpu.timing(profile):

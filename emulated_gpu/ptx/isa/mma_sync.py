@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ...errors import Unsupported
+from ...formats.mma_scaled_form import KINDS, MmaScaledForm
 from ...formats.mma_sync_form import TYPES, MmaSyncForm
 from .registry import UNTIMED, flat, op, width
 
@@ -21,6 +22,8 @@ def _mma(w, i, m):
     m.drop("row", "col")
     if layouts != ["row", "col"]:
         raise Unsupported(f"layouts {layouts}")
+    if kind := m.one_of(*(f"kind::{kind}" for kind in KINDS), default=None):
+        return _of_kind(w, i, m, shape, kind.removeprefix("kind::"))
     saturate, bitwise = m.take("satfinite"), m.one_of("xor", "and", default="")
     if bitwise and not m.take("popc"):
         raise Unsupported("no modifier .popc")
@@ -35,6 +38,23 @@ def _mma(w, i, m):
     bits = width("f64") if kinds[1].name == "f64" else 32
     parts = ("(" + ", ".join(w.read(o, bits, True) for o in flat(part)) + ",)" for part in sources)
     w.write_all(flat(d), f"mma_sync.multiply(g, {w.constant(form)}, {', '.join(parts)})")
+
+
+def _of_kind(w, i, m, shape, kind):
+    """Write a form of sm_120: A, B, C, then a register of A's scale factors, who holds them (byte, thread), and B's."""
+    scaled = m.take("block_scale")
+    vec = m.one_of("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", default=None)
+    names, m.left = m.left, []
+    form = MmaScaledForm.of(shape, kind, names, scaled, vec and int(vec[-2]))
+    d, a, b, c, *scales = i.operands
+    counts = tuple(len(flat(part)) for part in (a, b, c))
+    if counts != form.registers or len(flat(d)) != counts[2] or len(scales) != 4 * scaled:
+        raise Unsupported(f"{counts} registers of A, B and C where {form.registers} are due")
+    parts = ["(" + ", ".join(w.read(o, 32, True) for o in flat(part)) + ",)" for part in (a, b, c)]
+    for words, selectors in zip(scales[::2], scales[1::2]):
+        (word,), (byte, thread) = flat(words), flat(selectors)
+        parts.append(f"({w.read(word, 32)}, {w.read(byte, 16)}, {w.read(thread, 16)})")
+    w.write_all(flat(d), f"mma_sync.multiply_kind(g, {w.constant(form)}, {', '.join(parts)})")
 
 
 @op("mma.sp", cost=UNTIMED, dst=1, tensor_results=True)

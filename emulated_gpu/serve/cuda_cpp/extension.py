@@ -30,7 +30,8 @@ def prepare() -> None:
     if os.access(toolkit.HOST_COMPILER, os.X_OK):  # an installer may have lost the permission
         os.environ.setdefault("CXX", str(toolkit.HOST_COMPILER))
     major, minor = DEVICE.chip.capability
-    os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}a")
+    suffix = "a" if DEVICE.chip.arch.endswith("a") else ""
+    os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}{suffix}")
     os.environ.setdefault("MAX_JOBS", "2")
     searched = [os.environ.get("CPLUS_INCLUDE_PATH", ""), str(toolkit.HEADERS)]  # after all that options name
     os.environ["CPLUS_INCLUDE_PATH"] = os.pathsep.join(filter(None, searched))

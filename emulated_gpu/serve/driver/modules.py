@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ... import target
 from ...device import DEVICE, LoadedModule
 from ...errors import LaunchRefused, Unsupported
 from ...formats import elf, fatbin
@@ -111,15 +112,14 @@ def chosen(texts: list[str]) -> str:
     Raises a Fault if there is none.
     """
     best, newest, targets = None, -1.0, []
-    major = DEVICE.chip.capability[0] * 10 + DEVICE.chip.capability[1]
     for text in texts:
-        target = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", text, re.MULTILINE)
-        if target is None:
+        named = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.MULTILINE)
+        if named is None:
             raise Unsupported("PTX without a .target")
-        targets.append(f"sm_{target[1]}{target[2]}")
-        number, exact = int(target[1]), bool(target[2])
-        if number <= major and (number == major or not exact) and number + exact / 2 > newest:
-            best, newest = text, number + exact / 2
+        targets.append(named[1])
+        number, suffix = target.parts(named[1])
+        if target.runs_on(named[1], DEVICE.chip) and number + bool(suffix) / 2 > newest:
+            best, newest = text, number + bool(suffix) / 2
     if best is None:
         raise LaunchRefused(f"the kernels are compiled for {', '.join(targets)}, not for {DEVICE.chip.arch}", NO_IMAGE)
     return best

@@ -50,7 +50,7 @@ def period(key: tuple) -> int:
 
 def modelled(launches: list[Recorded], key: tuple) -> float:
     """Return how long launches take on the model, in microseconds."""
-    name = DEVICE.chip.name.split()[1].lower()
+    name = DEVICE.chip.machine
     profile, memory = load(name), DEVICE.memory
     time = profile["launch"]["events_ns"] / 1e3
     calls, simulated, read = 1, 0, 0.0

@@ -15,7 +15,7 @@ from emulated_gpu.chip import H200
 from emulated_gpu.device import DEVICE
 from emulated_gpu.model.profile import load
 
-HEAD = ".version 8.7\n.target sm_90a\n.address_size 64\n"
+HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"
 # Every thread stores its number + `value`, then one raises the flag.
 SEND = HEAD + """.visible .entry send(.param .u64 data, .param .u64 flag, .param .u32 value, .param .u32 call) {
   .reg .b64 %d, %f, %o;

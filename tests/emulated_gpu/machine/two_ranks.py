@@ -67,7 +67,7 @@ handle.put_signal(peer)
 handle.wait_signal(peer)
 
 SWAP = """.version 8.7
-.target sm_90a
+.target sm_90
 .address_size 64
 .visible .entry swap(.param .u64 there, .param .u64 here, .param .u64 its, .param .u64 own, .param .u32 rank) {
   .reg .b64 %a, %b, %f, %g, %o;

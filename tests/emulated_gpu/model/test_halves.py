@@ -97,7 +97,7 @@ def test_what_is_loaded_as_evict_first_pushes_itself_out(memory, mb, gone_first,
 
 
 POLICY = """.version 8.0
-.target sm_90a
+.target sm_90
 .address_size 64
 .visible .entry kernel(.param .u64 out)
 {

@@ -36,8 +36,9 @@ def run(point: points.Point, source: np.ndarray | None = None) -> np.ndarray:
         else:
             args.append(source if isinstance(a, Source) else output if isinstance(a, Output) else a)
     cluster = point.cluster if point.cluster > 1 else None
+    ptx = point.ptx.replace("sm_90a", "sm_90", 1)  # a B200 is the machine here
     emulated_gpu.launch(
-        point.ptx, "kernel", point.grid, point.block, args, cluster=cluster, shared=point.shared, pdl=point.pdl
+        ptx, "kernel", point.grid, point.block, args, cluster=cluster, shared=point.shared, pdl=point.pdl
     )
     return output
 

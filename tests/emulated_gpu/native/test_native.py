@@ -266,7 +266,7 @@ def test_access_forms(monkeypatch):
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 HEADER = """.version 8.8
-.target sm_90a
+.target sm_90
 .address_size 64
 .visible .entry k(.param .b64 out, .param .b64 in) {
 .shared .align 16 .b8 buffer[1024];

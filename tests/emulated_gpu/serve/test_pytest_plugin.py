@@ -19,7 +19,7 @@ import emulated_gpu
 
 STORE = """
 .version 8.8
-.target sm_90a
+.target sm_90
 .address_size 64
 .visible .entry store(.param .u64 out)
 {

@@ -9,7 +9,7 @@ from emulated_gpu.errors import Fault
 from emulated_gpu.state.shared_memory import SharedMemory
 
 # `to`: the thread's 16 bytes of `tile`, swizzled within eight lanes; `at`, `mine`: its 16 bytes of `in`, of `out`
-KERNEL = """.version 8.8\n.target sm_90a\n.address_size 64
+KERNEL = """.version 8.8\n.target sm_90\n.address_size 64
     .visible .entry kernel(.param .u64 p_out, .param .u64 p_in) {{
     .shared .align 1024 .b8 tile[1024];
     .reg .b32 tid, to, part, a, b, c, d, n; .reg .b64 out, in, at, mine, more; .reg .pred p;
@@ -89,6 +89,6 @@ def test_redux_of_floats(values, options, result):
     out = np.zeros((32, 4), np.float32)
     body = f"ld.global.b32 a, [at]; redux.sync.{options}.f32 a, a, -1; st.global.b32 [mine], a;"
     with emulated_gpu.session():
-        emulated_gpu.launch(KERNEL.format(body).replace("sm_90a", "sm_100a"), "kernel", 1, 32, [out, source])
+        emulated_gpu.launch(KERNEL.format(body).replace("sm_90", "sm_100a"), "kernel", 1, 32, [out, source])
     wanted = 0x7FFFFFFF if np.isnan(result) else int(np.float32(result).view(np.uint32))
     assert (out[:, 0].view(np.uint32) == wanted).all()

@@ -8,7 +8,7 @@ import emulated_gpu
 LANES = np.arange(32)
 TILE = 0xFF << (LANES & -8)  # of each lane, the mask of its eight
 PTX = """.version 8.8
-.target sm_90a
+.target sm_90
 .address_size 64
 .visible .entry k(.param .u64 result) {
     .reg .pred p, q; .reg .b32 tid, x, mask, at; .reg .b64 out, state, now; .shared .b64 full;

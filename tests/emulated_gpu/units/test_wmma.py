@@ -11,7 +11,7 @@ from emulated_gpu.formats.wmma_form import _SHAPES, Fragment, sizes
 from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.parse import parse
 
-HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
+HEAD = ".version 8.8\n.target sm_90\n.address_size 64\n"
 KERNEL = HEAD + """.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {{
     .reg .b64 a, b, c, d; .reg .{kind} x<8>, y<8>, z<8>, w<8>;
     ld.param.u64 a, [pa]; ld.param.u64 b, [pb]; ld.param.u64 c, [pc]; ld.param.u64 d, [pd];

@@ -1,0 +1,94 @@
+"""What a chip has of PTX: whether code of a .target runs on it, and which instructions a target lacks.
+
+Code of sm_NN runs on NN and later, of sm_NNf on its family from NN on, of sm_NNa on NN alone (PTX ISA, 11.1.2). What
+each target has stands in the "Target ISA Notes" of its chapter 9; ptxas is the oracle that the rules are held against
+(tests/emulated_gpu/test_target.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from .chip import Chip
+from .errors import Fault, Unsupported
+from .ptx.syntax import Instr
+
+FAMILIES = {100: (100, 103, 107), 103: (103, 107), 107: (107,), 110: (110,), 120: (120, 121), 121: (121,)}
+EVER = range(1000)
+DATA_CENTRE = 100, 101, 103, 107, 110  # Blackwell and Rubin with tensor memory
+GEFORCE = 120, 121
+# (a pattern at the beginning of an opcode, the compute capabilities that have it, their targets in words): the first
+# pattern that matches decides, and what matches none every target has
+RULES = [
+    (r"tcgen05\.(alloc|dealloc)\.exclusive|tcgen05\.mma.*collector::b::", (107,), "sm_107a"),
+    (r"tcgen05", DATA_CENTRE, "sm_100a, sm_103a, sm_107a, sm_110a"),
+    (r"wgmma", (90,), "sm_90a"),
+    (r"mma\.sync.*\.kind::f8f6f4", (100, 103, 107, *GEFORCE), "sm_100a, sm_103a, sm_120a, sm_121a"),
+    (r"mma\.sync.*\.kind::", GEFORCE, "sm_120a, sm_121a"),
+    (r"mma\.sync.*\.(e4m3|e5m2)", EVER[89:], "sm_89 and later"),
+    (r"setmaxnreg", (90, *EVER[100:]), "sm_90a, sm_100a and later"),
+    (r"clusterlaunchcontrol", EVER[100:], "sm_100 and later"),
+    (r"cp\.async\.bulk\.tensor.*tile::(gather|scatter)4", EVER[100:], "sm_100a and later"),
+    (r"redux.*\.f32", DATA_CENTRE, "sm_100a, sm_103a"),
+    (r"(atom|red).*\.bf16", EVER[90:], "sm_90 and later"),
+    (r"cp\.(reduce\.)?async\.bulk|st\.async|red\.async|multimem", EVER[90:], "sm_90 and later"),
+    (r"mbarrier\.(try_wait|expect_tx|complete_tx)|mbarrier\.arrive.*expect_tx", EVER[90:], "sm_90 and later"),
+    (r"fence\.(proxy\.(async|tensormap)|mbarrier_init)|elect\.sync|griddepcontrol", EVER[90:], "sm_90 and later"),
+    (r"mapa|getctarank|barrier\.cluster|stmatrix|tensormap\.|prefetch\.tensormap", EVER[90:], "sm_90 and later"),
+    (r"ldmatrix.*(\.b8x16|m16n16)", EVER[100:], "sm_100a, sm_120a"),
+    (r"(add|sub|mul|fma)\b.*\.f32x2", EVER[100:], "sm_100 and later"),
+    (r"cvt.*(e2m1|e2m3|e3m2|ue8m0)", EVER[100:], "sm_100a, sm_120a"),
+    (r"cvt.*(e4m3|e5m2)", EVER[89:], "sm_89 and later"),
+    (r"(ld|st)\.global.*\.(v8\.[bfus]32|v4\.[bfus]64)", EVER[100:], "sm_100 and later"),
+    (r"cp\.async|redux|mbarrier", EVER[80:], "sm_80 and later"),
+]
+# What the targets without an a or f lack, on whatever chip
+SPECIFIC = re.compile(
+    r"tcgen05|wgmma|setmaxnreg|tensormap\.replace|mma\.sync.*\.kind::|ldmatrix.*\.b8|redux.*\.f32"
+    r"|cvt.*(e2m1|e2m3|e3m2|ue8m0)"
+)
+_RULES = [(re.compile(pattern), frozenset(have), names) for pattern, have, names in RULES]
+
+
+def parts(target: str) -> tuple[int, str]:
+    """Return the number and the suffix, "", "a" or "f", of a .target sm_NN. Raises Unsupported for another form."""
+    found = re.fullmatch(r"sm_(\d+)([af]?)", target)
+    if found is None:
+        raise Unsupported(f".target {target!r}")
+    return int(found[1]), found[2]
+
+
+def runs_on(target: str, chip: Chip) -> bool:
+    """Return whether PTX of this .target can be loaded on the chip."""
+    number, suffix = parts(target)
+    if suffix == "a":
+        return number == chip.compute
+    if suffix == "f":
+        return chip.compute in FAMILIES.get(number, (number,))
+    return number <= chip.compute
+
+
+@lru_cache(maxsize=4096)
+def lacks(op: str, compute: int, suffix: str = "a") -> str | None:
+    """Return in words which targets have this opcode, where sm_`compute``suffix` has not; else None."""
+    if not suffix and SPECIFIC.match(op):
+        return "targets that end in a or f"
+    for pattern, have, names in _RULES:
+        if pattern.match(op):
+            return None if compute in have else names
+    return None
+
+
+def check(target: str, instructions: Iterable[Instr], chip: Chip) -> None:
+    """Check that code of this .target runs on the chip and has its instructions, as ptxas and the driver do.
+
+    Raises a Fault("launch") for code of another chip, Unsupported for an instruction, each in a sentence.
+    """
+    if not runs_on(target, chip):
+        raise Fault("launch", f"code of {target} does not run on an {chip.name}, which is {chip.arch}")
+    number, suffix = parts(target)
+    for one in instructions:
+        if names := lacks(one.op, number, suffix):
+            raise Unsupported(f"{one.op} in code of {target} ({one.loc or f'PTX line {one.line}'}): {names} have it")

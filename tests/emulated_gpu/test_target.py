@@ -1,0 +1,160 @@
+"""Which code runs on which machine, and which instructions a target has: by the rules, held against ptxas."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import emulated_gpu
+from emulated_gpu import Fault, Unsupported
+from emulated_gpu.chip import CHIPS, FOLDER, tomllib
+from emulated_gpu.device import DEVICE
+from emulated_gpu.serve.cuda_cpp import toolkit
+from emulated_gpu.target import lacks, parts, runs_on
+
+F = "{f1,f2,f3,f4}"
+A = "{r1,r1,r1,r1},{r1,r1}"
+BULK = "shared::cluster.global.mbarrier::complete_tx::bytes"
+MMA = "mma.sync.aligned.m16n8k"
+FORMS = [
+    "cp.async.ca.shared.global [s], [d1], 16;",
+    "mbarrier.init.shared.b64 [s], 1;",
+    "mbarrier.try_wait.parity.shared.b64 p, [s], 0;",
+    "mbarrier.arrive.expect_tx.shared.b64 d2, [s], 16;",
+    f"cp.async.bulk.{BULK} [s+64], [d1], 16, [s];",
+    f"cp.async.bulk.tensor.2d.{BULK} [s+64], [d1, {{r1,r1}}], [s];",
+    f"cp.async.bulk.tensor.2d.{BULK}.multicast::cluster [s+64], [d1, {{r1,r1}}], [s], h;",
+    "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
+    "[s+64], [d1, {r1,r1,r1,r1,r1}], [s];",
+    "fence.proxy.async.shared::cta;",
+    "elect.sync r1|p, -1;",
+    "griddepcontrol.wait;",
+    "barrier.cluster.arrive.aligned;",
+    "mapa.shared::cluster.u32 r1, r1, 0;",
+    "stmatrix.sync.aligned.m8n8.x1.shared.b16 [s], {r1};",
+    "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {r1}, [s];",
+    "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {r1}, [s];",
+    "setmaxnreg.dec.sync.aligned.u32 40;",
+    "wgmma.fence.sync.aligned;",
+    "tcgen05.wait::ld.sync.aligned;",
+    "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [s], [s+64];",
+    f"{MMA}16.row.col.f32.f16.f16.f32 {F},{A},{F};",
+    f"{MMA}32.row.col.f32.e4m3.e4m3.f32 {F},{A},{F};",
+    f"{MMA}32.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32 {F},{A},{F};",
+    f"{MMA}64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3 "
+    f"{F},{A},{F},{{r1}},{{0,0}},{{r1}},{{0,0}};",
+    "cvt.rn.satfinite.e4m3x2.f32 h, f1, f2;",
+    "cvt.rn.satfinite.e2m1x2.f32 b, f1, f2;",
+    "add.rn.f32x2 d2, d2, d2;",
+    "ld.global.v8.b32 {r1,r2,r3,r4,r5,r6,r7,r8}, [d1];",
+    "redux.sync.add.s32 r1, r1, -1;",
+    "redux.sync.max.f32 f1, f1, -1;",
+    "multimem.ld_reduce.global.add.f32 f1, [d1];",
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.inc.u32 [r1], r2, [r3];",
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [r1], r2, [r3];",
+    "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [s], d1;",
+    "atom.global.add.noftz.bf16x2 r1, [d1], r2;",
+]
+TARGETS = "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103a", "sm_120", "sm_120a", "sm_121a"
+
+
+def kernel(target: str, body: str = "") -> str:
+    return f""".version 9.0\n.target {target}\n.address_size 64
+.visible .entry k(.param .u64 out) {{
+  .reg .pred p; .reg .b8 b; .reg .b16 h; .reg .b32 r<10>; .reg .f32 f<6>; .reg .b64 d<4>;
+  .shared .align 128 .b8 s[1024];
+  ld.param.u64 d1, [out]; mov.u64 d2, 0; mov.b16 h, 1; mov.u32 r1, 0; mov.u32 r2, 0; mov.u32 r3, 0;
+  mov.f32 f1, 0f00000000; mov.f32 f2, f1; mov.f32 f3, f1; mov.f32 f4, f1;
+  {body} ret;
+}}
+"""
+
+
+def ptxas() -> str | None:
+    try:
+        found = toolkit.find().nvcc.with_name("ptxas")
+    except Unsupported:
+        found = Path("/nowhere")
+    return str(found) if found.exists() else shutil.which("ptxas")
+
+
+@pytest.mark.skipif(ptxas() is None, reason="no ptxas: pip install nvidia-cuda-nvcc")
+@pytest.mark.parametrize("target", TARGETS)
+def test_rules_say_what_ptxas_says(target, tmp_path):
+    number, suffix = parts(target)
+    running = []
+    for i, form in enumerate(FORMS):
+        file = tmp_path / f"{i}.ptx"
+        file.write_text(kernel(target, form))
+        command = [ptxas(), f"-arch={target}", file, "-o", "/dev/null"]
+        running.append(subprocess.run(command, capture_output=True, text=True))
+    said = {form: done.returncode == 0 for form, done in zip(FORMS, running)}
+    assert said == {form: lacks(form.split()[0], number, suffix) is None for form in FORMS}
+
+
+def test_each_form_is_had_somewhere_and_each_rule_lacks_something():
+    """A form that all targets have, or none, would test no rule: but for those that sm_80 began."""
+    for form in FORMS:
+        answers = {lacks(form.split()[0], *parts(target)) is None for target in TARGETS}
+        assert True in answers, form
+
+
+@pytest.mark.parametrize("target, machines", [
+    ("sm_80", set(CHIPS)),
+    ("sm_86", set(CHIPS) - {"a100"}),
+    ("sm_90", {"h100", "h200", "b200", "b300", "rubin", "rtx5090", "dgx-spark"}),
+    ("sm_90a", {"h100", "h200"}),
+    ("sm_100a", {"b200"}),
+    ("sm_100f", {"b200", "b300", "rubin"}),
+    ("sm_103a", {"b300"}),
+    ("sm_103f", {"b300", "rubin"}),
+    ("sm_120f", {"rtx5090", "dgx-spark"}),
+    ("sm_120a", {"rtx5090"}),
+])  # fmt: skip
+def test_what_runs_where(target, machines):
+    assert {name for name, chip in CHIPS.items() if runs_on(target, chip)} == machines
+
+
+@pytest.mark.parametrize("target, body, error, says", [
+    ("sm_90a", "", Fault, "launch: code of sm_90a does not run on an NVIDIA GeForce RTX 4090 (emulated), which is"),
+    ("sm_100", "", Fault, "launch: code of sm_100 does not run on an NVIDIA GeForce RTX 4090 (emulated), which is"),
+    ("sm_89", f"cp.async.bulk.{BULK} [s+64], [d1], 16, [s];", Unsupported,
+     f"unsupported: cp.async.bulk.{BULK} in code of sm_89 (PTX line 9): sm_90 and later have it"),
+])  # fmt: skip
+def test_what_does_not_is_refused_by_name_and_line(target, body, error, says):
+    with DEVICE.as_chip(CHIPS["rtx4090"]), emulated_gpu.session(), pytest.raises(error) as refused:
+        emulated_gpu.launch(kernel(target, body), "k", 1, 32, [np.zeros(8)])
+    assert str(refused.value).startswith(says)
+
+
+def test_the_same_text_is_checked_for_each_machine():
+    text = kernel("sm_89")
+    for name, right in ("h200", True), ("rtx4090", True), ("a100", False), ("b200", True), ("a100", False):
+        with DEVICE.as_chip(CHIPS[name]), emulated_gpu.session():
+            if right:
+                emulated_gpu.launch(text, "k", 1, 32, [np.zeros(8)])
+                continue
+            with pytest.raises(Fault, match="code of sm_89 does not run on an NVIDIA A100"):
+                emulated_gpu.launch(text, "k", 1, 32, [np.zeros(8)])
+
+
+@pytest.mark.parametrize("machine, shared, cluster", [("rtx4090", 150_000, None), ("rtx3090", 1024, 2)])
+def test_limits_of_a_machine(machine, shared, cluster):
+    """150 KB of shared memory fit on a data centre's card alone, and clusters begin with Hopper."""
+    text = kernel("sm_80")
+    for name, right in (machine, False), ("h200", True):
+        with DEVICE.as_chip(CHIPS[name]), emulated_gpu.session():
+            if right:
+                emulated_gpu.launch(text, "k", 2, 32, [np.zeros(8)], shared=shared, cluster=cluster)
+                continue
+            with pytest.raises(Fault, match="shared memory|cluster of 2 CTAs: at most 1 on an NVIDIA GeForce RTX 3090"):
+                emulated_gpu.launch(text, "k", 2, 32, [np.zeros(8)], shared=shared, cluster=cluster)
+
+
+@pytest.mark.parametrize("machine", CHIPS)
+def test_every_value_of_a_machine_has_a_source(machine):
+    values = tomllib.loads((FOLDER / f"{machine}.toml").read_text())
+    bare = {name for name, value in values.items() if not isinstance(value, dict)}
+    assert bare == {"name", "arch"} and all(x["source"] for x in values.values() if isinstance(x, dict))
