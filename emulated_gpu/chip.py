@@ -25,8 +25,8 @@ class Chip:
     """Sizes in bytes. machine: the name of its file, what `--machine` takes. arch: what is compiled for it.
 
     shared_per_cta: the most that a kernel can opt in to. Clocks are the highest ones, as nvidia-smi says them: how fast
-    the model is, its profiles say (model/profiles/). cluster: CTAs of the largest cluster, 1 where there are none. gpcs:
-    SMs that one cluster can lie in, group by group; empty where nobody has measured it, so that any can be.
+    the model is, its profiles say (model/profiles/). cluster: CTAs of the largest cluster, 1 where there are none.
+    gpcs: SMs that one cluster can lie in, group by group; empty where nobody has measured it, so that any can be.
     """
 
     machine: str
