@@ -42,7 +42,6 @@ KINDS = {
     "tensormap": "A tensor map that is malformed or does not fit the instruction.",
     "matrix-descriptor": "A malformed shared memory matrix descriptor.",
     "instruction-descriptor": "A malformed tcgen05.mma instruction descriptor.",
-    "mma-selector": "A byte or thread id of an mma.sync's scale factors that its .scale_vec does not have.",
     "scale-factors-not-replicated": "The four 32-lane partitions hold different scale factors.",
     "setmaxnreg": "A register count that setmaxnreg does not accept.",
     "trap": "The kernel executed trap.",

@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from ..chip import B200, Chip
-from ..errors import EmulatorError, Fault, Hang, LaunchRefused, ResultsDecide, Unsupported
+from ..errors import EmulatorError, Fault, Hang, LaunchRefused, ResultsDecide
 from ..formats import cubin
 from ..formats.lanes import ranges
 from ..ptx.control_flow import ControlFlow

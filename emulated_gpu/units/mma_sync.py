@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import Fault
+from ..errors import Unsupported
 from ..formats import alu
 from ..formats.element_types import E4M3, E5M2, F16, F32, F64, U1
 from ..formats.fragments import load_d, load_words, store_d
@@ -57,7 +57,7 @@ def multiply_kind(g: LaneGroup, form: MmaScaledForm, a: tuple, b: tuple, c: tupl
         for i, ((word, byte, thread), (lane, step)) in enumerate(zip((sfa, sfb), lanes)):
             byte, thread = (int(g.lane_array(v, 16)[0]) for v in (byte, thread))
             if byte % form.scale_vec or byte + form.scale_vec > 4 or thread >= (2 if i == 0 else 4):
-                raise Fault("mma-selector", f"byte id {byte}, thread id {thread} of scale_vec::{form.scale_vec}X")
+                raise Unsupported(f"byte id {byte}, thread id {thread} of scale_vec::{form.scale_vec}X")
             held = np.ascontiguousarray(g.lane_array(word, 32)).view(np.uint8).reshape(32, 4)
             scales[i] = held[lane + step * thread, byte : byte + form.scale_vec]
     return tuple(store_d(tensor_core(form, *codes, c, *scales)))

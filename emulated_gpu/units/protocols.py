@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..chip import Chip
 from ..errors import Fault
 from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
 from ..state.global_memory import GlobalMemory
@@ -37,6 +38,8 @@ class Engine(Protocol):
 class Launch(Protocol):
     """A grid that runs: machine/launch.Launch."""
 
+    chip: Chip
+    """What it runs on, by which tensor cores round."""
     checks: bool
     """Whether to look for faults that do not keep a kernel from going on."""
     memory: GlobalMemory

@@ -11,7 +11,8 @@ LOADS = "ld.local.b64 at, [at];"  # from where the last one points: it points to
 
 def cycles(profile: str, accesses: str) -> float:
     """Of one warp whose code is there; it then sleeps for about nothing, until all that has been issued."""
-    ptx = f""".version 8.8\n.target sm_90\n.address_size 64
+    target = "sm_100a" if "f32x2" in accesses else "sm_90"
+    ptx = f""".version 8.8\n.target {target}\n.address_size 64
         .visible .entry kernel() {{ .local .align 8 .b64 own[{STEPS}]; .reg .b64 at; .reg .b32 x; .reg .pred p;
         mov.u64 at, own; st.local.b64 [at], at; {accesses}
         cvt.u32.u64 x, at; and.b32 x, x, 1; nanosleep.u32 x; ret; }}"""

@@ -202,7 +202,7 @@ def test_what_follows_prefetches_waits_until_the_l2_has_taken_them():
 
 
 PREFETCHED = """.version 8.8
-.target sm_90a
+.target sm_90
 .address_size 64
 .visible .entry kernel(.param .u64 from) {{
   .reg .pred %p<3>; .reg .b32 %r<8>; .reg .b64 %rd<8>;

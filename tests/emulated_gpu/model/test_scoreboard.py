@@ -11,7 +11,7 @@ from emulated_gpu.model.trace import Trace
 
 TURNS = 64
 PTX = """.version 8.8
-.target sm_90a
+.target sm_90
 .address_size 64
 .visible .entry kernel(.param .u64 src, .param .u64 out)
 {

@@ -80,7 +80,7 @@ def test_arguments_of_the_marker():
     assert Emulated() == Emulated("b200", schedules=1)
     with pytest.raises(TypeError, match="schedule"):
         Emulated("b200", schedule=8)
-    with pytest.raises(ValueError, match="'a100': there are b200, h200"):
-        Emulated("a100")
+    with pytest.raises(ValueError, match="'a101': there are a100, b200, b300, "):
+        Emulated("a101")
     with pytest.raises(ValueError, match="schedules=0: at least 1"):
         Emulated(schedules=0)
