@@ -71,9 +71,10 @@ def experts(
     """out[t] = sum over the experts e of token t that are here of weight * (act(x[t] W13[e]) W2[e]), in FP8 or FP4.
 
     hidden [T, H] bf16, which is quantised here for 128 columns at a time, or e4m3 with hidden_scale f32 of any strides.
-    hidden_scale_layout names its dimensions, as both forms have one shape where T == H/128: "tokens_first" for
-    [T, H/128], row-major (vLLM's per_token_group_quant_fp8) or column-major (DeepGEMM), "blocks_first" for [H/128, T]
-    (FlashInfer). One copy by torch, unless the scales of a k-block lie side by side.
+    hidden_scale_layout names its dimensions: "tokens_first" for [T, H/128], row-major (vLLM's
+    per_token_group_quant_fp8) or column-major (DeepGEMM), "blocks_first" for [H/128, T] (FlashInfer). Without it the
+    shape decides, but where T == H/128 it has two readings: then the layout must be named, so name it in a server. One
+    copy by torch, unless the scales of a k-block lie side by side.
     topk_ids [T, k] int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local
     expert i; any other number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if
     gate_first; w13_scale [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32. out [T, H]
@@ -148,15 +149,16 @@ class Experts(Function):
     def check(self, given: dict[str, torch.Tensor | None], options: dict[str, object]) -> Checked:
         """Step 1."""
         EXPERTS_CALL.check_options(**options)
-        hidden, layout = given["hidden"], options["hidden_scale_layout"]
+        hidden = given["hidden"]
         EXPERTS_CALL.check_dims("hidden", hidden)
         gpu = device_of(hidden.device, "hidden")
         packed = packing_of(gpu.capability, given)
-        signature = E4M3_EXPERTS[layout] if packed is None else EXPERTS_FORMS[packed]
         if packed is None:
             check_scale_is_given(hidden, given["hidden_scale"])
-            if layout is None and hidden.dtype is E4M3:
-                raise LAYOUT.complaint(layout)
+            options = options | {"hidden_scale_layout": layout_of(options["hidden_scale_layout"], given)}
+            signature = E4M3_EXPERTS[options["hidden_scale_layout"]]
+        else:
+            signature = EXPERTS_FORMS[packed]
         letters = signature.check(gpu, given)
         if options[ON_INPUT]:
             if letters["k"] != 1:
@@ -266,6 +268,20 @@ def experts_of(local: int, num_experts: int | None) -> int:
     if not is_int(everywhere) or everywhere < local:
         raise ValueError(f"num_experts is {said(everywhere)}, but must be an int that is at least E, {local}")
     return int(everywhere)
+
+
+def layout_of(layout: str | None, given: Mapping[str, torch.Tensor | None]) -> str | None:
+    """Return the layout of hidden_scale: the one that is named, else what its shape says, None if that fits neither.
+
+    ValueError where the shape has two readings, T == H/128, and none is named.
+    """
+    scale = given["hidden_scale"]
+    if layout is not None or not isinstance(scale, torch.Tensor):
+        return layout
+    tokens, blocks = given["hidden"].shape[0], given["hidden"].shape[1] // 128
+    if tokens == blocks:
+        raise LAYOUT.complaint(layout)
+    return {(tokens, blocks): "tokens_first", (blocks, tokens): "blocks_first"}.get(tuple(scale.shape))
 
 
 def scale_by_block(scale: torch.Tensor | Recorded, layout: str, gpu: Device) -> torch.Tensor | Recorded:

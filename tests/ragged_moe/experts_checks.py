@@ -87,17 +87,17 @@ def test_e4m3_of_any_layout(ragged_moe, weights, layout):
     ids[0] = torch.tensor([2**32 + OFFSET, -(2**40), 2**31 + OFFSET])
     padded = torch.zeros(2, 16)[:, :6].copy_(scales).t()
     forms = {"row": scales.t().contiguous(), "column": scales.t(), "padded": padded}
-    options = {"hidden_scale": forms[layout], "hidden_scale_layout": "tokens_first", "gate_first": True}
+    named = None if layout == "column" else "tokens_first"  # the shape says it, too
+    options = {"hidden_scale": forms[layout], "hidden_scale_layout": named, "gate_first": True}
     found = called(ragged_moe, values, ids, given, weights, **options, **GPT_OSS)
     check(found, values, scales, ids, given, weights, gate_first=True, **GPT_OSS)
     assert not found[0].any()
 
 
 @pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
-@pytest.mark.parametrize("layout", [None, "row", True])
-@pytest.mark.parametrize("tokens", [2, 5])
-def test_a_layout_that_is_not_named_is_refused(ragged_moe, weights, layout, tokens):
-    """At every T, for nobody to learn of it at the one that is H/128."""
+@pytest.mark.parametrize("tokens, layout", [(2, None), (2, "row"), (5, "row"), (5, True)])
+def test_a_layout_that_nobody_can_tell_is_refused(ragged_moe, weights, layout, tokens):
+    """T = 2 is H/128, so that the shape has two readings; at other T it has one."""
     hidden, ids, given = draw(tokens, 3)
     options = {"hidden_scale": torch.ones(tokens, 2), "hidden_scale_layout": layout}
     sentence = rf'^hidden_scale_layout is {layout!r}, but must be "tokens_first" for hidden_scale \[T, H/128\] or "b'
