@@ -1054,8 +1054,10 @@ SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled;
 
 
 def on_b200(tensor: torch.Tensor) -> bool:
-    """Say whether a B200 has the tensor's memory. On an emulated one the tensor says so, but not its memory."""
-    return tensor.untyped_storage().device.type == "cuda" and torch.cuda.get_device_capability() == (10, 0)
+    """Say whether a B200 has the tensor's memory. An emulated one says what it is in its name."""
+    if not tensor.is_cuda or torch.cuda.get_device_capability() != (10, 0):
+        return False
+    return "emulated" not in torch.cuda.get_device_name()
 
 
 def timed(plan: Plan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> float:
