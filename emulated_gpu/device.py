@@ -609,10 +609,11 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
         DEVICE.session = outer
         if DEVICE.node is not None:
             DEVICE.node.forget()
-    if here.failure is None and len(here.errors) >= here.most:  # of a launch that was refused, behind which others ran
-        raise here.errors[0]
     if here.failure is not None:
         raise here.failure
+    refused = [error for error in here.errors if isinstance(error, LaunchRefused)]
+    if refused and len(here.errors) >= here.most:  # host code only saw an error number, and others ran behind it
+        raise refused[0]
 
 
 @contextlib.contextmanager

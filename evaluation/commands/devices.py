@@ -6,6 +6,7 @@ import platform
 import torch
 
 import utils
+from emulated_gpu.errors import Unsupported
 from emulated_gpu.model.profile import load
 from evaluation import ROOT
 from evaluation.commands.show import Failure
@@ -44,6 +45,6 @@ def authors_options(submission, device: str, profile, jobs: int, timeout: float,
     calls = {"timed": True, "calls": 1, "extra": False, "jobs": 1 if device == "cuda" else jobs}
     try:
         load(profile)
-    except (OSError, ValueError) as error:
+    except (OSError, Unsupported, ValueError) as error:
         raise Failure(str(error)) from None
     return Options(submission, device, profile=profile, timeout=timeout, memory=memory, **calls, **more)

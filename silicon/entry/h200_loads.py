@@ -154,6 +154,7 @@ def prepare_dsl() -> None:
     from emulated_gpu.serve.cute import cute_dsl
 
     assert "cutlass" not in sys.modules
+    cute_dsl.choose("h200")
     cute_dsl.configure()
     os.environ |= {"CUTE_DSL_ARCH": "sm_90a", "CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
     cute_dsl.install()

@@ -187,7 +187,7 @@ def test_benchmark_models_times(submission, tmp_path):
     )
     assert set(case["modelled"]) == {
         "us", "us_corrected", "us_interval", "errors_of", "pdl", "calls", "simulated", "ends_us", "interval_us",
-        "launches", "profile", "validation", "compared",
+        "launches", "profile", "validation", "compared", "floor_us",
     }  # fmt: skip
     assert case["modelled"]["calls"] == 15 > case["modelled"]["simulated"] >= 3
     assert case["modelled"]["compared"] == 1  # its results come from no tensor core

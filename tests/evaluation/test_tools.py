@@ -161,7 +161,7 @@ def test_one_sentence_for_what_cannot_be_swept(tmp_path):
         (["--grid", "stages=1 stages=2"], "'stages=2': stages is given twice"),
         ([], "nothing to try: give --config or --grid"),
         (["--case", 9, "--config", "a=1"], "there is no case 9: the last is 3"),
-        (["--profile", "b300", "--config", "a=1"], "no machine profile 'b300'"),
+        (["--profile", "b300", "--config", "a=1"], "times of 'b300': no profile says how fast it is"),
         (["--config", "a=1", "--submission", plain], "no dataclass `Config` and no dict `CONFIG_MAP`"),
         (["--config", "a=1", "--submission", broken], "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
     ):

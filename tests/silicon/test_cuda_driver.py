@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import emulated_gpu
+from emulated_gpu.chip import H200
 from emulated_gpu.device import DEVICE, allocate
 from emulated_gpu.formats import tensormap
 from emulated_gpu.jit.llvm import compiler
@@ -138,6 +139,7 @@ def cuda(monkeypatch) -> FakeCuda:
     compiler()  # loads LLVM, which could not be found afterwards
     fake = FakeCuda()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: {"libcuda.so.1": fake}[name])
+    monkeypatch.setattr(DEVICE, "chip", H200)
     return fake
 
 

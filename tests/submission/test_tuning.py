@@ -219,10 +219,15 @@ def test_memory_elsewhere_is_no_b200s(monkeypatch, tensor):
 
 
 def test_another_gpu_is_none(monkeypatch):
-    gpu = SimpleNamespace(untyped_storage=lambda: SimpleNamespace(device=torch.device("cuda", 0)))
+    gpu, name = SimpleNamespace(is_cuda=True), ["NVIDIA B200"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name[0])
     for capability in ((10, 0), (9, 0), (10, 3), (12, 0)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, capability=capability: capability)
         assert submission.on_b200(gpu) == (capability == (10, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (10, 0))
+    assert not submission.on_b200(torch.zeros(1))
+    name[0] += " (emulated)"
+    assert not submission.on_b200(gpu)
 
 
 def test_the_dual_gemm_is_tuned(tuned, monkeypatch):
