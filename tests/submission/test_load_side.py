@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import emulated_gpu
+from emulated_gpu.chip import H200
 from emulated_gpu.formats import alu
 from emulated_gpu.units import async_copy, tma
 from emulated_gpu.units.addresses import active, pick, shared_cta
@@ -143,7 +144,7 @@ def test_copies_are_those_of_the_submission(for_h200):
     tensors = [t for (a, b, c), scales in zip(data[0], data[2]) for t in (a, b, c, *scales)]
     args = arguments(for_h200, [t.data_ptr() for t in tensors])
     assert ".target sm_90a" in for_h200["ptx"] and "tcgen05" not in for_h200["ptx"]
-    with recorded() as got, emulated_gpu.session() as session:
+    with recorded() as got, emulated_gpu.DEVICE.as_chip(H200), emulated_gpu.session() as session:
         emulated_gpu.launch(
             for_h200["ptx"], for_h200["kernel"], for_h200["grid"], for_h200["block"], args,
             cluster=for_h200["cluster"], shared=for_h200["shared"], pdl=for_h200["pdl"],
