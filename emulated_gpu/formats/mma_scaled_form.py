@@ -15,7 +15,7 @@ from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, UE4M3, UE8M0,
 BYTES = (E4M3, E5M2, E3M2, E2M3, E2M1)
 TYPES = {t.name: t for t in (*BYTES, F16, F32, UE4M3, UE8M0)}
 # kind -> its K, what it multiplies, {scale type: allowed scale_vec}, the scale_vec that needs no name
-KINDS = {
+KINDS: dict[str, tuple[int, tuple[ElementType, ...], dict[ElementType, tuple[int, ...]], int | None]] = {
     "f8f6f4": (32, BYTES, {}, None),
     "mxf8f6f4": (32, BYTES, {UE8M0: (1,)}, 1),
     "mxf4": (64, (E2M1,), {UE8M0: (2,)}, 2),
@@ -48,8 +48,8 @@ class MmaScaledForm:
         Raises Unsupported for what the ISA does not list.
         """
         k, elements, scales, usual = KINDS[kind]
-        types = [TYPES.get(name) for name in names]
-        if shape != f"m16n8k{k}" or None in types or len(types) != 4 + scaled or scaled != bool(scales):
+        types = [TYPES[name] for name in names if name in TYPES]
+        if shape != f"m16n8k{k}" or len(types) != len(names) or len(types) != 4 + scaled or scaled != bool(scales):
             raise Unsupported(f"mma.sync {shape} of kind::{kind} and types {names}")
         d, a, b, c, *of_scales = types
         results = (F32,) if scaled else (F32, F16)
@@ -57,10 +57,10 @@ class MmaScaledForm:
             raise Unsupported(f"mma.sync of kind::{kind} and types {names}")
         if not scaled:
             return MmaScaledForm(kind, a, b, d)
-        vec = vec or usual
-        if vec not in scales.get(of_scales[0], ()):
-            raise Unsupported(f"mma.sync of kind::{kind} with scale_vec::{vec}X of {of_scales[0].name}")
-        return MmaScaledForm(kind, a, b, d, of_scales[0], vec)
+        wanted = vec or usual or 0
+        if wanted not in scales.get(of_scales[0], ()):
+            raise Unsupported(f"mma.sync of kind::{kind} with scale_vec::{wanted}X of {of_scales[0].name}")
+        return MmaScaledForm(kind, a, b, d, of_scales[0], wanted)
 
     @property
     def k(self) -> int:

@@ -35,6 +35,7 @@ from ..formats.element_types import (
     unpack_slots,
 )
 from ..formats.instruction_descriptor import InstructionDescriptor, MmaForm
+from ..formats.mma_scaled_form import MmaScaledForm
 from ..native import fp4_mma
 from ..state.tensor_memory import COLUMNS, TensorMemory
 from .dot_add import aligned_sum, dot_add, exact_sum, exact_type, fits_float32, round_f32
@@ -52,7 +53,7 @@ _FP4_PAIRS = (
 
 
 def mma(
-    idesc: InstructionDescriptor,
+    idesc: InstructionDescriptor | MmaScaledForm,
     a: np.ndarray,
     b: np.ndarray,
     c: np.ndarray | None,

@@ -44,13 +44,13 @@ def multiply_kind(g: LaneGroup, form: MmaScaledForm, a: tuple, b: tuple, c: tupl
     probe of an RTX 50 of scale_vec::1X, inferred for 2X and 4X]
     """
     g.need_whole_warp("mma.sync")
-    a, b, c = (np.stack([g.lane_array(v, 32) for v in part]) for part in (a, b, c))
-    c = load_d(c, DTYPES[form.d_type], 16)
+    of_a, of_b, of_c = (np.stack([g.lane_array(v, 32) for v in part]) for part in (a, b, c))
+    added = load_d(of_c, DTYPES[form.d_type], 16)
     codes = []
-    for words, of in (load_words(a, 16), form.a_type), (load_words(b, 8), form.b_type):
+    for words, of in (load_words(of_a, 16), form.a_type), (load_words(of_b, 8), form.b_type):
         part = np.ascontiguousarray(words).view(np.uint8)
         codes.append(part >> 2 if of.bits == 4 and not form.packed_fp4 else part)
-    scales = [None, None]
+    scales: list[np.ndarray | None] = [None, None]
     if form.scale_type is not None:
         row = np.arange(16)
         lanes = (4 * (row % 8) + row // 8, 2), (4 * np.arange(8), 1)
@@ -60,7 +60,8 @@ def multiply_kind(g: LaneGroup, form: MmaScaledForm, a: tuple, b: tuple, c: tupl
                 raise Unsupported(f"byte id {byte}, thread id {thread} of scale_vec::{form.scale_vec}X")
             held = np.ascontiguousarray(g.lane_array(word, 32)).view(np.uint8).reshape(32, 4)
             scales[i] = held[lane + step * thread, byte : byte + form.scale_vec]
-    return tuple(store_d(tensor_core(form, *codes, c, *scales)))
+    of_a, of_b = codes
+    return tuple(store_d(tensor_core(form, of_a, of_b, added, *scales)))
 
 
 def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray, compute: int = 90) -> np.ndarray:
