@@ -42,10 +42,23 @@ class InFlight:
     words: np.ndarray | None = None
     owner: Actor | None = None
 
-    def touches(self, lo: int, hi: int) -> bool:
+    def touches(self, lo: int, hi: int, words: np.ndarray | None = None) -> bool:
+        """Whether it uses anything of a range, or of those words of it."""
         if self.lo >= hi or lo >= self.hi:
             return False
-        return self.words is None or bool(((self.words < -(-hi // WORD)) & (self.words >= lo // WORD)).any())
+        if words is not None and self.words is not None:
+            return bool(np.isin(words, self.words).any())
+        within = self.words if words is None else words
+        if within is None:
+            return True
+        first, end = (lo, hi) if words is None else (self.lo, self.hi)
+        return bool(((within < -(-end // WORD)) & (within >= first // WORD)).any())
+
+    def place(self) -> slice | np.ndarray:
+        """What it is counted in, of `SharedMemory.busy`: the words that it writes, or all among which it reads."""
+        if self.words is not None and self.writes:
+            return self.words
+        return slice(self.lo // WORD, -(-self.hi // WORD))
 
 
 class Places(NamedTuple):
@@ -96,7 +109,8 @@ class SharedMemory:
         # an exit before it
         self.visitors: dict[tuple[str, tuple[Space, int]], tuple[int, str]] = {}
         self.rank = rank
-        self.in_flight: list[InFlight] = []
+        self.in_flight: dict[InFlight, None] = {}  # in order of issue
+        self.busy = np.zeros(size // WORD, np.uint16)  # by word: how many of those may touch it
         self._in_flight_within: tuple[int, int] | None = None  # see busy_range
         self.barriers: dict[int, object] = {}  # offset -> MBarrier
         self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
@@ -259,8 +273,8 @@ class SharedMemory:
 
     # -- the shadow --------------------------------------------------------------------------------------------
     def explain_invalid(self, lo: int, hi: int):
-        for op in self.in_flight:
-            if op.writes and op.touches(lo, hi):
+        for op in self.users(lo, hi):
+            if op.writes:
                 message = f"read of shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
                 return self.report(Fault("race", message, other=op.number))
         for offset, barrier in self.barriers.items():
@@ -281,10 +295,9 @@ class SharedMemory:
 
     def is_busy(self, lo: int, hi: int) -> bool:
         """Whether a write anywhere in the range could be wrong."""
-        for op in self.in_flight:
-            if op.lo < hi and lo < op.hi:
-                return True
-        return lo < self.barriers_end and self.barriers_start < hi
+        if lo < self.barriers_end and self.barriers_start < hi:
+            return True
+        return bool(self.in_flight) and bool(self.busy[lo // WORD : -(-hi // WORD)].any())
 
     def busy_range(self) -> tuple[int, int]:
         """The smallest range that has all barriers and all operations in flight."""
@@ -300,16 +313,23 @@ class SharedMemory:
         self.barriers_end = max(self.barriers_end, offset + 8)
         self.valid[offset : offset + 8] = False
 
-    def check_write(self, lo: int, hi: int, what, owner: Actor | None = None):
-        for op in self.in_flight:
-            # the ranges first: lanes' cp.async are many
-            if op.lo < hi and lo < op.hi and op.touches(lo, hi) and not (owner is not None and op.owner is owner):
+    def users(self, lo: int, hi: int, words: np.ndarray | None = None) -> list[InFlight]:
+        """The operations in flight that use anything of a range, or of those words of it, in order of issue."""
+        place = slice(lo // WORD, -(-hi // WORD)) if words is None else words
+        if not self.in_flight or not self.busy[place].any():
+            return []
+        return [op for op in self.in_flight if op.lo < hi and lo < op.hi and op.touches(lo, hi, words)]
+
+    def check_write(self, lo: int, hi: int, what, owner: Actor | None = None, words: np.ndarray | None = None):
+        for op in self.users(lo, hi, words):
+            if owner is None or op.owner is not owner:
                 verb = "is still writing" if op.writes else "still reads"
                 message = f"{what} of shared memory [{lo:#x}, {hi:#x}) that {op.what} {verb}"
                 self.report(Fault("race", message, other=op.number))
         if lo < self.barriers_end and self.barriers_start < hi:
             for offset, barrier in self.barriers.items():
-                if offset < hi and lo < offset + 8:
+                taken = slice(offset // WORD, (offset + 8) // WORD)
+                if offset < hi and lo < offset + 8 and (words is None or np.isin(words, np.r_[taken]).any()):
                     raise Fault("mbarrier", f"{what} of shared memory over {barrier}")
 
     def _note_read(self, places, by: Actor, who: object):
@@ -352,8 +372,8 @@ class SharedMemory:
 
     def check_read(self, lo: int, hi: int, what, by: Actor | None, words: np.ndarray | None = None):
         """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes."""
-        for op in self.in_flight:
-            if op.writes and op.touches(lo, hi):
+        for op in self.users(lo, hi):
+            if op.writes:
                 message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
                 self.report(Fault("race", message, other=op.number))
         if by is not None:
@@ -380,19 +400,20 @@ class SharedMemory:
         if self.checks:
             op.number = self.order.next(key, what)
             if writes:
-                self.check_write(lo, hi, what, owner)
-                places = self.shadow.range(lo, hi)
+                self.check_write(lo, hi, what, owner, words)
+                places = self.shadow.range(lo, hi, words)
                 self._unordered(overwrites(places, by, but={key: EVER} if owner else NOTHING), what, by)
                 if proxy and owner is None:
                     self._check_overwrite(places, by, what)
-                self.valid[lo:hi] = False
+                self._set_valid(op, False)
             else:
                 self.check_read(lo, hi, what, by, words)
                 self._unordered(reads(self.shadow.range(lo, hi, words), by), what, by)
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
                     self._unwritten(bad, bad + 1, f"{what} reads shared memory at {bad:#x}, which nothing has written")
-            self.in_flight.append(op)
+            self.in_flight[op] = None
+            self.busy[op.place()] += 1
             if self._in_flight_within is not None:
                 self._in_flight_within = min(self._in_flight_within[0], lo), max(self._in_flight_within[1], hi)
         return op
@@ -400,7 +421,8 @@ class SharedMemory:
     def end(self, op: InFlight, late: bool = False):
         """late: what an mbarrier completes has happened when it lands; the rest goes by the order of issue."""
         if self.checks:
-            self.in_flight.remove(op)
+            del self.in_flight[op]
+            self.busy[op.place()] -= 1
             if (within := self._in_flight_within) and (op.lo == within[0] or op.hi == within[1]):
                 self._in_flight_within = None
             if late:
@@ -408,12 +430,18 @@ class SharedMemory:
                 if op.writes:
                     self.visitors["copy", op.key] = op.number, op.note
             if op.writes:
-                self.valid[op.lo : op.hi] = True
+                self._set_valid(op, True)
             for plane, index in self.shadow.range(op.lo, op.hi, op.words):
                 if op.writes:
                     plane.written[index] = op.number
                 else:
                     plane.note_read(index, op.key, op.number)
+
+    def _set_valid(self, op: InFlight, valid: bool) -> None:
+        if op.words is None:
+            self.valid[op.lo : op.hi] = valid
+        else:
+            self.valid_views[WORD][op.words] = self.all_valid[WORD] * valid
 
     def begin_end_write(self, offset: int, size: int, by: Actor, who: object):
         """A write by a unit that completes at once (tcgen05.alloc)."""

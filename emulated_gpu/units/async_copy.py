@@ -16,7 +16,8 @@ from ..formats import alu, swizzle
 from ..formats.tensormap import PADDED
 from ..state.barrier import Waitable
 from ..state.order import KNOWN, STRONG
-from ..state.shared_memory import OFFSET_MASK
+from ..state.shadow import WORD
+from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
 from . import im2col, tma
 from .access import note_global
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
@@ -427,27 +428,27 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
     key, origin = actor.space.key(("cp.async", actor.uid)), g.origin("cp.async")
     for width in np.unique(n[n > 0]).tolist() if n.any() else ():
         note_global(g, read[n == width], width, False, origin, key)
-    if len(breaks := np.flatnonzero(to[1:] - to[:-1] != size)):
+    if len(np.flatnonzero(to[1:] - to[:-1] != size)):
         made = dict.fromkeys(zip(to.tolist(), read.tolist(), n.tolist()))
         to, read, n = np.array(sorted(made, key=lambda copy: copy[0])).T  # a stable sort
-        breaks = np.flatnonzero(to[1:] - to[:-1] != size)
-    ends = [*(breaks + 1).tolist(), len(to)]
-    for first, end in zip([0, *ends], ends):
-        _begin_copies(g, int(to[first]), read[first:end], n[first:end], size, origin, key)
-
-
-def _begin_copies(g: LaneGroup, to: int, read: np.ndarray, n: np.ndarray, size: int, origin, key) -> None:
-    """Copies to `size` bytes each, one behind the other from `to`, as one operation: of n bytes at each `read`."""
-    cta, lo = shared_cta(g, to)
-    hi = lo + size * len(read)
-    op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, owner=g.warp.actor)
-    if not n.any():
-        pieces = []  # (place in [lo, hi), source, bytes)
-    elif n.min() == size and (read[1:] - read[:-1] == size).all():
-        pieces = [(0, int(read[0]), hi - lo)]
+    ranks = to >> RANK_SHIFT
+    if ranks[0] == ranks[-1]:
+        _begin_copies(g, to, read, n, size, origin, key)
     else:
-        pieces = [(at, *piece) for at, *piece in zip(range(0, hi - lo, size), read.tolist(), n.tolist()) if piece[1]]
-    open_copies(g).append((cta, lo, hi, pieces, op))
+        for rank in np.unique(ranks):
+            _begin_copies(g, *(x[ranks == rank] for x in (to, read, n)), size, origin, key)
+
+
+def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray, size: int, origin, key) -> None:
+    """Copies to `size` bytes each, ascending, as one operation: of n bytes at each `read`."""
+    cta, lo = shared_cta(g, int(to[0]))
+    at = to - int(to[0])
+    hi, words = lo + int(at[-1]) + size, None
+    if hi - lo != size * len(to):  # gaps, or two copies to one place
+        words = ((at + lo)[:, None] // WORD + np.arange(size // WORD)).ravel()
+        words = np.unique(words) if (at[1:] == at[:-1]).any() else words
+    op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, words, owner=g.warp.actor)
+    open_copies(g).append((cta, lo + at, read, n, size, op))
 
 
 def open_copies(g: LaneGroup) -> list:
@@ -475,11 +476,20 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
 
 
 def _land_copies(g: LaneGroup, group):
-    for cta, lo, hi, pieces, op in group:
-        image = np.zeros(hi - lo, np.uint8)
-        for at, source, n in pieces:
-            image[at : at + n] = g.launch.memory.view(source, n)
-        cta.smem.bytes[lo:hi] = image
+    memory = g.launch.memory
+    for cta, to, read, n, size, op in group:
+        first, end = int(read.min()), int(read.max()) + size
+        one = memory.covers(first, end - first) and memory.at_or_before(first).not_computed is None
+        if one and n.min() == size:
+            kind = f"V{size}"  # all at once: where two go to one place, NumPy keeps the later one, too
+            source = memory.view(first, end - first)
+            elements = np.ndarray(end - first - size + 1, kind, source, strides=(1,))
+            cta.smem.bytes.view(kind)[to // size] = elements[read - first]
+        else:
+            for at, source, count in zip(to.tolist(), read.tolist(), n.tolist()):
+                cta.smem.bytes[at : at + size] = 0
+                if count:
+                    cta.smem.bytes[at : at + count] = memory.view(source, count)
         cta.smem.end(op)  # its own threads may read them once they have waited, others after a barrier
 
 

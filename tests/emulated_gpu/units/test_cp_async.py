@@ -42,6 +42,32 @@ def test_lanes_that_write_side_by_side_are_one_operation(monkeypatch):
     assert (out == source).all() and begun == [512]
 
 
+@pytest.mark.parametrize("clash", [False, True])
+def test_scattered_lanes_are_one_operation_on_their_words(monkeypatch, clash):
+    """Two warps copy words in turn: into one range, and apart, unless the last lane of one takes the other's word."""
+    begun = []
+    begin = SharedMemory.begin
+
+    def noted(self, lo, hi, writes, what, by, key, words=None, **options):
+        begun.append((lo, hi, len(words)))
+        return begin(self, lo, hi, writes, what, by, key, words, **options)
+
+    monkeypatch.setattr(SharedMemory, "begin", noted)
+    body = """shr.u32 a, tid, 5; and.b32 n, tid, 31; shl.b32 to, n, 3; shl.b32 a, a, 2; add.u32 to, to, a;
+        setp.eq.u32 p, tid, 63; @p sub.u32 to, to, CLASH; mov.b32 a, tile; add.u32 to, to, a;
+        cp.async.ca.shared.global [to], [at], 4; bar.sync 0; cp.async.wait_all; bar.sync 0;
+        ld.shared.b32 a, [to]; st.global.b32 [mine], a;""".replace("CLASH", str(4 * clash))
+    out, source = np.zeros((64, 4), np.int32), np.arange(1, 257, dtype=np.int32).reshape(64, 4)
+    with emulated_gpu.DEVICE.as_chip(H200), emulated_gpu.session(0):
+        if clash:
+            with pytest.raises(Fault, match="is still writing"):
+                emulated_gpu.launch(KERNEL.format(body), "kernel", 1, 64, [out, source])
+            return
+        emulated_gpu.launch(KERNEL.format(body), "kernel", 1, 64, [out, source])
+    assert (out[:, 0] == source[:, 0]).all()
+    assert [(hi - lo, words) for lo, hi, words in begun] == [(252, 32)] * 2
+
+
 def test_bytes_behind_src_size_are_zeros():
     out, source = run(f"and.b32 n, tid, 3; shl.b32 n, n, 2; cp.async.cg.shared.global [to], [at], 16, n; {WAIT} {SEND}")
     read = np.arange(4) < (np.arange(32) & 3)[:, None]
