@@ -43,6 +43,7 @@ OVERWRITES = {"copy", "fill", "zero"}  # their first operand is not read
 MADE = set("arange eye full full_like new_full new_ones new_zeros ones ones_like zeros zeros_like".split())
 # What makes memory without contents, or looks at none
 FREE = set("empty empty_like empty_strided new_empty new_empty_strided resize detach alias lift_fresh".split())
+WAITS = "aten::_local_scalar_dense"  # and whatever else gives the host what the device computes
 MOST = 2**34  # bytes of a tensor of an operation
 DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 LAYOUT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}  # options that say where results lie
@@ -78,10 +79,14 @@ class Recorder(TorchDispatchMode):
         view = not written and any(r.alias_info is not None for r in schema.returns)
         if not there or view or short(schema.name) in FREE:
             return function(*args, **kwargs)
+        named = dict(zip((a.name for a in schema.arguments), args)) | kwargs
+        to_host = torch.device(kwargs.get("device") or "cuda").type != "cuda"
+        if to_host or any(not named[name].is_cuda for name in written if isinstance(named[name], torch.Tensor)):
+            self.tell({"unknown": WAITS})
+            return function(*args, **kwargs)
         if not known(schema.name) or any(not t.is_cuda and t.dim() for t in tensors):
             self.tell({"unknown": schema.name})
             return function(*args, **kwargs)
-        named = dict(zip((a.name for a in schema.arguments), args)) | kwargs
         if written:
             results = [named[name] for name in written]
             returned = results[0] if len(results) == 1 else tuple(results)
@@ -144,6 +149,11 @@ class Operation:
         """Gives all of it that does not depend on where tensors are."""
         return self.name, self.overload, *(_form(x) for x in (*self.args, *dict(self.kwargs).values(), *self.results))
 
+    def places(self, results: bool = False) -> list[tuple[int, int]]:
+        """Lists where its tensors are, or its results alone: (address, bytes)."""
+        given = () if results else (*self.args, *dict(self.kwargs).values())
+        return [(t["address"], t["bytes"]) for x in (*given, *self.results) for t in _tensors(x) if t["bytes"]]
+
     def run(self, view, may_read, may_write) -> None:
         """Carries it out on live memory. view(address, bytes): uint8 array; may_read, may_write(address, bytes):
         whether that is the call's. Raises Refused."""
@@ -195,13 +205,13 @@ class Operation:
         return max((us, bound) for bound, us in bounds.items())
 
 
-def understand(message) -> Operation | str:
-    """Reads what the submission's process has told: an operation, or why it has no price. Raises what garbage does."""
+def understand(message) -> Operation:
+    """Reads what the submission's process has told. Raises Refused where that has no price, or what garbage does."""
     if "unknown" in message:
         name = str(message["unknown"])[:60]
-        if name == "aten::_local_scalar_dense":
-            return "the host waits for a result of the device: how long that takes is not known"
-        return f"{name} has no price: no public figure of it on a B200 is known here"
+        if name == WAITS:
+            raise Refused("the host waits for a result of the device: how long that takes is not known")
+        raise Refused(f"{name} has no price: no public figure of it on a B200 is known here")
     name, overload = str(message["name"]), str(message["overload"])
     if not known(name) or not hasattr(getattr(torch.ops.aten, name.removeprefix("aten::")), overload):
         raise ValueError(f"{name} is no operation")

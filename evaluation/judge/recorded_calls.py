@@ -84,6 +84,10 @@ class LeftBehind(Exception):
 class RecordedCalls:
     """Has the submission's process make the calls and ends it; then times, and checks, what it launched."""
 
+    told = "the launches of a call alone"
+    more = ". What torch or other host code computes is no launch: it has no time"
+    sampled = True  # a timed launch need not compute all of its results
+
     def __init__(self, trial, case: Case):
         """trial: a trial.Trial of the case."""
         self.trial, self.case, self.process = trial, case, trial.process
@@ -91,6 +95,7 @@ class RecordedCalls:
         self.rewritten, self.why = False, ""  # why all calls have to be simulated
         self.kept: dict = {}  # what lay in memory before the first call
         self.new: list[list[tuple[int, int]]] = []  # of each call: the submission's memory that was not there before
+        self.seen: dict[tuple[int, int], bytes] = {}  # that memory, and a digest of what was in it
 
     @contextlib.contextmanager
     def prepared(self, calls: int):
@@ -152,31 +157,59 @@ class RecordedCalls:
     def record(self, device: emulated.Device, placed: list) -> tuple[list, list]:
         """Collects the launches of each call, and live views of what each says are its results. Raises Refused."""
         queues, places, held = [], [], taken(*placed)  # the grader holds all results, too
-        seen: dict[tuple[int, int], object] = {}
         for one in placed:  # in turn: nobody knows where the next one's will be
             one.number = self.process.place(one.spec)
             queue: list[emulated.Queued] = []
-            new: list[tuple[int, int]] = []
+            self.new.append([])
 
-            def take(message, queue=queue, new=new) -> dict:
-                queued = device.understand(message)
+            def take(message, queue=queue) -> dict:
+                if (queued := self.understood(device, message)) is None:
+                    return {"error": None}
                 if len(queue) >= LAUNCHES:
                     raise Refused(f"more than {LAUNCHES} launches in a call")
                 queue.append(queued)
-                for start, size, *_ in queued.regions:
-                    digest = self.digest(start, size)
-                    if (start, size) not in seen:
-                        new.append((start, size))
-                    self.rewritten |= seen.setdefault((start, size), digest) != digest
+                self.look_at([region[:2] for region in queued.regions])
                 return {"error": None}
 
-            reply = self.process.ask("result", take, op="call", number=one.number, schedule=0, record=True)
+            asked = {"op": "call", "number": one.number, "schedule": 0, "record": True}
+            reply = self.process.ask("result", take, **asked, **self.asked)
             queues.append(queue)
-            self.new.append(new)
             with self.process.answering("result"):
                 places.append(self.case.results(reply["returned"], one, held))
         self.process.ask("result", op="guards")
         return queues, places
+
+    def look_at(self, ranges: list[tuple[int, int]]) -> None:
+        """Notes what of the submission's memory, (address, bytes), is new with this call, and whether the host has
+        changed the rest."""
+        for start, size in ranges:
+            digest = self.digest(start, size)
+            if (start, size) not in self.seen:
+                self.new[-1].append((start, size))
+            self.rewritten |= self.seen.setdefault((start, size), digest) != digest
+
+    # What a call may have beside its launches: nothing here
+
+    asked: dict = {}  # of the submission's process, beside a call's launches
+
+    def understood(self, device: emulated.Device, message) -> emulated.Queued | None:
+        """Reads what the submission's process tells in a call: a launch, or None. Raises Refused or Garbled."""
+        return device.understand(message)
+
+    def between(self, number: int, place: int) -> None:
+        """Does what a call has before one of its launches, or behind the last. Raises Refused."""
+
+    def given(self, number: int) -> list[int]:
+        """Lists the addresses that the host gives a call beside its launches' parameters."""
+        return []
+
+    def own(self) -> list[tuple[int, int]]:
+        """Lists memory, (address, bytes), that has contents in its call alone: results are never in it."""
+        return []
+
+    def with_rest(self, reply: dict) -> dict:
+        """Adds to the time of a call's launches what the rest of it takes. Raises Refused."""
+        return reply
 
     def digest(self, start: int, size: int) -> bytes:
         """Digests the contents of memory; skips holes, which reading through the mapping would fill."""
@@ -223,7 +256,7 @@ class RecordedCalls:
             modelled.time_launches, device, launches, starts, self.case.timed_calls, options.profile, options.breakdown,
             alike, parts,
         )  # fmt: skip
-        if self.case.samples and any(map(device.computes, queues[0])):
+        if self.sampled and self.case.samples and any(map(device.computes, queues[0])):
             with contextlib.suppress(ResultsDecide):
                 reply, counted = run(some_clusters(self.case.rng, queues[0], len(queues)))
                 simulated = places[: reply["simulated"]]
@@ -250,20 +283,30 @@ class RecordedCalls:
         queues, places: what `record` returned.
         """
         trial = self.trial
-        if not queues[-1]:
-            raise NotTimed("custom_kernel launched no kernel of its own: nothing to time")
         first = queues[0]
         for number, queue in enumerate(queues):
             if other := other_launch(first, queue):
                 raise NotTimed(f"call {number} does not launch what call 0 launches: {other}")
+        if not first:
+            raise NotTimed("custom_kernel launched no kernel of its own: nothing to time")
         if self.rewritten:
             raise NotTimed("the host changes device memory between launches: how long that takes is not modelled")
-        launches = [queued for queue in queues for queued in queue]
-        regions = {region[:2] for queued in launches for region in queued.regions}
+        regions = {*self.seen}
         given = [
-            same_calls.Given(self.arena, queue, one.taken, new)
-            for queue, one, new in zip(queues, placed, self.new, strict=True)
+            same_calls.Given(self.arena, queue, one.taken, new, self.given(number))
+            for number, (queue, one, new) in enumerate(zip(queues, placed, self.new, strict=True))
         ]
+        finished = 0  # of timed calls, also what they have behind their launches
+
+        def start(number: int, place: int) -> None:
+            """Does what comes before a launch of a timed call."""
+            nonlocal finished
+            if not place:
+                if finished < number:
+                    self.between(finished, len(first))
+                    finished = number
+                put(number)
+            self.between(number, place)
 
         def put(number: int) -> None:
             placed[number].fill(calls[number].data(), calls[number].poison)
@@ -271,8 +314,8 @@ class RecordedCalls:
         def right(number: int, when: str = "", left_out=None) -> None:
             parts = () if left_out is None else (left_out,)
             if problems := calls[number].check(self.case.copied(places[number]), *parts):
-                told = f"the launches of a call alone do not give its result{when}: {'; '.join(problems[:3])}"
-                raise NotTimed(f"{told}. What torch or other host code computes is no launch: it has no time")
+                told = f"{self.told} do not give its result{when}: {'; '.join(problems[:3])}"
+                raise NotTimed(f"{told}{self.more}")
 
         def clear() -> None:
             for one, results, call in zip(placed, places, calls, strict=True):
@@ -294,13 +337,16 @@ class RecordedCalls:
 
         clear()
         before = device.snapshot(regions)
-        starts = [functools.partial(put, number) for number in range(len(queues))]
-        kept = functools.partial(device.left_behind, regions, [extent for each in extents for extent in each])
+        starts = [functools.partial(start, number, i) for number in range(len(queues)) for i in range(len(first))]
+        own = [*(extent for each in extents for extent in each), *self.own()]
+        kept = functools.partial(device.left_behind, regions, own)
         self.kept = kept()
         if not self.why and same_calls.count_or_tell_time(first):
             self.why = "a kernel reads a timer or %gridid"
 
         def again() -> None:
+            nonlocal finished
+            finished = 0
             device.restore(before)
             clear()
 
@@ -310,7 +356,10 @@ class RecordedCalls:
             again()
             reply, counted, left_out = self.timed(device, queues, places, starts, again, look, parts)
         simulated = reply["simulated"]
+        for number in range(finished, simulated):
+            self.between(number, len(first))
         ended = [counted[i : i + len(first)] for i in range(0, simulated * len(first), len(first))]
+        of_kernels, reply = reply["us"], self.with_rest(reply)
         if reply["us"] < (floor := self.case.floor):
             raise NotTimed(f"{reply['us']:.3f} us is less than the speed of light, {floor:.3f} us")
         reply["floor_us"] = floor
@@ -340,7 +389,11 @@ class RecordedCalls:
                 device.follow(last if number == drawn_call + 1 else None)
                 device.number = number * len(first)
                 follows = nothing if number != drawn_call else None  # only looked at for whether it waits
-                counts = [device.run(queued, checks, follows) for queued in queues[number]]
+                counts = []
+                for i, queued in enumerate(queues[number]):
+                    self.between(number, i)
+                    counts.append(device.run(queued, checks, follows))
+                self.between(number, len(first))
                 if follows is None:
                     right(number)
                 if checks and not placed[number].unchanged(lambda contents=contents: contents):
@@ -349,9 +402,9 @@ class RecordedCalls:
                     raise NotTimed("the timed launches do not load, store and multiply what those that were checked do")
                 if device.footprints:
                     floor = modelled.floor_of(*device.touched(placed[number]))
-                    if reply["us"] < floor:
+                    if of_kernels < floor:
                         what = f"moving what its kernels touch takes, {floor:.3f} us"
-                        raise NotTimed(f"{reply['us']:.3f} us is less than {what}")
+                        raise NotTimed(f"{of_kernels:.3f} us is less than {what}")
                     reply["floor_us"] = max(reply.get("floor_us", 0.0), floor)
                     device.footprints = []
                 device.drop(placed[number])

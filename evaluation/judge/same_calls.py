@@ -8,6 +8,7 @@ does not hold, all calls have to be simulated.
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,12 +27,17 @@ def pieces(arena: Arena, start: int, size: int):
 
 
 class Given:
-    """Holds what the host gives the kernels of a call. ranges: (address, bytes) of its inputs and of its new memory."""
+    """Holds what the host gives a call: own, new: (address, bytes) of its inputs and of its new memory; addresses:
+    those that it is given beside the parameters of its launches."""
 
-    def __init__(self, arena: Arena, queue: list, own: list[tuple[int, int]], new: list[tuple[int, int]]):
+    def __init__(
+        self, arena: Arena, queue: list, own: list[tuple[int, int]], new: list[tuple[int, int]],
+        addresses: Sequence[int] = (),
+    ):  # fmt: skip
         self.ranges = [*own, *new]
         self.params = [np.frombuffer(q.params, np.uint8) for q in queue]
         self.symbols = [np.array([q.symbols[name] for name in sorted(q.symbols)], np.uint64) for q in queue]
+        self.symbols.append(np.array(addresses, np.uint64))
         self.parts = []
         for number, (start, size) in enumerate(new):
             self.parts += [((number, size, offset, len(data)), data) for offset, data in pieces(arena, start, size)]

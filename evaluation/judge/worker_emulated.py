@@ -80,6 +80,7 @@ class EmulatedDevice:
         `library`, torch's operations on the device."""
         given = self.objects[number]()
         self.device.heap.reuse = not record
+        self.device.refresh()  # from the first operation on, not from the first launch
         recorder = Recorder(lambda message: self.ask({"launch": {"library": message}}))
         with self.session(schedule=schedule), recorder if library else contextlib.nullcontext():
             returned = kernel(given)

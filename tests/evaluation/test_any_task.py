@@ -287,6 +287,7 @@ NO_PRICE = {
     "beside the recorder": (BESIDE, "the launches of a call alone do not give its result"),
     "sorted": ("x.sort()[0]", "No priced time either: aten::sort has no price"),
     "waits": ("(x * x.sum().item())", "No priced time either: the host waits for a result of the device"),
+    "to the host": ("x + float(x.cpu().numpy().sum())", "either: the host waits for a result of the device"),
 }
 
 

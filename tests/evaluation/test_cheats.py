@@ -261,6 +261,35 @@ def test_work_that_is_put_off_is_timed(tmp_path, judged, modulo):
     assert (late > early + 10) == (modulo == 1000) and verdict.modelled["us"] > 0.99 * ends[14] / 15
 
 
+WITH_TORCH = """
+cheat_kernel = custom_kernel
+
+
+def custom_kernel(data):
+    return [c.clone() for c in cheat_kernel(data)]
+"""
+
+
+@pytest.mark.parametrize("name", ["host_writes", "prefetches_neighbours"])
+def test_an_operation_of_torchs_buys_no_time(tmp_path, judged, name):
+    """What has no time by itself has none as a part of a call, either."""
+    submission, cheat = tmp_path / "submission.py", TESTS / "cheats" / "kernels" / f"{name}.py"
+    submission.write_text(NAIVE + cheat.read_text() + WITH_TORCH)
+    (verdict,) = judged(submission, SMALL, timed=True, calls=1, priced=True)
+    assert re.search(f"No priced time either: .*{reason(cheat, 'benchmark')}", verdict.modelled["error"])
+
+
+def test_work_that_is_put_off_is_timed_in_mixed_calls(tmp_path, judged):
+    submission = tmp_path / "submission.py"
+    put_off = (TESTS / "cheats" / "kernels" / "work_put_off.py").read_text()
+    counter = 'counters = [torch.zeros(1, dtype=torch.int32, device="cuda")]'
+    submission.write_text(NAIVE + put_off.replace("counters = []", counter) + WITH_TORCH)
+    (verdict,) = judged(submission, SMALL, timed=True, calls=1, priced=True)
+    reply = verdict.modelled
+    assert (verdict.status, reply.get("error"), reply.get("simulated")) == ("pass", None, 15)
+    assert reply["priced"]["us"] > 4 and reply["us"] > 0.99 * (reply["ends_us"][14] / 15 + reply["priced"]["us"])
+
+
 NO_TAIL = """
 from reference import dual_ref_kernel
 
