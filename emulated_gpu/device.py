@@ -32,7 +32,8 @@ from .model.trace import Trace
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
 from .state.global_memory import HOST, GlobalMemory, Region
-from .state.pdl_dependency import Dependencies
+from .state.host_order import Access, HostOrder, Work, runs_of
+from .state.pdl_dependency import WORD, Dependencies, Footprint
 
 ALIGNMENT = 512  # of what is allocated here
 CUDA_ALIGNMENT = 256  # what cudaMalloc promises
@@ -196,6 +197,37 @@ class Allocator(Protocol):
         """There are so many devices now."""
 
 
+class Guard(Protocol):
+    """Keeps watch over memory of the host that work under way may touch, while the host's own code runs."""
+
+    def lift(self) -> None:
+        """Let everybody touch all."""
+
+    def cover(self, accesses: list[Access]) -> None:
+        """Learn of it from now on when the host's code touches this."""
+
+
+def accesses_of(own: Footprint) -> list[Access]:
+    """Return what a launch has done to memory that the host has given it."""
+    found = []
+    for region, (reads, writes, strong) in own.regions.values():
+        if region.freed:
+            continue
+        shared = (region.device == HOST or region.managed) and not own.signals
+        origin, any_strong = region.start - region.start % WORD, bool(strong.any())
+        rows = [(writes, True, False), (reads, False, False)]
+        if any_strong:
+            rows = [(writes & ~strong, True, False), (reads & ~strong & ~writes, False, False)]
+            rows += [(strong & writes, True, True), (strong & ~writes, False, True)]
+        for words, write, is_strong in rows:
+            runs = runs_of(words, origin, WORD, region.start, region.end)
+            if runs is not None:
+                several = runs if len(runs) > 1 else None
+                ends = int(runs[0, 0]), int(runs[-1, 1])
+                found.append(Access(*ends, write, region, several, shared, is_strong))
+    return found
+
+
 class Device:
     """The devices of this process: one, or several of a node, of which each host has a current one."""
 
@@ -215,6 +247,8 @@ class Device:
         self.elsewhere: Callable[..., None] | None = None
         self.heap: Heap | None = None
         self.allocator: Allocator | None = None
+        self.order = HostOrder()
+        self.guard: Guard | None = None
 
     @contextlib.contextmanager
     def as_chip(self, chip: Chip):
@@ -383,6 +417,50 @@ class Device:
         for device in range(len(self.memories)):
             self.synchronize(device)
 
+    # -- what the host gives to streams ------------------------------------------------------------------------
+    @property
+    def orders(self) -> bool:
+        """Whether what the host gives to streams is looked at: of one device, in a session that runs and checks it."""
+        here = self.node is None and self.elsewhere is None and self.heap is None
+        return here and self.session.checks and self.session.recorded is None
+
+    @contextlib.contextmanager
+    def working(self, stream: int, what: str, frees: bool = False):
+        """In the block, do what a stream is given; what it touches is added to the Work. Raises what that contradicts.
+
+        stream: a handle. what: names it. frees: whether the memory is gone then.
+        """
+        order = self.order
+        work = order.begin(order.stream(self.index, stream), what, frees)
+        if self.guard is not None:
+            self.guard.lift()
+        try:
+            yield work
+        finally:
+            found = order.end(work) if self.orders else None
+            self.cover()
+        if found is not None:
+            self.fail(found)
+            self.check()
+
+    def cover(self) -> None:
+        """Watch over what work that the host has not waited for touches of its memory."""
+        if self.guard is not None:
+            self.guard.cover(self.order.exposed())
+
+    def touched(self, work: Work, address: int, size: int, writes: bool) -> None:
+        """Add to a work an access to memory, if it is a device's or shared with one."""
+        region = self.region_at(address, size) if size else None
+        if region is not None:
+            shared = region.device == HOST or region.managed
+            work.accesses.append(Access(address, address + size, writes, region, None, shared))
+
+    def host_touches(self, address: int, writes: bool, where: str | int) -> None:
+        """The host's code reads or writes a byte of memory that devices may access."""
+        found = self.order.touch(address, writes, where) if self.orders else None
+        if found is not None:
+            self.fail(found)
+
     # -- memory ------------------------------------------------------------------------------------------------
     def adopt(self, array: np.ndarray, name: str) -> Region:
         """Register an array's bytes as memory of the current device; they are forgotten when the array goes."""
@@ -403,6 +481,7 @@ class Device:
         for other, _ in (pair for pair in self._peers if pair[1] == device):
             self.memories[other].share(region)
         if device == HOST:
+            self.order.shares = True
             for memory in self.memories:
                 memory.share(region)
         return region
@@ -417,8 +496,13 @@ class Device:
             weakref.finalize(owner, self.freed, region)
         self.memory.share(region)
 
-    def freed(self, region: Region) -> None:
-        """Forget memory: others may lie there from now on."""
+    def freed(self, region: Region, by: str = "") -> None:
+        """Forget memory: others may lie there from now on. by: who frees it, which launches are told that use it."""
+        if by and not region.freed:
+            region.freed_by = by
+            for memory in self.memories:
+                if memory.has(region):
+                    memory.gone.append(region)
         region.freed = True
         self._forget(region)
 
@@ -451,22 +535,22 @@ class Device:
 
     def launch(
         self, module: LoadedModule, kernel: str, grid, block, params: bytes, *, device: int | None = None, held=(),
-        **options,
+        stream: int | None = None, **options,
     ) -> None:  # fmt: skip
         """Run a kernel on the current device, to its end. Raises what stops it; the session keeps the first failure.
 
         Of several devices, it runs when somebody waits for it: see `synchronize`. device: one that is not the current
-        one; held: what is kept until then.
+        one; held: what is kept until then. stream: the handle of what it is given to; None: the caller waits for it.
         """
         if device is not None:
             with self.on(device):
-                return self.launch(module, kernel, grid, block, params, held=held, **options)
+                return self.launch(module, kernel, grid, block, params, held=held, stream=stream, **options)
         session = self.session
         if session.failure is not None:
             raise session.failure
         if self.capture is not None:
             where = {} if self.node is None else {"device": self.index}
-            self.capture.append(((module, kernel, grid, block, params), options | where))
+            self.capture.append(((module, kernel, grid, block, params), options | where | {"stream": stream}))
             return
         session.launches += 1
         if self.elsewhere is not None:
@@ -490,23 +574,41 @@ class Device:
                 if session.launches <= session.most_recorded:
                     session.recorded.append(recorded)
                 return
-        asked = dataclasses.replace(asked, number=session.launches)
+        asked = dataclasses.replace(asked, number=session.launches, notes_reads=self.order.watches)
         start = partial(self._launch, session, self.index, launched, asked)
         if self.node is not None:
             alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
             node, hosts = self.together()
             queued = Queued(start, [*alive, *held], dict(hosts.now.known))
             return node.enqueue(self.index, queued, [host.known for host in hosts.all])
-        with collecting():
-            found, notes = self._run(session, start)
-        for note in notes:
-            session.note(note)
-        for error in found:
-            self.fail(error)
+        with self._launching(stream, session, f"launch {session.launches} ({code.program.kernel.title})"):
+            with collecting():
+                found, notes = self._run(session, start)
+            for note in notes:
+                session.note(note)
+            for error in found:
+                self.fail(error)
         if session.failure is not None:
             raise session.failure
         for refused in (error for error in found if isinstance(error, LaunchRefused)):
             raise refused  # also where launches go on: host code gets an error
+
+    @contextlib.contextmanager
+    def _launching(self, stream: int | None, session: Session, what: str):
+        """In the block, run a launch that a stream is given."""
+        if stream is None:
+            yield
+            return
+        before = session.predecessors.get(self.index)
+        with self.working(stream, what) as work:
+            yield
+            made = session.predecessors.get(self.index)
+            if made is not before and made is not None:
+                work.later = partial(accesses_of, made.own)
+                if self.order.watches:
+                    work.all()
+                else:
+                    work.weight = sum(used.nbytes for _, used in made.own.regions.values())
 
     def _launch(
         self, session: Session, device: int, launched: tuple, asked: LaunchOptions, environment=Environment()
@@ -594,6 +696,7 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
     can, until there are `most` findings; a launch that cannot go on ends without a word to the host.
     """
     outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict, crowded)
+    DEVICE.order.forget()
     here = DEVICE.session
     here.kept = outer.kept
     try:
@@ -607,6 +710,7 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
         raise
     finally:
         DEVICE.session = outer
+        DEVICE.order.forget()
         if DEVICE.node is not None:
             DEVICE.node.forget()
     if here.failure is not None:

@@ -17,6 +17,10 @@ KINDS = {
     "scope": "Devices use a flag or counter together, and one of them at a scope narrower than the system's (.sys).",
     "missing-proxy-fence": "The async or tensormap proxy reads what generic stores wrote, with no proxy fence between.",
     "missing-dependency-wait": "Memory of a previous launch that may still run is touched before griddepcontrol.wait.",
+    # order on the host
+    "stream-race": "Two streams touch the same memory, one of them writes, and no event or wait orders them.",
+    "read-before-sync": "The host reads, or overwrites, what a stream may still write, or read, without a wait.",
+    "use-after-free": "Memory is used that has been freed, or is freed while another stream may still use it.",
     # tensor memory
     "tmem-uninitialised": "Cells of tensor memory are read that nothing has written since their allocation.",
     "tmem-out-of-bounds": "Tensor memory is accessed outside an allocation.",
@@ -117,6 +121,18 @@ class Fault(EmulatorError):
         self.kind, self.note, self.other = kind, note, other
         # If something was read too early: by now, who has written it, or None
         self.written_by: Callable[[], str | None] | None = None
+
+
+class HostOrderFault(Fault):
+    """What the host has given to streams contradicts itself. parties: what is alike when one mistake is made again."""
+
+    def __init__(self, kind: str, message: str, where: str, parties: tuple[str, ...]):
+        super().__init__(kind, message, where)
+        self.parties = parties
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.kind, *self.parties
 
 
 class LaunchRefused(Fault):

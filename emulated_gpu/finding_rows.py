@@ -14,6 +14,7 @@ from .errors import EmulatorError
 WRONG, NOT_PROMISED = "wrong", "not promised"  # classes; the second one: errors.NOTES
 _PLACE = re.compile(r"PTX line (\d+)(.*?)(?=PTX line|\n|$)")
 _SOURCE = re.compile(r"[(, ]([^\s():,]+):(\d+)(?: > |\))")
+_OF_HOST = re.compile(r"(?:^|\()([^\s():,]+\.\w+):(\d+)(?:$|\))")  # of what the host has given to streams
 _KERNEL = re.compile(r"kernel ([^\s,:]+)")
 
 
@@ -34,6 +35,9 @@ def places(finding: dict) -> list[tuple[str, int]]:
             place = (source[1], int(source[2])) if source else ("kernel.ptx", int(line))
             if place not in found:
                 found.append(place)
+    if not found:
+        named = [place for text in (finding["where"], finding["message"]) for place in _OF_HOST.findall(text)]
+        found = [(file, int(line)) for file, line in dict.fromkeys(named)]
     return found
 
 

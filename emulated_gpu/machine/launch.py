@@ -124,7 +124,8 @@ class LaunchOptions:
 
     pdl: it may start before the launch ahead has ended. cooperative: all CTAs run at once, or it is a Fault; the grid
     gets a barrier of its own in global memory (CUDA C++ Programming Guide, Grid Synchronization). number: which launch
-    of its session it is; predecessor: the accesses of the launch ahead.
+    of its session it is; predecessor: the accesses of the launch ahead. notes_reads: whether `dependencies` is
+    to have what it reads, too.
 
     collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict: whether
     what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams have the rest
@@ -143,6 +144,7 @@ class LaunchOptions:
     number: int = 0
     predecessor: Dependencies | None = None
     chip: Chip = B200
+    notes_reads: bool = False
     collect: Callable[[list[Fault]], bool] | None = None
     computes_mma: Callable[[tuple[int, int, int]], bool] | None = None
 
@@ -200,7 +202,7 @@ class Launch:
         self.workspace = memory.grid_workspace() if self.cooperative else 0
         before = options.predecessor if self.pdl else None
         self.dependencies = Dependencies(
-            f"launch {number} ({kernel.title})", memory, before, program.triggers, self.checks
+            f"launch {number} ({kernel.title})", memory, before, program.triggers, self.checks, options.notes_reads
         )
         self.depends = bool(self.dependencies.before)
         self.order = shared.order if shared else Order()

@@ -156,7 +156,7 @@ class Context:
         dependencies = launch.dependencies
         used = dependencies.own.used(region)
         window[WROTE] = pointer(used[1])
-        window[WAS_READ] = pointer(used[0]) if dependencies.keeps_reads else 0
+        window[WAS_READ] = pointer(used[0]) if dependencies.notes_reads else 0
         window[FLAGS] += SHADOWED - CLOSED
         self.views.append((View(window), region))
 

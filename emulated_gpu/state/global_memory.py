@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +23,7 @@ WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW
 HOST = -1  # the device of memory of the host that kernels may access
 WORKSPACE = 512  # bytes for the barrier of a grid
 HEAP, HEAP_ALIGN = 8 << 20, 16  # bytes: cudaLimitMallocHeapSize by default, and what malloc's addresses are aligned to
+KEPT = 1024  # regions that have been freed, for reports
 FAR = 1 << 20  # bytes from every tensor of the device: an address that no arithmetic has gone wrong with
 
 
@@ -29,8 +31,9 @@ FAR = 1 << 20  # bytes from every tensor of the device: an address that no arith
 class Region:
     """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST.
 
-    peers: whether kernels of several devices may access it. freed: whether others may lie there now, as its memory has
-    gone. not_computed: bool [size], where results would be that a run has left out, or None for nowhere.
+    managed: whether the host may access it, too. peers: whether kernels of several devices may. freed: whether others
+    may lie there now, as its memory has gone; freed_by: who has freed it. not_computed: bool [size], where results
+    would be that a run has left out, or None for nowhere.
     """
 
     start: int
@@ -41,7 +44,9 @@ class Region:
     owner: object = None
     device: int = 0
     peers: bool = False
+    managed: bool = False
     freed: bool = False
+    freed_by: str = ""
     not_computed: np.ndarray | None = None
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
@@ -68,6 +73,7 @@ class GlobalMemory:
 
     def __init__(self):
         self.others: list[GlobalMemory] = []
+        self.gone: deque[Region] = deque(maxlen=KEPT)  # what has been freed last
         self.starts: list[int] = []
         self.regions: list[Region] = []
         self.last: Region | None = None
@@ -178,6 +184,10 @@ class GlobalMemory:
 
     def elsewhere(self, address: int, size: int, write: bool) -> Region:
         """Return what holds a range that no region of this memory does. Raises a Fault: nothing."""
+        gone = next((r for r in reversed(self.gone) if r.start <= address and address + size <= r.end), None)
+        if gone is not None:
+            what = f"{'write' if write else 'read'} of {size} bytes at byte {address - gone.start}"
+            raise Fault("use-after-free", f"{what} of {gone.name} ({gone.size} bytes), which {gone.freed_by} has freed")
         raise Fault("out-of-bounds", self.describe(address, size, write))
 
     def hint(self, addresses) -> None:
@@ -306,7 +316,7 @@ class Part(GlobalMemory):
 
     def __init__(self, whole: GlobalMemory, regions: list[Region]):
         super().__init__()
-        self.whole = whole
+        self.whole, self.gone = whole, whole.gone
         self.regions = sorted(regions, key=lambda region: region.start)
         self.starts = [region.start for region in self.regions]
 

@@ -43,30 +43,32 @@ class Rows(NamedTuple):
 
 
 class Footprint:
-    """Words of memory that a launch reads and writes: bool [2, words] for each region, reads first.
+    """Words of memory that a launch reads, writes and accesses by strong operations: bool [3, words] for each region.
 
     Regions are found by their addresses, since the arrays that `emulated_gpu.launch` takes are registered for each
     launch anew; each is kept with what it belongs to, so that nothing else comes to lie there, unless it has been
-    freed.
+    freed. reads_matter: whether a launch that starts early must not write what this one reads.
     """
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, reads_matter: bool):
+        self.name, self.reads_matter = name, reads_matter
         self.regions: dict[tuple[int, int], tuple[Region, np.ndarray]] = {}
+        self.signals = False  # it fences for, or tells, the whole system: whoever looks for a flag of it
 
-    def mark(self, region: Region, words, write: bool) -> None:
+    def mark(self, region: Region, words, write: bool, strong: bool = False) -> None:
         """words: numbers of words, a slice of them, or Rows, from the one that holds the region's first byte."""
-        used = self.used(region)[int(write)]
-        if type(words) is Rows:
-            words.of_region(used)[...] = True
-        else:
-            used[words] = True
+        for row in (int(write), 2)[: 1 + strong]:
+            used = self.used(region)[row]
+            if type(words) is Rows:
+                words.of_region(used)[...] = True
+            else:
+                used[words] = True
 
     def used(self, region: Region) -> np.ndarray:
         """What the launch has used of a region so far, to be changed by who notes more."""
         found = self.regions.get((region.start, region.size))
         if found is None:
-            used = np.zeros((2, -(-(region.size + region.start % WORD) // WORD)), bool)
+            used = np.zeros((3, -(-(region.size + region.start % WORD) // WORD)), bool)
             found = self.regions[region.start, region.size] = region, used
         return found[1]
 
@@ -80,7 +82,7 @@ class Footprint:
                 there = words.numbers() if type(words) is Rows else words
                 there = there + (region.start // WORD - other.start // WORD)
                 there = there[(there >= 0) & (there < used.shape[1])]
-            for use, number in (("writes", 1), ("reads", 0)) if write else (("writes", 1),):
+            for use, number in (("writes", 1), ("reads", 0)) if write and self.reads_matter else (("writes", 1),):
                 mine = there.of_region(used[number]) if type(there) is Rows else used[number, there]
                 if mine.any():
                     return use
@@ -91,11 +93,13 @@ class Dependencies:
     """One launch's view of its predecessors. `before`: those that may run until it waits, `after`: even then."""
 
     def __init__(
-        self, name: str, memory: GlobalMemory, predecessor: Dependencies | None, keeps_reads: bool, checks: bool
-    ):
-        self.own, self.checks = Footprint(name), checks
+        self, name: str, memory: GlobalMemory, predecessor: Dependencies | None, keeps_reads: bool, checks: bool,
+        notes_reads: bool = False,
+    ):  # fmt: skip
+        self.own, self.checks = Footprint(name, keeps_reads), checks
         self.memory = memory
         self.keeps_reads = keeps_reads  # it lets dependents start early, so that they might overwrite what it reads
+        self.notes_reads = keeps_reads or notes_reads  # or somebody else asks what it has read
         self.before = predecessor.at_start() if predecessor else []
         self.after = predecessor.at_end() if predecessor else []
         self.waited = self.waited_first = False
@@ -122,15 +126,15 @@ class Dependencies:
         self.waited_first |= not triggered
 
     def wants(self, group, write: bool) -> bool:
-        return self.checks and (write or self.keeps_reads) or bool(self.before if group.warp.depends else self.after)
+        return self.checks and (write or self.notes_reads) or bool(self.before if group.warp.depends else self.after)
 
-    def note(self, group, addresses: np.ndarray, size: int, write: bool) -> None:
-        """An access of `size` bytes at each address; a fault if one leaves its region."""
+    def note(self, group, addresses: np.ndarray, size: int, write: bool, strong: bool = False) -> None:
+        """An access of `size` bytes at each address; a fault if one leaves its region. strong: volatile or atomic."""
         region = self.memory.find(int(addresses[0]), size, write)
         at = addresses.astype(np.int64) - region.start
         if np.minimum.reduce(at) < 0 or np.maximum.reduce(at) + size > region.size:  # lanes in several regions
             for address in addresses:
-                self.note(group, np.array([address]), size, write)
+                self.note(group, np.array([address]), size, write, strong)
             return
         at += region.start % WORD
         words = Rows.of(at, size)
@@ -138,8 +142,8 @@ class Dependencies:
             words, last = at // WORD, (at + (size - 1)) // WORD
             if steps := int(np.maximum.reduce(last - words)):
                 words = np.minimum(words[:, None] + np.arange(steps + 1), last[:, None]).ravel()
-        if write or self.keeps_reads:
-            self.own.mark(region, words, write)
+        if write or self.notes_reads:
+            self.own.mark(region, words, write, strong)
         for other in self.before if group.warp.depends else self.after:
             use = other.conflicts(region, words, write)
             if use:

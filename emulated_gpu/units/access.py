@@ -34,7 +34,7 @@ def note_global(
         return
     addresses = np.atleast_1d(addresses)
     if dependencies.wants(g, write):
-        dependencies.note(g, addresses, size, write)
+        dependencies.note(g, addresses, size, write, bool(marks & STRONG))
     if not g.launch.checks:
         return
     shadow, actor = g.launch.shadow, g.warp.actor
@@ -70,6 +70,8 @@ def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
     if g.launch.checks and space in ("shared", "global"):
         if "+" in sync:
             publish(g, mask)
+        if sync.startswith("sys"):
+            g.launch.dependencies.own.signals = True
         if handed := handed_over(g.warp.actor, sync.rstrip("+"), g.cta, "+" in sync):
             for places, address in _locations(g, space, addresses):
                 (places.get(address) or places.setdefault(address, Location())).release(handed)
@@ -156,7 +158,7 @@ def _loaded(
             note_global(g, addresses, size, False, who)
         elif g.launch.checks:
             if (dependencies := g.launch.dependencies).wants(g, False):
-                dependencies.note(g, np.atleast_1d(addresses), size, False)
+                dependencies.note(g, np.atleast_1d(addresses), size, False, True)
             g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who, strong is not True)
         g.clock.global_load(g, np.atleast_1d(addresses), size, bool(strong))
     elif space == "const":

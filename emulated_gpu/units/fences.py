@@ -28,6 +28,7 @@ def fence(g: LaneGroup, scope: str):
     release(g)
     publish(g)
     if g.launch.checks:
+        g.launch.dependencies.own.signals |= scope == "sys"
         actor = g.warp.actor
         actor.take_heard(scope)
         for row in {row for row in SCOPES.values() if row <= SCOPES[scope]}:

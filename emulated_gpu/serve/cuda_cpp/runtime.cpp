@@ -15,19 +15,19 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*register_kernel)(uint64_t handle, const void *host, const char *name);
   int (*register_variable)(uint64_t handle, const void *host, const char *name, uint64_t size);
   int (*launch)(const void *host, const unsigned *grid, const unsigned *block, void **args, uint64_t shared,
-                const void *attributes, unsigned count);
+                const void *attributes, unsigned count, uint64_t queue);
   int (*set_shared)(const void *host, int bytes);
   int (*occupancy)(int *ctas, const void *host, int threads, uint64_t shared);
   int (*clusters)(int *clusters, const void *attributes, unsigned count);
   int (*symbol)(void **address, uint64_t *size, const void *host);
   int (*allocate)(void **address, uint64_t size);
   int (*release)(void *address);
-  int (*copy)(void *to, const void *from, uint64_t size, int kind);
-  int (*fill)(void *to, int value, uint64_t size);
+  int (*copy)(void *to, const void *from, uint64_t size, int kind, uint64_t queue, int waits);
+  int (*fill)(void *to, int value, uint64_t size, uint64_t queue, int waits);
   int (*attribute)(int *value, int number);
   int (*properties)(char *name, uint64_t size, uint64_t *memory);
   int (*synchronize)();
-  int (*record)(uint64_t event);
+  int (*record)(uint64_t event, uint64_t queue);
   int (*elapsed)(float *ms, uint64_t start, uint64_t end);
   int (*function)(const void *host);
   int (*driver)(const char *name, void **function);
@@ -37,10 +37,21 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*memory_info)(size_t *free, size_t *total);
   int (*function_attribute)(int *value, const void *host, int number);
   int (*allocate_managed)(void **address, uint64_t size);
+  int (*create_queue)(uint64_t *queue, unsigned flags);
+  int (*wait_event)(uint64_t queue, uint64_t event);
+  int (*synchronize_queue)(uint64_t queue);
+  int (*synchronize_event)(uint64_t event);
+  int (*call_host)(void (*function)(void *), void *data, uint64_t queue);
+  int (*allocate_in)(void **address, uint64_t size, uint64_t queue);
+  int (*release_in)(void *address, uint64_t queue);
 };
 
 static Emulator emulator;
 static uint64_t handles;
+static uint64_t of(cudaStream_t queue) { return reinterpret_cast<uint64_t>(queue); }
+static uint64_t of(cudaEvent_t event) { return reinterpret_cast<uint64_t>(event); }
+static thread_local const void *caller;  // where the program has made the call that is under way
+#define CALLED caller = __builtin_return_address(0)
 static thread_local cudaError_t last = cudaSuccess;
 
 static cudaError_t kept(int status) {
@@ -51,6 +62,10 @@ static cudaError_t kept(int status) {
 extern "C" {
 
 void emulator_set(const Emulator *calls) { emulator = *calls; }
+const void *emulator_caller() {
+  const void *was = caller;
+  return caller = nullptr, was;
+}
 int emulator_refuse(const char *name) { return kept(emulator.refuse(name)); }
 const char *emulator_error_name(int status);  // made from CUDA's headers
 
@@ -74,6 +89,7 @@ void __cudaRegisterVar(void **handle, char *host, char *, const char *name, int,
 
 static thread_local struct { dim3 grid, block; size_t shared; cudaStream_t queue; } pushed;
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t queue) {
+  CALLED;
   pushed = {grid, block, shared, queue};
   return 0;
 }
@@ -86,31 +102,36 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
   *kernel = static_cast<cudaKernel_t>(const_cast<void *>(host));
   return cudaSuccess;
 }
-static cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared) {
-  return kept(emulator.launch(host, &grid.x, &block.x, args, shared, nullptr, 0));
+static cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t queue) {
+  return kept(emulator.launch(host, &grid.x, &block.x, args, shared, nullptr, 0, of(queue)));
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t) {
-  return launch(kernel, grid, block, args, shared);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                               cudaStream_t queue) {
+  return launch(kernel, grid, block, args, shared, queue);
 }
 cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
-                                    cudaStream_t) {
-  return launch(kernel, grid, block, args, shared);
+                                    cudaStream_t queue) {
+  return launch(kernel, grid, block, args, shared, queue ? queue : cudaStreamPerThread);
 }
 
 // ---- launches
 
-cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t) {
-  return launch(host, grid, block, args, shared);
+cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t queue) {
+  return launch(host, grid, block, args, shared, queue);
 }
 cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared,
-                                        cudaStream_t) {
+                                        cudaStream_t queue) {
+  CALLED;
   cudaLaunchAttribute cooperative;
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
-  return kept(emulator.launch(host, &grid.x, &block.x, args, shared, &cooperative, 1));
+  return kept(emulator.launch(host, &grid.x, &block.x, args, shared, &cooperative, 1, of(queue)));
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **args) {
-  return kept(emulator.launch(host, &c->gridDim.x, &c->blockDim.x, args, c->dynamicSmemBytes, c->attrs, c->numAttrs));
+  CALLED;
+  return kept(emulator.launch(host, &c->gridDim.x, &c->blockDim.x, args, c->dynamicSmemBytes, c->attrs, c->numAttrs,
+                              of(c->stream)));
 }
 cudaError_t cudaFuncSetAttribute(const void *host, cudaFuncAttribute attribute, int value) {
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) return kept(emulator.set_shared(host, value));
@@ -148,12 +169,21 @@ cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *, const cu
 // ---- memory: all of it is the host's, too
 
 cudaError_t cudaMalloc(void **address, size_t size) { return kept(emulator.allocate(address, size)); }
-cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t) { return cudaMalloc(address, size); }
+cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t queue) {
+  CALLED;
+  return kept(emulator.allocate_in(address, size, of(queue)));
+}
 cudaError_t cudaMallocManaged(void **address, size_t size, unsigned) {
   return kept(emulator.allocate_managed(address, size));
 }
-cudaError_t cudaFree(void *address) { return address ? kept(emulator.release(address)) : cudaSuccess; }
-cudaError_t cudaFreeAsync(void *address, cudaStream_t) { return cudaFree(address); }
+cudaError_t cudaFree(void *address) {
+  CALLED;
+  return address ? kept(emulator.release(address)) : cudaSuccess;
+}
+cudaError_t cudaFreeAsync(void *address, cudaStream_t queue) {
+  CALLED;
+  return address ? kept(emulator.release_in(address, of(queue))) : cudaSuccess;
+}
 cudaError_t cudaMallocHost(void **address, size_t size) { return kept(emulator.allocate_pinned(address, size)); }
 cudaError_t cudaHostAlloc(void **address, size_t size, unsigned) { return cudaMallocHost(address, size); }
 cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) { return *device = host, cudaSuccess; }
@@ -168,37 +198,57 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *addre
   return kept(status);
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
-  return kept(emulator.copy(to, from, size, kind));
+  CALLED;
+  return kept(emulator.copy(to, from, size, kind, 0, 1));
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t) {
-  return kept(emulator.copy(to, from, size, kind));
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue) {
+  CALLED;
+  return kept(emulator.copy(to, from, size, kind, of(queue), 0));
 }
-cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind) {
+static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                             size_t height, cudaMemcpyKind kind, cudaStream_t queue, int waits) {
   int status = 0;
   for (size_t row = 0; row < height && !status; ++row)
     status = emulator.copy(static_cast<char *>(to) + row * to_pitch,
-                           static_cast<const char *>(from) + row * from_pitch, width, kind);
+                           static_cast<const char *>(from) + row * from_pitch, width, kind, of(queue), waits);
   return kept(status);
 }
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind) {
+  CALLED;
+  return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, nullptr, 1);
+}
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                              size_t height, cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
+                              size_t height, cudaMemcpyKind kind, cudaStream_t queue) {
+  CALLED;
+  return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, queue, 0);
 }
 cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
   *pitch = (width + 511) / 512 * 512;  // as on an H100
   return cudaMalloc(address, *pitch * height);
 }
-cudaError_t cudaMemset(void *to, int value, size_t size) { return kept(emulator.fill(to, value, size)); }
-cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t) { return cudaMemset(to, value, size); }
-cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
-  cudaError_t status = cudaSuccess;
+static cudaError_t fill_rows(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue,
+                             int waits) {
+  int status = 0;
   for (size_t row = 0; row < height && !status; ++row)
-    status = cudaMemset(static_cast<char *>(to) + row * pitch, value, width);
-  return status;
+    status = emulator.fill(static_cast<char *>(to) + row * pitch, value, width, of(queue), waits);
+  return kept(status);
 }
-cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t) {
-  return cudaMemset2D(to, pitch, value, width, height);
+cudaError_t cudaMemset(void *to, int value, size_t size) {
+  CALLED;
+  return fill_rows(to, 0, value, size, 1, nullptr, 1);
+}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t queue) {
+  CALLED;
+  return fill_rows(to, 0, value, size, 1, queue, 0);
+}
+cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
+  CALLED;
+  return fill_rows(to, pitch, value, width, height, nullptr, 1);
+}
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue) {
+  CALLED;
+  return fill_rows(to, pitch, value, width, height, queue, 0);
 }
 #if CUDART_VERSION >= 13000  // where managed memory lies changes no result
 cudaError_t cudaMemPrefetchAsync(const void *, size_t, cudaMemLocation, unsigned, cudaStream_t) { return cudaSuccess; }
@@ -213,25 +263,37 @@ cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol) {
   void *address;
   return kept(emulator.symbol(&address, size, symbol));
 }
-cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset,
-                               cudaMemcpyKind kind) {
+static cudaError_t to_symbol(const void *symbol, const void *from, size_t count, size_t offset, cudaMemcpyKind kind,
+                             cudaStream_t queue, int waits) {
   void *to;
   cudaError_t status = cudaGetSymbolAddress(&to, symbol);
-  return status ? status : kept(emulator.copy(static_cast<char *>(to) + offset, from, count, kind));
+  return status ? status : kept(emulator.copy(static_cast<char *>(to) + offset, from, count, kind, of(queue), waits));
+}
+static cudaError_t from_symbol(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
+                               cudaStream_t queue, int waits) {
+  void *from;
+  cudaError_t status = cudaGetSymbolAddress(&from, symbol);
+  return status ? status : kept(emulator.copy(to, static_cast<char *>(from) + offset, count, kind, of(queue), waits));
+}
+cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset,
+                               cudaMemcpyKind kind) {
+  CALLED;
+  return to_symbol(symbol, from, count, offset, kind, nullptr, 1);
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t count, size_t offset,
-                                    cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpyToSymbol(symbol, from, count, offset, kind);
+                                    cudaMemcpyKind kind, cudaStream_t queue) {
+  CALLED;
+  return to_symbol(symbol, from, count, offset, kind, queue, 0);
 }
 cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, size_t offset,
                                  cudaMemcpyKind kind) {
-  void *from;
-  cudaError_t status = cudaGetSymbolAddress(&from, symbol);
-  return status ? status : kept(emulator.copy(to, static_cast<char *>(from) + offset, count, kind));
+  CALLED;
+  return from_symbol(to, symbol, count, offset, kind, nullptr, 1);
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
-                                      cudaStream_t) {
-  return cudaMemcpyFromSymbol(to, symbol, count, offset, kind);
+                                      cudaStream_t queue) {
+  CALLED;
+  return from_symbol(to, symbol, count, offset, kind, queue, 0);
 }
 
 // ---- errors
@@ -249,22 +311,43 @@ const char *cudaGetErrorString(cudaError_t status) {
   return status ? cudaGetErrorName(status) : "no error";
 }
 
-// ---- streams and events: a launch runs to its end inside the call that makes it
+// ---- streams and events: a launch runs to its end inside the call that makes it; who has waited for it is noted
 
 cudaError_t cudaDeviceSynchronize() { return kept(emulator.synchronize()); }
-cudaError_t cudaStreamCreate(cudaStream_t *queue) { return *queue = cudaStream_t(++handles), cudaSuccess; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *queue, unsigned) { return cudaStreamCreate(queue); }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *queue, unsigned, int) { return cudaStreamCreate(queue); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *queue, unsigned flags) {
+  uint64_t made = 0;
+  cudaError_t status = kept(emulator.create_queue(&made, flags));
+  return *queue = reinterpret_cast<cudaStream_t>(made), status;
+}
+cudaError_t cudaStreamCreate(cudaStream_t *queue) { return cudaStreamCreateWithFlags(queue, cudaStreamDefault); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *queue, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(queue, flags);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return kept(emulator.synchronize()); }
-cudaError_t cudaStreamQuery(cudaStream_t) { return kept(emulator.synchronize()); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t queue) { return kept(emulator.synchronize_queue(of(queue))); }
+cudaError_t cudaStreamQuery(cudaStream_t queue) { return kept(emulator.synchronize_queue(of(queue))); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned) {
+  return kept(emulator.wait_event(of(queue), of(event)));
+}
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) {
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
 }
-cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void *data) { return function(data), cudaSuccess; }
+cudaError_t cudaLaunchHostFunc(cudaStream_t queue, cudaHostFn_t function, void *data) {
+  CALLED;
+  return kept(emulator.call_host(function, data, of(queue)));
+}
+struct Callback {
+  cudaStream_t queue;
+  cudaStreamCallback_t function;
+  void *data;
+};
+static void call_back(void *of) {
+  auto one = static_cast<Callback *>(of);
+  one->function(one->queue, cudaSuccess, one->data);
+}
 cudaError_t cudaStreamAddCallback(cudaStream_t queue, cudaStreamCallback_t function, void *data, unsigned) {
-  return function(queue, kept(emulator.synchronize()), data), cudaSuccess;
+  Callback one{queue, function, data};
+  return cudaLaunchHostFunc(queue, call_back, &one);
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t, int *priority) { return *priority = 0, cudaSuccess; }
 cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned *flags) { return *flags = 0, cudaSuccess; }
@@ -274,12 +357,14 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return *event = cudaEvent_t(++handles), cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) { return kept(emulator.record(uint64_t(event))); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t queue) {
+  return kept(emulator.record(of(event), of(queue)));
+}
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t queue, unsigned) {
   return cudaEventRecord(event, queue);
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return kept(emulator.synchronize()); }
-cudaError_t cudaEventQuery(cudaEvent_t) { return kept(emulator.synchronize()); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return kept(emulator.synchronize_event(of(event))); }
+cudaError_t cudaEventQuery(cudaEvent_t event) { return kept(emulator.synchronize_event(of(event))); }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
   return kept(emulator.elapsed(ms, uint64_t(start), uint64_t(end)));
 }

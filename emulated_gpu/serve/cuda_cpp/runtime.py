@@ -8,9 +8,10 @@ import functools
 from ...device import DEVICE, LoadedModule
 from ...errors import Fault, LaunchRefused, Unsupported
 from ...formats import fatbin
+from ...state import host_order
 from ...state.global_memory import HOST
 from ..driver import c_driver, cuda_bindings, cuda_modules, launches, modules
-from ..host import source_lines
+from ..host import native_lines, source_lines
 from . import toolkit
 
 _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
@@ -25,7 +26,6 @@ _wrappers: dict[int, int] = {}  # handle of a fat binary -> address of its wrapp
 _kernels: dict[int, tuple[int, str]] = {}  # host function -> (fat binary, kernel)
 _variables: dict[int, tuple[int, str, int]] = {}  # host variable -> (fat binary, variable, bytes)
 _shared: dict[int, int] = {}  # host function -> dynamic shared memory that cudaFuncSetAttribute has allowed
-_managed: set[int] = set()  # addresses of memory that is the host's and the device's
 
 
 def refuse(name: bytes) -> None:
@@ -58,7 +58,7 @@ def module(handle: int) -> LoadedModule:
     return DEVICE.module(chosen)
 
 
-def launch(host, grid, block, args, shared, attributes, count) -> None:
+def launch(host, grid, block, args, shared, attributes, count, queue: int) -> None:
     if host not in _kernels:
         raise Unsupported("a launch of a function that no fat binary has registered")
     handle, name = _kernels[host]
@@ -70,7 +70,7 @@ def launch(host, grid, block, args, shared, attributes, count) -> None:
     options = launches.options(attributes, count)
     params = launches.parameters(loaded.program(name).kernel, args)
     of = lambda at: tuple((_u32 * 3).from_address(at))  # noqa: E731
-    DEVICE.launch(loaded, name, of(grid), of(block), params, dynamic_shared=shared, **options)
+    DEVICE.launch(loaded, name, of(grid), of(block), params, dynamic_shared=shared, stream=queue, **options)
 
 
 def set_shared(host, size: int) -> None:
@@ -105,15 +105,21 @@ def allocate(out, size: int) -> None:
 
 
 def allocate_managed(out, size: int) -> None:
-    allocate(out, size)
-    _managed.add(_u64.from_address(out).value)
+    _u64.from_address(out).value = cuda_bindings.allocate_bytes(size, managed=True)
+
+
+def allocate_in(out, size: int, queue: int) -> None:
+    _u64.from_address(out).value = cuda_bindings.allocate_bytes(size, queue)
 
 
 def release(address) -> None:
+    release_in(address, None)
+
+
+def release_in(address, queue: int | None) -> None:
     if not cuda_bindings.allocated(address):
         raise launches.WrongCall(f"cudaFree of {address:#x}, which is no memory of cudaMalloc, or not any more")
-    cuda_bindings.free_bytes(address)
-    _managed.discard(address)
+    cuda_bindings.free_bytes(address, queue)
 
 
 def allocate_pinned(out, size: int) -> None:
@@ -154,24 +160,25 @@ def check_memory(what: str, address: int, size: int, device: bool | None) -> Non
     elif address + size > region.start + region.size:
         left = region.start + region.size - address
         raise launches.WrongCall(f"{what} {address:#x}: {size} bytes, of which {region.name} has {left}")
-    elif device is False and region.device != HOST and region.start not in _managed:
+    elif device is False and region.device != HOST and not region.managed:
         raise launches.WrongCall(f"{what} {address:#x}, {region.name} of the device, as if it were the host's")
 
 
-def copy(to, source, size: int, kind: int) -> None:
-    """kind: a cudaMemcpyKind."""
+def copy(to, source, size: int, kind: int, queue: int, waits: int) -> None:
+    """kind: a cudaMemcpyKind. waits: whether it is none of the calls that end in Async."""
     if kind not in DIRECTIONS:
         raise launches.WrongCall(f"cudaMemcpyKind {kind}")
     if size:
         for what, address, device in zip(("copy to", "copy from"), (to, source), DIRECTIONS[kind]):
             check_memory(what, address or 0, size, device)
-        cuda_bindings.copy(to, source, size)
+        cuda_bindings.copy(to, source, size, queue, bool(waits), "cudaMemcpy" if waits else "cudaMemcpyAsync")
 
 
-def fill(to, value: int, size: int) -> None:
+def fill(to, value: int, size: int, queue: int, waits: int) -> None:
     if size:
         check_memory("cudaMemset of", to or 0, size, True)
-        cuda_bindings.fill(to, "u1", value & 255, size)
+        what = "cudaMemset" if waits else "cudaMemsetAsync"
+        cuda_bindings.fill(to, "u1", value & 255, size, queue, bool(waits), what)
 
 
 def attribute(out, number: int) -> None:
@@ -187,8 +194,31 @@ def synchronize() -> None:
     cuda_bindings.synchronize()
 
 
-def record(event: int) -> None:
-    cuda_bindings.record(-event)  # the handles of cuda.bindings count upwards from 1
+def create_queue(out, flags: int) -> None:
+    _u64.from_address(out).value = cuda_bindings.create_stream(flags)
+
+
+def wait_event(queue: int, event: int) -> None:
+    cuda_bindings.wait(queue, -event)
+
+
+def synchronize_queue(queue: int) -> None:
+    cuda_bindings.synchronize_stream(queue)
+
+
+def synchronize_event(event: int) -> None:
+    cuda_bindings.synchronize_event(-event)
+
+
+def call_host(function: int, data: int, queue: int) -> None:
+    """cudaLaunchHostFunc: what the function touches, it touches when all before it in the stream has ended."""
+    DEVICE.synchronize()
+    with DEVICE.working(queue, "a host function"):
+        ctypes.CFUNCTYPE(None, _ptr)(function)(data)
+
+
+def record(event: int, queue: int) -> None:
+    cuda_bindings.record(-event, queue)  # the handles of cuda.bindings count upwards from 1
 
 
 def elapsed(out, start: int, end: int) -> None:
@@ -233,13 +263,15 @@ def export_table(*_) -> int:
 
 SIGNATURES = [
     (refuse, _str), (register_module, _ptr, _u64), (register_kernel, _u64, _ptr, _str),
-    (register_variable, _u64, _ptr, _str, _u64), (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32),
+    (register_variable, _u64, _ptr, _str, _u64), (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32, _u64),
     (set_shared, _ptr, _int), (occupancy, _ptr, _ptr, _int, _u64), (clusters, _ptr, _ptr, _u32),
-    (symbol, _ptr, _ptr, _ptr), (allocate, _ptr, _u64), (release, _ptr), (copy, _ptr, _ptr, _u64, _int),
-    (fill, _ptr, _int, _u64), (attribute, _ptr, _int), (properties, _ptr, _u64, _ptr),
-    (synchronize,), (record, _u64), (elapsed, _ptr, _u64, _u64), (function, _ptr), (driver_function, _str, _ptr),
+    (symbol, _ptr, _ptr, _ptr), (allocate, _ptr, _u64), (release, _ptr), (copy, _ptr, _ptr, _u64, _int, _u64, _int),
+    (fill, _ptr, _int, _u64, _u64, _int), (attribute, _ptr, _int), (properties, _ptr, _u64, _ptr),
+    (synchronize,), (record, _u64, _u64), (elapsed, _ptr, _u64, _u64), (function, _ptr), (driver_function, _str, _ptr),
     (allocate_pinned, _ptr, _u64), (release_pinned, _ptr), (pointer, _ptr, _ptr, _ptr), (memory_info, _ptr, _ptr),
     (function_attribute, _ptr, _ptr, _int), (allocate_managed, _ptr, _u64),
+    (create_queue, _ptr, _u32), (wait_event, _u64, _u64), (synchronize_queue, _u64), (synchronize_event, _u64),
+    (call_host, _ptr, _ptr, _u64), (allocate_in, _ptr, _u64, _u64), (release_in, _ptr, _u64),
 ]  # fmt: skip
 _callbacks = [
     ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function, going_on=True)) for function, *arguments in SIGNATURES
@@ -251,7 +283,9 @@ def load() -> ctypes.CDLL:
     """Load the stand-in for CUDA's runtime and driver into this process, and let it call here."""
     library = ctypes.CDLL(str(toolkit.cudart()), mode=ctypes.RTLD_GLOBAL)
     library.emulator_set((_ptr * len(_callbacks))(*[ctypes.cast(callback, _ptr) for callback in _callbacks]))
-    library.emulator_function.restype = _ptr
+    library.emulator_function.restype = library.emulator_caller.restype = _ptr
+    native_lines.install()
+    host_order.native_place = lambda: library.emulator_caller() or 0
     for name, (base, types) in toolkit.driver_functions(toolkit.find()).items():
         own = {"cuGetProcAddress": proc_address, "cuGetExportTable": export_table}.get(base)
         served = c_driver.pointer(own, types) if own else c_driver.function_of(base, types)

@@ -134,7 +134,7 @@ def _launch_ex(config, kernel, arguments):
     options = launches.options(ctypes.cast(c.attributes, _ptr).value, c.count)
     launched = modules.kernels[kernel]
     params = launches.parameters(launched.loaded().program(launched.name).kernel, arguments)
-    launches.launch(launched, c.grid, c.block, params, c.dynamic_shared, **options)
+    launches.launch(launched, c.grid, c.block, params, c.dynamic_shared, stream=c.queue or 0, **options)
     return SUCCESS
 
 

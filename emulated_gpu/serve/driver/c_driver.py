@@ -88,7 +88,7 @@ def adapted(call, types: list[str], driver):
 def launch_ex(config: int, function: int, given: int, extra: int) -> None:
     c = Config.from_address(config)
     options = launches.options(c.attributes, c.count)
-    cuda_modules.launch(function, c.grid, c.block, c.dynamic_shared, given, extra, **options)
+    cuda_modules.launch(function, c.grid, c.block, c.dynamic_shared, given, extra, stream=c.queue or 0, **options)
 
 
 def active_clusters(out: int, function: int, config: int) -> None:

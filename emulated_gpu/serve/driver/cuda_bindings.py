@@ -1,22 +1,28 @@
 """`cuda.bindings` without a driver: the calls that scripts and CuTe DSL make are answered for the emulated device.
 
 A call that is not in the tables below raises `Unsupported` with its name. Launches run to their end inside the call
-that makes them, so streams are in order, waits return at once, and an event has no time (see `elapsed`).
+that makes them, so waits return at once, and an event has no time (see `elapsed`); what had to be waited for is known
+all the same (state/host_order.py).
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+import mmap
 import re
 import sys
+from collections import deque
 
 import numpy as np
 
 from ...chip import SYSTEM_SHARED
-from ...device import DEVICE, allocate
+from ...device import ALIGNMENT, DEVICE, allocate
 from ...errors import Unsupported
 from ...state.global_memory import HOST
+from ...state.host_order import named, place
+from ..host import guarded_pages
 from ..host.after_import import after_import
 from . import cuda_modules, timed
 
@@ -69,7 +75,11 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     120: lambda chip: 1,  # launches in clusters
 }  # fmt: skip
 
-_handles = itertools.count(1)
+NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING
+QUARANTINE = 64 << 20  # bytes of freed memory that nobody gets meanwhile
+
+_handles = itertools.count(16)  # the first ones stand for default streams
+_quarantine: deque[np.ndarray] = deque()
 _allocations: dict[int, np.ndarray] = {}  # cuMemAlloc address -> its memory
 _pinned: dict[int, np.ndarray] = {}  # cuMemAllocHost address -> its memory, which is the host's
 _warned: set[str] = set()
@@ -96,9 +106,30 @@ def elapsed(start: int | None, end: int | None) -> float:
     return float("nan")
 
 
-def record(event) -> None:
+# -- streams and events ------------------------------------------------------------------------------------------------
+
+
+def create_stream(flags=0) -> int:
+    """Return the handle of a new stream. flags: of cudaStreamCreateWithFlags."""
+    handle = next(_handles)
+    DEVICE.order.create(DEVICE.index, handle, not int(flags) & NON_BLOCKING)
+    return handle
+
+
+def stream_of(handle):
+    """Return what a handle of the current device's stands for; 0 is the default stream."""
+    return DEVICE.order.stream(DEVICE.index, int(handle or 0))
+
+
+def record(event, stream=0, *_) -> None:
     """An event of the driver or the runtime."""
     _events[int(event)] = timed.now()
+    DEVICE.order.record(DEVICE.order.event(int(event)), stream_of(stream))
+
+
+def wait(stream, event, *_) -> None:
+    """A stream waits for an event."""
+    DEVICE.order.wait(stream_of(stream), DEVICE.order.event(int(event)))
 
 
 def between(start, end) -> float:
@@ -108,6 +139,22 @@ def between(start, end) -> float:
 
 def synchronize() -> None:
     """Wait for the current device. A launch that failed is reported where CUDA would: here, and at every later call."""
+    DEVICE.order.synchronize_device(DEVICE.index)
+    DEVICE.cover()
+    DEVICE.synchronize()
+
+
+def synchronize_stream(stream) -> None:
+    """Wait for a stream, or see that it is done."""
+    DEVICE.order.synchronize(stream_of(stream))
+    DEVICE.cover()
+    DEVICE.synchronize()
+
+
+def synchronize_event(event) -> None:
+    """Wait for an event, or see that it is done."""
+    DEVICE.order.synchronize_event(DEVICE.order.event(int(event)))
+    DEVICE.cover()
     DEVICE.synchronize()
 
 
@@ -116,10 +163,22 @@ def select(device) -> None:
     DEVICE.index = int(device)
 
 
-def allocate_bytes(size: int) -> int:
-    array = allocate(int(size))
-    DEVICE.adopt(array, f"allocation {len(_allocations)}")
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) -> int:
+    """Return where memory of the device begins. stream: in whose order it is there; managed: the host's, too."""
+    array = allocate(int(size), mmap.PAGESIZE if managed else ALIGNMENT)
+    region = DEVICE.adopt(array, f"allocation {len(_allocations)}")
     _allocations[array.ctypes.data] = array
+    if managed:
+        region.managed = DEVICE.order.shares = True
+        guarded_pages.install()
+    if stream is None:
+        DEVICE.order.barrier(DEVICE.index)  # no two commands run at once that this one comes between
+    else:
+        with DEVICE.working(stream, "cudaMallocAsync") as work:
+            DEVICE.touched(work, array.ctypes.data, array.nbytes, True)
     return array.ctypes.data
 
 
@@ -138,20 +197,39 @@ def recorded(event: int) -> bool:
     return event in _events
 
 
-def free_bytes(address) -> None:
+def free_bytes(address, stream: int | None = None) -> None:
+    """Give memory of the device back. stream: in whose order it goes; None: all that is under way ends first."""
     if int(address) not in _allocations:
         raise Unsupported(f"free of {int(address):#x}, which was not allocated here")
-    del _allocations[int(address)]
+    array = _allocations.pop(int(address))
+    if stream is None:
+        DEVICE.order.synchronize_device(DEVICE.index)
+        DEVICE.cover()
+    else:
+        with DEVICE.working(stream, "cudaFreeAsync", frees=True) as work:
+            DEVICE.touched(work, array.ctypes.data, array.nbytes, True)
+    if not DEVICE.keeps and DEVICE.heap is None:
+        region = DEVICE.region_at(array.ctypes.data, 1)
+        if region is not None:
+            here = named(place())
+            DEVICE.freed(region, "cudaFree" + "Async" * (stream is not None) + f" ({here})" * bool(here))
+        _quarantine.append(array)
+        while sum(one.nbytes for one in _quarantine) > QUARANTINE:
+            _quarantine.popleft()
 
 
 def allocate_pinned(size: int) -> int:
-    array = allocate(int(size))
+    array = allocate(int(size), mmap.PAGESIZE)
     DEVICE.pin(array)
+    guarded_pages.install()
     _pinned[array.ctypes.data] = array
+    DEVICE.order.barrier(DEVICE.index)
     return array.ctypes.data
 
 
 def free_pinned(address) -> None:
+    DEVICE.order.synchronize_device(DEVICE.index)
+    DEVICE.cover()
     _pinned.pop(int(address), None)
 
 
@@ -168,10 +246,24 @@ def memory_at(address: int) -> tuple[str | None, int]:
     return "device", region.device
 
 
-def copy(target, source, size) -> None:
-    """Copy bytes between any two of device memory and the host's."""
+def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMemcpy") -> None:
+    """Copy bytes between any two of device memory and the host's. waits: the call is none of those that end in Async.
+
+    The host waits as CUDA's page "API synchronization behavior" has it: for what it gets, or gives from pinned memory;
+    what it gives from other memory has only left that when the call returns.
+    """
     DEVICE.synchronize_all()
-    ctypes.memmove(_address(target), _address(source), int(size))
+    to, at, size = _address(target), _address(source), int(size)
+    there, here = (DEVICE.region_at(address, 1) for address in (to, at))
+    if here is None and waits:
+        synchronize_stream(stream)
+    with DEVICE.working(int(stream or 0), what) as work:
+        ctypes.memmove(to, at, size)
+        DEVICE.touched(work, at, size, False)
+        DEVICE.touched(work, to, size, True)
+    shared = any(region is not None and (region.device == HOST or region.managed) for region in (there, here))
+    if there is None or waits and shared:
+        synchronize_stream(stream)
 
 
 def _address(pointer) -> int:
@@ -182,11 +274,17 @@ def _address(pointer) -> int:
     return int(pointer)
 
 
-def fill(target, dtype, value, count) -> None:
-    """Set so many elements of a NumPy type, from an address on, to a value."""
+def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = "cudaMemset") -> None:
+    """Set so many elements of a NumPy type, from an address on, to a value. waits: as of `copy`."""
     DEVICE.synchronize_all()
-    raw = (ctypes.c_uint8 * (int(count) * np.dtype(dtype).itemsize)).from_address(int(target))
-    np.frombuffer(raw, dtype)[:] = value
+    size = int(count) * np.dtype(dtype).itemsize
+    raw = (ctypes.c_uint8 * size).from_address(int(target))
+    with DEVICE.working(int(stream or 0), what) as work:
+        np.frombuffer(raw, dtype)[:] = value
+        DEVICE.touched(work, int(target), size, True)
+    region = DEVICE.region_at(int(target), 1)
+    if waits and region is not None and (region.device == HOST or region.managed):
+        synchronize_stream(stream)
 
 
 def max_active_clusters(config) -> int:
@@ -230,13 +328,16 @@ def nothing(*_) -> None:
 
 def driver_calls(d) -> dict:
     """Return the functions of `cuda.bindings.driver` that are served, by name, without the CUresult."""
-    memory = {
-        "MemcpyHtoD": copy, "MemcpyDtoH": copy, "MemcpyDtoD": copy, "Memcpy": copy,
-        "MemsetD8": lambda p, v, n: fill(p, "u1", v, n),
-        "MemsetD16": lambda p, v, n: fill(p, "u2", v, n),
-        "MemsetD32": lambda p, v, n: fill(p, "u4", v, n),
-    }  # fmt: skip
-    memory |= {f"{name}Async": lambda *args, f=f: f(*args[:3]) for name, f in memory.items()}
+    memory = {}
+    for name in ("MemcpyHtoD", "MemcpyDtoH", "MemcpyDtoD", "Memcpy"):
+        memory[name] = functools.partial(copy, what=f"cu{name}")
+        memory[f"{name}Async"] = functools.partial(copy, waits=False, what=f"cu{name}Async")
+    for bits in (8, 16, 32):
+        name, kind = f"MemsetD{bits}", f"u{bits // 8}"
+        memory[name] = lambda p, v, n, kind=kind, name=name: fill(p, kind, v, n, what=f"cu{name}")
+        memory[f"{name}Async"] = lambda p, v, n, s=0, kind=kind, name=name: (
+            fill(p, kind, v, n, s, False, f"cu{name}Async")
+        )
     return {
         "cuInit": nothing,
         "cuDriverGetVersion": lambda: VERSION,
@@ -254,21 +355,21 @@ def driver_calls(d) -> dict:
         "cuCtxSynchronize": synchronize,
         "cuDevicePrimaryCtxRetain": lambda device: d.CUcontext(1),
         "cuDevicePrimaryCtxRelease": nothing,
-        "cuStreamCreate": lambda flags: d.CUstream(next(_handles)),
-        "cuStreamCreateWithPriority": lambda flags, priority: d.CUstream(next(_handles)),
+        "cuStreamCreate": lambda flags: d.CUstream(create_stream(flags)),
+        "cuStreamCreateWithPriority": lambda flags, priority: d.CUstream(create_stream(flags)),
         "cuCtxGetStreamPriorityRange": lambda: (0, -5),  # as on every card since Ampere
-        "cuStreamDestroy": nothing, "cuStreamWaitEvent": nothing,
-        "cuStreamSynchronize": lambda s: synchronize(),
+        "cuStreamDestroy": nothing, "cuStreamWaitEvent": wait,
+        "cuStreamSynchronize": synchronize_stream, "cuStreamQuery": synchronize_stream,
         "cuEventCreate": lambda flags: d.CUevent(next(_handles)),
-        "cuEventRecord": lambda e, *_: record(e), "cuEventDestroy": nothing,
-        "cuEventSynchronize": lambda e: synchronize(),
+        "cuEventRecord": record, "cuEventDestroy": nothing,
+        "cuEventSynchronize": synchronize_event, "cuEventQuery": synchronize_event,
         "cuEventElapsedTime": between,
         "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
-        "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n)),
+        "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n, int(s))),
         "cuMemGetInfo": memory_info,
         "cuMemAllocHost": allocate_pinned, "cuMemHostAlloc": lambda n, flags: allocate_pinned(n),
         "cuMemFreeHost": free_pinned,
-        "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p),
+        "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p, int(s)),
         "cuGetErrorName": lambda e: e.name.encode(),
         "cuGetErrorString": lambda e: e.name.encode(),
         "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (
@@ -297,20 +398,20 @@ def install() -> None:
         "cudaDeviceGetAttribute": lambda a, device: attribute(a),
         "cudaDeviceSynchronize": synchronize,
         "cudaDriverGetVersion": lambda: VERSION, "cudaRuntimeGetVersion": lambda: VERSION,
-        "cudaStreamCreate": lambda: r.cudaStream_t(next(_handles)),
-        "cudaStreamCreateWithFlags": lambda flags: r.cudaStream_t(next(_handles)),
-        "cudaStreamDestroy": nothing, "cudaStreamWaitEvent": nothing,
-        "cudaStreamSynchronize": lambda s: synchronize(),
+        "cudaStreamCreate": lambda: r.cudaStream_t(create_stream()),
+        "cudaStreamCreateWithFlags": lambda flags: r.cudaStream_t(create_stream(flags)),
+        "cudaStreamDestroy": nothing, "cudaStreamWaitEvent": wait,
+        "cudaStreamSynchronize": synchronize_stream, "cudaStreamQuery": synchronize_stream,
         "cudaEventCreate": lambda: r.cudaEvent_t(next(_handles)),
         "cudaEventCreateWithFlags": lambda flags: r.cudaEvent_t(next(_handles)),
-        "cudaEventRecord": lambda e, *_: record(e), "cudaEventDestroy": nothing,
-        "cudaEventSynchronize": lambda e: synchronize(),
+        "cudaEventRecord": record, "cudaEventDestroy": nothing,
+        "cudaEventSynchronize": synchronize_event, "cudaEventQuery": synchronize_event,
         "cudaEventElapsedTime": between,
         "cudaMalloc": allocate_bytes, "cudaFree": free_bytes,
         "cudaMemcpy": lambda p, q, n, kind: copy(p, q, n),
-        "cudaMemcpyAsync": lambda p, q, n, kind, s: copy(p, q, n),
+        "cudaMemcpyAsync": lambda p, q, n, kind, s: copy(p, q, n, s, False, "cudaMemcpyAsync"),
         "cudaMemset": lambda p, v, n: fill(p, "u1", v, n),
-        "cudaMemsetAsync": lambda p, v, n, s: fill(p, "u1", v, n),
+        "cudaMemsetAsync": lambda p, v, n, s: fill(p, "u1", v, n, s, False, "cudaMemsetAsync"),
         "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing,
         "cudaGetErrorName": lambda e: e.name.encode(), "cudaGetErrorString": lambda e: e.name.encode(),
     } | cuda_modules.runtime_calls(r), "cuda[A-Z].*")  # fmt: skip

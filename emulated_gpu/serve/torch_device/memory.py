@@ -56,7 +56,7 @@ class TorchMemory:
             if event.bytes >= 0:
                 new[event.at] = event
             elif new.pop(event.at, None) is None and (region := self.regions.pop(event.at, None)) is not None:
-                DEVICE.freed(region)
+                DEVICE.freed(region, "torch, since its last tensor was gone,")
         for at, event in new.items():
             self.regions[at] = DEVICE.given(at, event.bytes, self.name(event), event.device)
 

@@ -1,0 +1,95 @@
+"""Pinned and managed memory while work is under way in it: pages that the host's own code cannot touch unseen.
+
+What works of streams write, nobody may read or write; what they read, nobody may write. Who does so all the same gets a
+signal, which is answered here: it is noted, and the pages are given free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import platform
+import signal
+
+from ...device import DEVICE
+from ...state.host_order import Access, place
+
+PAGE = mmap.PAGESIZE
+NONE, READ, ALL = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
+INFO, AGAIN = 4, 0x40000000  # SA_SIGINFO, SA_NODEFER
+MANY = 64  # ranges of one access that are guarded apart
+FAULT_ADDRESS = 16  # offset in siginfo_t
+# Offset in ucontext_t of the error's number, of which a bit says that it was a write
+ERROR, WRITE = (192, 2) if platform.machine() == "x86_64" else (None, 0)
+INSTRUCTION = 168  # offset there of its address, on the same machine
+
+HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Action(ctypes.Structure):
+    """struct sigaction of glibc."""
+
+    _fields_ = [
+        ("handler", ctypes.c_void_p), ("mask", ctypes.c_uint64 * 16), ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class Pages:
+    """The device's Guard. ranges: [begin, end) of whole pages, and how they are protected now."""
+
+    def __init__(self):
+        self.ranges: list[tuple[int, int, int]] = []
+        self.libc = ctypes.CDLL(None)
+        self.libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        self.before = Action()
+        self.handler = HANDLER(self.touched)
+        action = Action(ctypes.cast(self.handler, ctypes.c_void_p).value)
+        action.flags = INFO | AGAIN
+        self.libc.sigaction(signal.SIGSEGV, ctypes.byref(action), ctypes.byref(self.before))
+
+    def lift(self) -> None:
+        for begin, end, _ in self.ranges:
+            self.libc.mprotect(begin, end - begin, ALL)
+        self.ranges = []
+
+    def cover(self, accesses: list[Access]) -> None:
+        wanted = []
+        for access in accesses:
+            runs = [(access.first, access.end)] if access.runs is None else access.runs.tolist()
+            for first, end in runs if len(runs) <= MANY else [(access.first, access.end)]:
+                wanted.append((first // PAGE * PAGE, -(-end // PAGE) * PAGE, NONE if access.writes else READ))
+        wanted.sort(key=lambda one: -one[2])  # where both lie, nobody may touch anything
+        if wanted != self.ranges:
+            self.lift()
+            for begin, end, how in wanted:
+                self.libc.mprotect(begin, end - begin, how)
+            self.ranges = wanted
+
+    def touched(self, number: int, info: int, context: int) -> None:
+        """A signal: somebody has touched a page that is protected, by us or by others."""
+        address = ctypes.c_uint64.from_address(info + FAULT_ADDRESS).value
+        how = min((how for begin, end, how in self.ranges if begin <= address < end), default=None)
+        if how is None:  # it is another one's, who gets the signal again
+            self.libc.sigaction(signal.SIGSEGV, ctypes.byref(self.before), None)
+            return
+        writes = how == READ
+        if not writes and ERROR is not None:
+            writes = bool(ctypes.c_uint64.from_address(context + ERROR).value & WRITE)
+        where = place()
+        if not where and ERROR is not None:
+            where = ctypes.c_uint64.from_address(context + INSTRUCTION).value
+        before = len(DEVICE.session.errors)
+        DEVICE.host_touches(address, writes, where)
+        if len(DEVICE.session.errors) > before:
+            self.lift()
+            return
+        begin = address // PAGE * PAGE
+        self.libc.mprotect(begin, PAGE, ALL)
+
+
+@functools.cache
+def install() -> None:
+    """Guard memory that the host shares with devices, from now on. It cannot be undone."""
+    DEVICE.guard = Pages()

@@ -1,0 +1,411 @@
+"""What the host gives to streams, and who may rely on it: happened-before of launches, copies, frees and the host.
+
+Work of a stream runs some time after the call, behind what was in the stream before. Each stream is a component of a
+clock: what a stream knows is, of each other one, up to which of its works all have ended. Events hand that on, waits
+take it; so does the host, which knows what it has waited for, and whose later calls know all that. Two works that touch
+the same bytes, one of them changing them, are a race unless one knows the other. Here everything runs in the order of
+the calls, so that a race changes no result; it is found all the same.
+
+All threads of the host count as one: how they wait for each other cannot be seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import HostOrderFault
+from .global_memory import Region
+
+LEGACY, LEGACY_HANDLE, PER_THREAD_HANDLE = 0, 1, 2  # cudaStreamLegacy and cudaStreamPerThread are handles of their own
+KEPT = 256  # works of a stream that are held against others; older ones are forgotten
+DEFERRED = 64 << 20  # bytes that works keep until somebody asks what they did
+RUNS = 1 << 16  # ranges of bytes that an access keeps apart
+
+HERE = str(Path(__file__).parents[1])
+# Parts of paths of what stands between the user's code and the call, beside the emulator itself
+BETWEEN = (
+    "/torch/", "/triton/", "/cutlass/", "/nvidia_cutlass_dsl/", "/cuda/", "/cupy", "/numba", "<frozen", "<string>",
+    "/runpy.py", "/contextlib.py", "/functools.py", "/threading.py", "/weakref.py",
+)  # fmt: skip
+_ours: dict[str, bool] = {HERE: True}  # file -> whether it only stands between the user's code and the call
+
+
+class Access(NamedTuple):
+    """Bytes [first, end) of a region that a work reads or writes. runs: int64 [n, 2], those of them; None: all. shared:
+    the host can touch them, too, without a word; strong: by volatile or atomic operations alone, which do not race with
+    each other."""
+
+    first: int
+    end: int
+    writes: bool
+    region: Region
+    runs: np.ndarray | None = None
+    shared: bool = False
+    strong: bool = False
+
+    def against(self, other: Access) -> int | None:
+        """Return the address of the first byte at which the two must not meet; None if there is none."""
+        if not (self.writes or other.writes) or self.strong and other.strong:
+            return None
+        if self.region.freed or other.region.freed:  # others may lie there by now
+            return None
+        return self.common(other)
+
+    def common(self, other: Access) -> int | None:
+        """Return the address of the first byte that is another one's, too."""
+        first, end = max(self.first, other.first), min(self.end, other.end)
+        if first >= end:
+            return None
+        if self.runs is None and other.runs is None:
+            return first
+        mine, theirs = (np.array([[a.first, a.end]]) if a.runs is None else a.runs for a in (self, other))
+        behind = np.searchsorted(theirs[:, 1], mine[:, 0], side="right")
+        meet = behind < len(theirs)
+        meet[meet] = theirs[behind[meet], 0] < mine[meet, 1]
+        if not meet.any():
+            return None
+        at = int(np.argmax(meet))
+        return int(max(mine[at, 0], theirs[behind[at], 0]))
+
+    def has(self, address: int) -> bool:
+        """Return whether it is of that byte."""
+        if not self.first <= address < self.end:
+            return False
+        if self.runs is None:
+            return True
+        at = int(np.searchsorted(self.runs[:, 1], address, side="right"))
+        return at < len(self.runs) and self.runs[at, 0] <= address
+
+
+class Stream:
+    """A queue of a device. blocking: it and the legacy default stream wait for each other. number: of its last work.
+
+    knows: of other streams, up to which number all works have ended before what comes next here. waits: what has been
+    waited for: the event, and the stream and the number that it stood for then.
+    """
+
+    def __init__(self, name: str, device: int, blocking: bool, legacy: bool = False):
+        self.name, self.device, self.blocking, self.legacy = name, device, blocking, legacy
+        self.number = 0
+        self.knows: dict[Stream, int] = {}
+        self.waits: deque[tuple[Event, Stream, int]] = deque(maxlen=16)
+        self.flying: deque[Work] = deque(maxlen=KEPT)
+
+    def __str__(self):
+        return self.name
+
+    def until_now(self) -> dict[Stream, int]:
+        """What somebody knows who has waited for all that is in it."""
+        return self.knows | {self: self.number}
+
+
+class Event:
+    """A CUDA event. recorded: where it stands, or None; before: where it has stood before that."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.recorded: tuple[Stream, int] | None = None
+        self.before: list[tuple[Stream, int]] = []
+        self.knows: dict[Stream, int] = {}
+
+    def __str__(self):
+        return self.name
+
+
+class Work:
+    """What a stream has been given. what, where: for reports; frees: whether its accesses are to memory that goes.
+
+    later: returns its accesses when they are first asked for, instead of `accesses`; weight: bytes that it keeps.
+    """
+
+    __slots__ = ("stream", "number", "knows", "what", "where", "accesses", "frees", "later", "weight")
+
+    def __init__(self, stream: Stream, what: str, where: str | int, frees: bool):
+        self.stream, self.number, self.what, self.where, self.frees = stream, stream.number, what, where, frees
+        self.knows = stream.knows.copy()
+        self.accesses: list[Access] = []
+        self.later: Callable[[], list[Access]] | None = None
+        self.weight = 0
+
+    def all(self) -> list[Access]:
+        """Return its accesses."""
+        if self.later is not None:
+            self.accesses, self.later = self.later(), None
+        return self.accesses
+
+    def __str__(self):
+        return f"{self.what} on {self.stream}" + f" ({named(self.where)})" * bool(self.where)
+
+
+def learn(knows: dict[Stream, int], more: dict[Stream, int]) -> None:
+    """Know what somebody else knows, too."""
+    for stream, number in more.items():
+        if knows.get(stream, 0) < number:
+            knows[stream] = number
+
+
+def place() -> str | int:
+    """Return file:line of the user's Python code that makes this call; of compiled code, the address of the call."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        ours = _ours.get(file)
+        if ours is None:
+            ours = _ours[file] = file.startswith(HERE) or any(part in file for part in BETWEEN)
+        if not ours:
+            return f"{Path(file).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return native_place()
+
+
+def native_place() -> int:
+    """Return the address in the user's compiled code that makes this call, 0 if there is none: of who serves such."""
+    return 0
+
+
+def named(where: str | int) -> str:
+    """Return what people call a place: of compiled code file:line, if it has that, or how far in which file it is."""
+    return where if isinstance(where, str) else (line_of(where) if where else "")
+
+
+def line_of(address: int) -> str:
+    """Return a name of an address in compiled code: of who can look into it."""
+    return f"{address:#x}"
+
+
+class HostOrder:
+    """Streams, events and works of this process. host: what the host has waited for.
+
+    several: whether there are streams beside the default one. shares: whether there is memory that devices and the host
+    share. Without both, what works do is looked at when it is asked for.
+    """
+
+    def __init__(self):
+        self.shares = False
+        self.forget()
+
+    @property
+    def watches(self) -> bool:
+        """Whether works are to be held against each other, or against the host."""
+        return self.several or self.shares
+
+    def forget(self) -> None:
+        """Begin anew: all that was given to streams has ended, and everybody knows."""
+        self.streams: dict[tuple[int, int], Stream] = {}
+        self.events: dict[object, Event] = {}
+        self.host: dict[Stream, int] = {}
+        self.several = False
+        self._deferred: deque[Work] = deque()
+        self._weight = 0  # bytes that those keep
+
+    # -- streams and events -------------------------------------------------------------------------------------------
+    def stream(self, device: int, handle: int) -> Stream:
+        """Return the stream of a handle; one that nobody has created here belongs to somebody else, and blocks."""
+        handle = LEGACY if handle == LEGACY_HANDLE else handle
+        found = self.streams.get((device, handle))
+        return found or self.create(device, handle)
+
+    def create(self, device: int, handle: int, blocking: bool = True) -> Stream:
+        """Make a stream. blocking: it and the legacy default stream wait for each other."""
+        if handle == LEGACY:
+            name = "the default stream"
+        else:
+            name = "the thread's default stream" if handle == PER_THREAD_HANDLE else f"stream {self._others() + 1}"
+            self.several = True
+        made = self.streams[device, handle] = Stream(name, device, blocking, handle == LEGACY)
+        return made
+
+    def _others(self) -> int:
+        return sum(handle not in (LEGACY, PER_THREAD_HANDLE) for _, handle in self.streams)
+
+    def event(self, handle: object) -> Event:
+        found = self.events.get(handle)
+        if found is None:
+            found = self.events[handle] = Event(f"event {len(self.events) + 1}")
+        return found
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """The event stands for all that is in a stream by now."""
+        self._catch_up(stream)
+        if event.recorded is not None:
+            event.before.append(event.recorded)
+        event.recorded, event.knows = (stream, stream.number), stream.until_now()
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """What the stream does from now on comes after what an event stands for."""
+        self._catch_up(stream)
+        if event.recorded is not None:
+            stream.waits.append((event, *event.recorded))
+            learn(stream.knows, event.knows)
+            stream.knows.pop(stream, None)
+
+    def follow(self, stream: Stream, other: Stream) -> None:
+        """What a stream does from now on comes after all that is in another one."""
+        self._catch_up(other)
+        if stream is not other:
+            self._catch_up(stream)
+            learn(stream.knows, other.until_now())
+            stream.knows.pop(stream, None)
+
+    def barrier(self, device: int) -> None:
+        """What all streams of a device do from now on comes after all that any of them has been given."""
+        if self.several:
+            here = [stream for stream in self.streams.values() if stream.device == device]
+            for stream in here:
+                for other in here:
+                    self.follow(stream, other)
+
+    def synchronize(self, stream: Stream) -> None:
+        """The host has waited for a stream."""
+        self._catch_up(stream)
+        self._tell_host(stream.until_now())
+
+    def synchronize_device(self, device: int) -> None:
+        """The host has waited for all streams of a device."""
+        for stream in [*self.streams.values()]:
+            if stream.device == device:
+                self._tell_host(stream.until_now())
+
+    def synchronize_event(self, event: Event) -> None:
+        """The host has waited for what an event stands for, or has seen that it is done."""
+        self._tell_host(event.knows)
+
+    def _tell_host(self, known: dict[Stream, int]) -> None:
+        learn(self.host, known)
+        for stream, number in known.items():
+            while stream.flying and stream.flying[0].number <= number:
+                stream.flying.popleft()
+
+    def _catch_up(self, stream: Stream) -> None:
+        """Let a stream know what its next work comes after, whatever it is: by the host, and by the default stream."""
+        learn(stream.knows, self.host)
+        if self.several:
+            if stream.legacy:
+                for other in self.streams.values():
+                    if other.blocking and other is not stream and other.device == stream.device:
+                        learn(stream.knows, other.until_now())
+            elif stream.blocking and (legacy := self.streams.get((stream.device, LEGACY))) is not None:
+                learn(stream.knows, legacy.until_now())
+        stream.knows.pop(stream, None)
+
+    # -- works ---------------------------------------------------------------------------------------------------------
+    def begin(self, stream: Stream, what: str, frees: bool = False) -> Work:
+        """Give a stream something to do. what: names it."""
+        self._catch_up(stream)
+        stream.number += 1
+        return Work(stream, what, place(), frees)
+
+    def end(self, work: Work) -> HostOrderFault | None:
+        """It is known now what a work reads and writes. Returns the first of what contradicts another one's."""
+        found = self._conflict(work) if len(self.streams) > 1 else None
+        if work.accesses or work.later is not None:
+            work.stream.flying.append(work)
+        if work.later is not None:
+            self._deferred.append(work)
+            self._weight += work.weight
+            while self._weight > DEFERRED:
+                dropped = self._deferred.popleft()
+                self._weight -= dropped.weight
+                dropped.later = None
+        return found
+
+    def _conflict(self, work: Work) -> HostOrderFault | None:
+        for other in self.unknown_to(work.knows):
+            if other.stream is work.stream:
+                continue
+            pairs = [(mine, theirs, mine.against(theirs)) for mine in work.all() for theirs in other.all()]
+            met = next((pair for pair in pairs if pair[2] is not None), None)
+            if met is not None and not talk(work, other):
+                return self._race(work, met[0], other, met[1], met[2])
+        return None
+
+    def unknown_to(self, knows: dict[Stream, int]) -> Iterator[Work]:
+        """Yield the works that need not have ended for somebody who knows that."""
+        for stream in self.streams.values():
+            known = knows.get(stream, 0)
+            for work in stream.flying:
+                if work.number > known:
+                    yield work
+
+    def _race(self, work: Work, mine: Access, other: Work, theirs: Access, at: int) -> HostOrderFault:
+        does = "frees" if work.frees else "writes" if mine.writes else "reads"
+        use = "free" if other.frees else "write" if theirs.writes else "read"
+        text = f"{work.what} on {work.stream} {does} {theirs.region.name} at byte {at - theirs.region.start}, which "
+        text += f"{other} may still {use}: nothing that {work.stream} has waited for comes after that"
+        text += self._nearly(work.stream, other)
+        kind = "use-after-free" if work.frees or other.frees else "stream-race"
+        return HostOrderFault(kind, text, named(work.where), parties(work, other))
+
+    def _nearly(self, stream: Stream, other: Work) -> str:
+        """Say what a stream has waited for that could be meant to come after a work, and does not."""
+        for event, on, _ in reversed(stream.waits):
+            if on is other.stream:
+                return f"; {event}, for which it has waited, was recorded on {on} before that"
+            if any(before is other.stream and until >= other.number for before, until in event.before):
+                return f"; {event}, for which it has waited, was recorded behind that, but anew on {on} since"
+        for event in self.events.values():
+            if event.recorded and event.recorded[0] is other.stream and event.recorded[1] >= other.number:
+                return f"; {event} is recorded behind that, but {stream} has not waited for it"
+        return ""
+
+    # -- the host ------------------------------------------------------------------------------------------------------
+    def touch(self, address: int, writes: bool, where: str | int = "") -> HostOrderFault | None:
+        """The host reads or writes a byte that devices can access. Returns what contradicts that."""
+        for work in self.unknown_to(self.host):
+            for access in work.all():
+                region = access.region
+                if not access.shared or region.freed or not (writes or access.writes) or not access.has(address):
+                    continue
+                use = "write" if access.writes else "read"
+                text = f"the host {'writes' if writes else 'reads'} {region.name} at byte {address - region.start}"
+                text += f", which {work} may still {use}: nothing that the host has waited for comes after that"
+                text += self._not_awaited(work)
+                return HostOrderFault("read-before-sync", text, named(where), (*parties(work, None), str(where)))
+        return None
+
+    def _not_awaited(self, work: Work) -> str:
+        for event in self.events.values():
+            if event.recorded and event.recorded[0] is work.stream and event.recorded[1] >= work.number:
+                return f"; {event} is recorded behind that, but the host has not waited for it"
+        return ""
+
+    def exposed(self) -> list[Access]:
+        """Return what works that the host has not waited for do to memory that it can touch."""
+        works = self.unknown_to(self.host) if self.shares else ()
+        return [access for work in works for access in work.all() if access.shared and not access.region.freed]
+
+
+def talk(one: Work, other: Work) -> bool:
+    """Return whether one may have waited for the other by a flag: both access a word by strong operations."""
+    strong = [[access for access in work.all() if access.strong] for work in (one, other)]
+    return any(a.writes | b.writes and a.common(b) is not None for a in strong[0] for b in strong[1])
+
+
+def parties(work: Work, other: Work | None) -> tuple[str, ...]:
+    """Return what is alike for findings of one mistake."""
+    both = [f"{one.what.partition(' (')[2] or one.what} {one.where}" for one in (work, other) if one is not None]
+    return tuple(sorted(both))
+
+
+def runs_of(words: np.ndarray, origin: int, word: int, first: int, end: int) -> np.ndarray | None:
+    """Return the ranges of bytes, int64 [n, 2], of the words that are marked, bool; None if there are none.
+
+    origin: the address of the first word; word: bytes of one; [first, end): where all of them lie.
+    """
+    packed = words[: len(words) // 8 * 8].view(np.uint64)
+    some = np.flatnonzero(packed)
+    tail = np.flatnonzero(words[len(packed) * 8 :])
+    if not len(some) and not len(tail):
+        return None
+    low = int(some[0]) * 8 if len(some) else len(packed) * 8
+    high = len(words) if len(tail) else int(some[-1]) * 8 + 8
+    edges = np.flatnonzero(np.diff(words[low:high].astype(np.int8), prepend=0, append=0)).reshape(-1, 2) + low
+    if len(edges) > RUNS:  # too finely spread to be held against others
+        return None
+    return np.clip(edges.astype(np.int64) * word + origin, first, end)

@@ -1,0 +1,179 @@
+// Mistakes with streams, events, copies and frees, one a case; -DMENDED has them mended, and what is right anyway.
+// WRONG(kind, name) begins a case. It says on stderr that it begins, behind which its findings come.
+#include <cstdio>
+#include <cstdlib>
+#include <cuda_runtime.h>
+#ifdef MENDED
+#define MEND(...) __VA_ARGS__
+#define ONLY_WRONG(...)
+#else
+#define MEND(...)
+#define ONLY_WRONG(...) __VA_ARGS__
+#endif
+#define WRONG(kind, name) begin("wrong " kind " " #name);
+#define RIGHT(name) begin("right - " #name);
+
+__global__ void set(int *x, int n, int v) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = v; }
+__global__ void copy(const int *a, int *b, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) b[i] = a[i]; }
+__global__ void count(int *x) { atomicAdd(x, 1); }
+__global__ void announce(int *x, volatile int *flag) { x[threadIdx.x] = 7; __threadfence_system(); __syncthreads(); if (!threadIdx.x) *flag = 1; }
+
+const int N = 1024;
+int *d, *e, *pinned, *managed, *plain;
+cudaStream_t a, b, blocking;
+cudaEvent_t event;
+int sum;
+
+void begin(const char *what) {
+  cudaDeviceSynchronize();
+  cudaGetLastError();
+  fprintf(stderr, "\n== %s\n", what);
+}
+void add(void *to) { *static_cast<int *>(to) += 1; }
+
+int main() {
+  plain = static_cast<int *>(malloc(4 * N));
+  for (int i = 0; i < N; ++i) plain[i] = i;
+  cudaMalloc(&d, 4 * N), cudaMalloc(&e, 4 * N), cudaMallocHost(&pinned, 4 * N), cudaMallocManaged(&managed, 4 * N);
+  cudaMemset(d, 0, 4 * N), cudaMemset(e, 0, 4 * N);
+  cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking), cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
+  cudaStreamCreate(&blocking);
+  cudaEventCreate(&event);
+
+  WRONG("stream-race", read_before_write)
+  set<<<4, 256, 0, a>>>(d, N, 3);
+  MEND(cudaEventRecord(event, a); cudaStreamWaitEvent(b, event);)
+  copy<<<4, 256, 0, b>>>(d, e, N);
+
+  WRONG("stream-race", write_after_read)
+  copy<<<4, 256, 0, a>>>(d, e, N);
+  MEND(cudaStreamSynchronize(a);)
+  set<<<4, 256, 0, b>>>(d, N, 4);
+
+  WRONG("stream-race", event_too_early)
+  MEND(set<<<4, 256, 0, a>>>(d, N, 5);)
+  cudaEventRecord(event, a);
+  ONLY_WRONG(set<<<4, 256, 0, a>>>(d, N, 5);)
+  cudaStreamWaitEvent(b, event);
+  copy<<<4, 256, 0, b>>>(d, e, N);
+
+  WRONG("stream-race", event_recorded_anew)
+  set<<<4, 256, 0, a>>>(d, N, 6);
+  cudaEventRecord(event, a);
+  ONLY_WRONG(cudaEventRecord(event, blocking);)
+  cudaStreamWaitEvent(b, event);
+  copy<<<4, 256, 0, b>>>(d, e, N);
+
+  WRONG("stream-race", fill_beside_a_kernel)
+  cudaMemsetAsync(d, 0, 4 * N, a);
+  MEND(cudaEventRecord(event, a); cudaEventSynchronize(event);)
+  copy<<<4, 256, 0, b>>>(d, e, N);
+
+  WRONG("stream-race", fill_on_the_default_stream)
+  cudaMemset(d, 0, 4 * N);
+  MEND(cudaStreamSynchronize(0);)
+  set<<<4, 256, 0, a>>>(d, N, 7);
+
+  WRONG("stream-race", pageable_memory_and_another_stream)
+  cudaMemcpy(d, plain, 4 * N, cudaMemcpyHostToDevice);
+  MEND(cudaDeviceSynchronize();)
+  copy<<<4, 256, 0, a>>>(d, e, N);
+
+  WRONG("stream-race", copies_that_overlap)
+  cudaMemcpyAsync(d, e, 4 * N, cudaMemcpyDeviceToDevice, a);
+  MEND(while (cudaStreamQuery(a) != cudaSuccess);)
+  cudaMemcpyAsync(e, d + N / 2, 2 * N, cudaMemcpyDeviceToDevice, b);
+
+  WRONG("stream-race", memory_of_another_streams_pool)
+  int *fresh;
+  cudaMallocAsync(reinterpret_cast<void **>(&fresh), 4 * N, a);
+  MEND(cudaEventRecord(event, a); cudaStreamWaitEvent(b, event);)
+  set<<<4, 256, 0, b>>>(fresh, N, 1);
+  cudaDeviceSynchronize();
+  cudaFree(fresh);
+
+  WRONG("use-after-free", freed_in_flight)
+  cudaMalloc(&fresh, 4 * N);
+  set<<<4, 256, 0, a>>>(fresh, N, 1);
+  MEND(cudaStreamSynchronize(a);)
+  cudaFreeAsync(fresh, b);
+
+  WRONG("use-after-free", freed_before)
+  cudaMalloc(&fresh, 4 * N);
+  ONLY_WRONG(cudaFree(fresh);)
+  set<<<4, 256, 0, a>>>(fresh, N, 1);
+  MEND(cudaFree(fresh);)
+
+  WRONG("read-before-sync", pinned_memory_is_read)
+  cudaMemcpyAsync(pinned, d, 4 * N, cudaMemcpyDeviceToHost, a);
+  MEND(cudaStreamSynchronize(a);)
+  sum += pinned[N - 1];
+
+  WRONG("read-before-sync", wrong_stream_is_waited_for)
+  cudaMemcpyAsync(pinned, d, 4 * N, cudaMemcpyDeviceToHost, a);
+  ONLY_WRONG(cudaStreamSynchronize(b);)
+  MEND(cudaStreamSynchronize(a);)
+  sum += pinned[1];
+
+  WRONG("read-before-sync", pinned_memory_is_reused)
+  cudaMemcpyAsync(d, pinned, 4 * N, cudaMemcpyHostToDevice, a);
+  MEND(cudaEventRecord(event, a); cudaEventSynchronize(event);)
+  pinned[3] = -1;
+
+  WRONG("read-before-sync", kernel_writes_pinned_memory)
+  set<<<4, 256, 0, a>>>(pinned, N, 8);
+  MEND(cudaDeviceSynchronize();)
+  sum += pinned[5];
+
+  WRONG("read-before-sync", managed_memory_is_read)
+  set<<<4, 256>>>(managed, N, 8);
+  MEND(cudaDeviceSynchronize();)
+  sum += managed[7];
+
+  WRONG("read-before-sync", managed_memory_is_written)
+  copy<<<4, 256>>>(managed, d, N);
+  MEND(cudaDeviceSynchronize();)
+  managed[9] = 1;
+
+  RIGHT(halves)
+  set<<<2, 256, 0, a>>>(d, N / 2, 1);
+  set<<<2, 256, 0, b>>>(d + N / 2, N / 2, 1);
+
+  RIGHT(halves_of_pinned_memory)
+  pinned[N - 1] = 4;
+  cudaMemcpyAsync(pinned, d, 2 * N, cudaMemcpyDeviceToHost, a);
+  sum += pinned[N - 1];
+  pinned[N - 1] = 3;
+
+  RIGHT(the_default_stream_waits)
+  set<<<4, 256, 0, blocking>>>(d, N, 1);
+  copy<<<4, 256>>>(d, e, N);
+  set<<<4, 256, 0, blocking>>>(e, N, 2);
+
+  RIGHT(counters)
+  count<<<1, 32, 0, a>>>(d);
+  count<<<1, 32, 0, b>>>(d);
+
+  RIGHT(both_read)
+  copy<<<4, 256, 0, a>>>(d, e, N);
+  copy<<<4, 256, 0, b>>>(d, managed, N);
+
+  RIGHT(a_flag_for_the_host)
+  pinned[N - 1] = 0;
+  announce<<<1, 32, 0, a>>>(pinned, pinned + N - 1);
+  while (!*const_cast<volatile int *>(pinned + N - 1));
+  sum += pinned[2];
+
+  RIGHT(a_function_of_the_host)
+  cudaMemcpyAsync(pinned, d, 4 * N, cudaMemcpyDeviceToHost, a);
+  cudaLaunchHostFunc(a, add, pinned);
+  cudaMemcpyAsync(d, pinned, 4 * N, cudaMemcpyHostToDevice, a);
+
+  RIGHT(copies_by_way_of_pageable_memory)
+  set<<<4, 256, 0, a>>>(d, N, 9);
+  cudaMemcpyAsync(plain, d, 4 * N, cudaMemcpyDeviceToHost, a);
+  sum += plain[4];
+
+  RIGHT(the_end)
+  return sum == 0;
+}

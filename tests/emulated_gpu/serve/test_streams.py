@@ -1,0 +1,51 @@
+"""Mistakes with streams, events, copies and frees: each found in schedule 0, and silence where it is mended."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emulated_gpu.serve.cuda_cpp import toolkit
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = Path(__file__).with_name("streams.cu")
+CASES = re.findall(r'^  (WRONG|RIGHT)\((?:"([\w-]+)", )?(\w+)\)$', SOURCE.read_text(), re.MULTILINE)
+FOUND = re.compile(r"^emulated-gpu: ([\w-]+):", re.MULTILINE)
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["wrong", "mended"])
+def said(request, tmp_path_factory) -> tuple[bool, dict[str, str]]:
+    """Whether it is mended; and of each case what is said of it."""
+    folder = tmp_path_factory.mktemp("streams")
+    command = toolkit.program_command([*["-DMENDED"] * request.param, "-g", str(SOURCE), "-o", str(folder / "streams")])
+    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "99", str(folder / "streams")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == (0 if request.param else 1), done.stderr
+    parts = re.split(r"^== (?:wrong|right) (\S+) (\w+)\n", done.stderr, flags=re.MULTILINE)
+    return bool(request.param), dict(zip(parts[2::3], parts[3::3]))
+
+
+def test_all_cases_are_here():
+    assert len(CASES) == SOURCE.read_text().count("\n  WRONG(") + SOURCE.read_text().count("\n  RIGHT(") > 20
+
+
+@pytest.mark.parametrize(("verdict", "kind", "name"), CASES, ids=[case[2] for case in CASES])
+def test_order_on_the_host(said, verdict, kind, name):
+    mended, texts = said
+    found = FOUND.findall(texts[name])
+    assert found == ([kind] if verdict == "WRONG" and not mended else []), texts[name]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("event_too_early", "for which it has waited, was recorded on stream 1 before that"),
+    ("event_recorded_anew", "was recorded behind that, but anew on stream 3 since"),
+    ("freed_before", "of allocation"),
+    ("pinned_memory_is_read", "at byte 4092, which cudaMemcpyAsync on stream 1 (streams.cu:"),
+    ("copies_that_overlap", "at byte 2048"),
+])  # fmt: skip
+def test_a_finding_says_what_is_missing(said, name, text):
+    mended, texts = said
+    assert mended or text in texts[name]
