@@ -17,6 +17,11 @@ def test_findings_are_counted_by_file():
     assert counts_of(OUTPUT) == {"emulated_gpu/a.py": 1, "emulated_gpu/b.py": 1}
 
 
+def test_a_python_without_mypy_has_not_found_nothing():
+    with pytest.raises(ValueError, match="did not look"):
+        counts_of("/usr/bin/python: No module named mypy\n")
+
+
 @pytest.mark.parametrize(
     ("allowed", "says"),
     [

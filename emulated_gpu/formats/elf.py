@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 
 MAGIC = 0x464C457F  # of the first four bytes
@@ -19,16 +20,21 @@ def size(header: bytes) -> int:
     return max(segments + segment * many, sections + section * more)
 
 
-def sections(file: bytes, wanted: tuple[str, ...] | None = None) -> dict[str, bytes]:
+def sections(file: bytes | mmap.mmap, wanted: tuple[str, ...] | None = None) -> dict[str, bytes]:
     """Return the sections of a file, by name: all of them, or those of the wanted names that it has."""
+    places = places_of_sections(file).items()
+    return {name: file[at : at + size] for name, (at, size) in places if wanted is None or name in wanted}
+
+
+def places_of_sections(file: bytes | mmap.mmap) -> dict[str, tuple[int, int]]:
+    """Return where each section of a file begins, and its bytes, by name."""
     offset, count, names = struct.unpack_from("<Q", file, 40)[0], *struct.unpack_from("<HH", file, 60)
     headers = [struct.unpack_from("<IIQQQQ", file, offset + 64 * i) for i in range(count)]
-    start = headers[names][4]
-    named = [(text(file, start + h[0]), h) for h in headers]
-    return {name: file[h[4] : h[4] + h[5]] for name, h in named if wanted is None or name in wanted}
+    start = headers[names][4] if headers else 0
+    return {text(file, start + h[0]): (h[4], h[5]) for h in headers}
 
 
-def text(strings: bytes, at: int) -> str:
+def text(strings: bytes | mmap.mmap, at: int) -> str:
     """Return the text that begins at a place of a table of strings."""
     return strings[at : strings.find(b"\0", at)].decode()
 

@@ -1,7 +1,8 @@
-"""What the preloaded library of `programs.py` calls in a program's own process."""
+"""What the stand-ins call in processes that are not the emulator's: a program's, and those that a script starts."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -27,6 +28,13 @@ def begin() -> None:
     static_runtime.load_driver()
     parts = static_runtime.parts_of(os.environ.pop(executables.PROGRAM))
     static_runtime.lead(elf.functions(parts), static_runtime.base_of(ctypes.CDLL(None)))
+
+
+def join() -> None:
+    """In a process that a script has started, when it loads libcuda: be its device."""
+    run.start(run.Options.of_environment())
+    static_runtime.load_driver()
+    atexit.register(end)
 
 
 def end() -> None:

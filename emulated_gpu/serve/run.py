@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -31,7 +32,7 @@ from ..machine.launch import Launch
 from ..machine.schedule import Schedule
 from ..page.findings import events
 from . import doors
-from .cuda_cpp import executables
+from .cuda_cpp import executables, toolkit
 from .cute import cute_dsl
 from .host import installs as installing
 from .host import watch
@@ -185,7 +186,7 @@ def seed() -> None:
 
 def environment(options: Options, installs: bool = False) -> dict[str, str]:
     """Variables with which every Python process gets the emulated device when it imports torch or CuTe DSL, and every
-    process finds an `nvidia-smi` that knows it."""
+    process finds an `nvidia-smi` that knows it, libcuda and nvcc."""
     startup = Path(__file__).parent / "startup"
     path = [str(startup), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
@@ -194,7 +195,22 @@ def environment(options: Options, installs: bool = False) -> dict[str, str]:
         PYTHON: sys.executable,
         OPTIONS: json.dumps(vars(options)),
         installing.ALLOWED: str(int(installs)),
+        **for_cuda(),
     }
+
+
+def for_cuda() -> dict[str, str]:
+    """Variables by which others find libcuda and compile CUDA C++ as for this device; none where there is no nvcc."""
+    try:
+        driver, home = toolkit.driver().parent, toolkit.led()
+    except Unsupported:
+        return {}
+    found = {"CUDA_HOME": str(home)}
+    libraries = [str(driver), os.environ.get("LD_LIBRARY_PATH", "")]
+    found["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+    with contextlib.suppress(Unsupported):  # without a libpython, Python's processes alone have the device
+        found |= toolkit.for_python()
+    return found
 
 
 def run(script: str, args: list[str], options: Options, installs: bool = False, session: Session | None = None) -> int:

@@ -25,8 +25,7 @@ def prepare() -> None:
 
     runtime.load()
     torch.ops.load_library(str(toolkit.libraries()[1]))
-    cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"] = str(toolkit.find().home)
-    os.environ["PYTORCH_NVCC"] = toolkit.compiler()
+    cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"] = str(toolkit.led())
     if os.access(toolkit.HOST_COMPILER, os.X_OK):  # an installer may have lost the permission
         os.environ.setdefault("CXX", str(toolkit.HOST_COMPILER))
     major, minor = DEVICE.chip.capability

@@ -4,11 +4,19 @@
 
 No ptxas runs, so a build takes less time than for a GPU, and what only ptxas refuses is not refused here. A file is
 compiled with the headers of light/ if that is enough for it (light_first.sh).
+
+Who asks for a cubin gets it, and beside it the PTX is kept by which the emulated device knows it.
 """
 
 import os
 import re
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+CUBIN = {"-cubin", "--cubin"}
+OUTPUT = ("-o", "--output-file")
 
 
 def for_ptx(arguments: list[str]) -> list[str]:
@@ -18,6 +26,31 @@ def for_ptx(arguments: list[str]) -> list[str]:
     return ["--no-compress", "-lineinfo", *text]
 
 
+def output(arguments: list[str]) -> str | None:
+    """Return the file that nvcc is told to write."""
+    return next((value for name, value in zip(arguments, arguments[1:]) if name in OUTPUT), None)
+
+
+def make_cubin(nvcc: str, arguments: list[str]) -> int:
+    """Make the cubin as asked, then its PTX, and keep that for whoever loads it; returns nvcc's exit status."""
+    if status := subprocess.run([nvcc, *arguments]).returncode:
+        return status
+    from emulated_gpu.serve.driver import modules
+
+    with tempfile.TemporaryDirectory() as folder:
+        text = os.path.join(folder, "text.ptx")
+        path = output(arguments) or ""
+        given = ["-ptx" if one in CUBIN else text if one == path else one for one in arguments]
+        if status := subprocess.run([nvcc, *for_ptx(given)]).returncode:
+            return status
+        code = Path(path).read_bytes()
+        modules.note(code, Path(text).read_text())
+    modules.exported(code)
+    return 0
+
+
 if __name__ == "__main__":
+    if CUBIN & {*sys.argv} and output(sys.argv):
+        sys.exit(make_cubin(sys.argv[1], sys.argv[2:]))
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "light_first.sh")
     os.execv("/bin/sh", ["sh", script, sys.argv[1], *for_ptx(sys.argv[2:])])

@@ -66,7 +66,10 @@ const void *emulator_caller() {
   const void *was = caller;
   return caller = nullptr, was;
 }
-int emulator_refuse(const char *name) { return kept(emulator.refuse(name)); }
+bool emulator_is_set() { return emulator.refuse; }
+int emulator_refuse(const char *name) {
+  return kept(emulator.refuse ? emulator.refuse(name) : cudaErrorInitializationError);
+}
 const char *emulator_error_name(int status);  // made from CUDA's headers
 
 // ---- what the host code that nvcc generates calls

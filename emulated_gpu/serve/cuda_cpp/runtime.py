@@ -237,20 +237,30 @@ def function(host: int) -> None:
 
 def driver_function(name: bytes, out: int) -> None:
     """cudaGetDriverEntryPoint: a function by its name in programs. One that is not served refuses calls."""
-    _u64.from_address(out).value = address_of(name)
+    _u64.from_address(out).value = address_of(name.decode())
     if not _u64.from_address(out).value:
         refuse(name)
 
 
-def address_of(name: bytes) -> int:
-    """Return the address of a function of the driver, 0 if cuda.h has none of this name."""
-    of_library = toolkit.newest(toolkit.find()).get(name.decode(), name.decode())
-    return load().emulator_function(of_library.encode()) or 0
+@functools.cache
+def address_of(name: str, version: int = toolkit.NEWEST_VERSION) -> int:
+    """Return the address of a function of the driver in the form that CUDA had at a version, 0 if it had none then.
+
+    name: as in programs. version: as of cuGetProcAddress, such as 12040.
+    """
+    forms = toolkit.forms(toolkit.find()).get(name, [])
+    known = [types for since, types in forms if since <= version]
+    if not known or known[-1] is forms[-1][1]:
+        of_library = toolkit.newest(toolkit.find()).get(name, name)
+        return (load().emulator_function(of_library.encode()) or 0) if known or not forms else 0
+    served = function_of(name, known[-1])
+    found = served or c_driver.pointer(launches.guarded(lambda *_: refuse(name.encode())), [])
+    return found.value or 0
 
 
-def proc_address(name: int, out: int, version: int, flags: int, status: int) -> int:
+def proc_address(name: int, out: int, version: int, flags: int, status: int = 0) -> int:
     """cuGetProcAddress: as cudaGetDriverEntryPoint, but programs may ask for what a driver does not have yet."""
-    _u64.from_address(out).value = address = address_of(ctypes.string_at(name))
+    _u64.from_address(out).value = address = address_of(ctypes.string_at(name).decode(), version)
     if status:
         _int.from_address(status).value = 0 if address else 1  # CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
     return 0 if address else NOT_FOUND
@@ -287,8 +297,14 @@ def load() -> ctypes.CDLL:
     native_lines.install()
     host_order.native_place = lambda: library.emulator_caller() or 0
     for name, (base, types) in toolkit.driver_functions(toolkit.find()).items():
-        own = {"cuGetProcAddress": proc_address, "cuGetExportTable": export_table}.get(base)
-        served = c_driver.pointer(own, types) if own else c_driver.function_of(base, types)
-        if served is not None:
+        if served := function_of(base, types):
             library.emulator_slot(name.encode(), served)
     return library
+
+
+def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
+    """Return the driver's function `name` with parameters of these types in C; None if it is not served."""
+    own = {"cuGetProcAddress": proc_address, "cuGetExportTable": export_table}.get(name)
+    if any("CUdeviceptr_v1" in one for one in types):  # of 32 bits, which no address fits into
+        return None
+    return c_driver.pointer(own, types) if own else c_driver.function_of(name, types)

@@ -1,23 +1,28 @@
-"""Shared libraries with CUDA's runtime linked into them, nvcc's default: its functions lead to the stand-in.
+"""Shared libraries that use CUDA's runtime or driver, and are loaded in this process.
 
-Such a runtime asks the driver whether it is NVIDIA's own, so it is not given another one to talk to: each of its
-functions, which the library's table of symbols names, becomes a jump to that of the stand-in for libcudart
-(`entry_points.py`). What the library has registered when it was loaded, it registers once more.
+Whoever loads CUDA's libraries by their names gets the stand-ins. A runtime that nvcc has linked in, its default, asks
+the driver whether it is NVIDIA's own, so it is not given another one to talk to: each of its functions, which the
+library's table of symbols names, becomes a jump to that of the stand-in for libcudart (`entry_points.py`). What the
+library has registered when it was loaded, it registers once more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import ctypes.util
 import functools
 import importlib.machinery
 import mmap
 import os
 import re
+import sys
+from pathlib import Path
 
 from ...errors import Unsupported
 from ...formats import elf
 from ..driver import c_driver, launches
-from ..host import entry_points
+from ..host import build_cache, entry_points
 from . import runtime, toolkit
 
 PARTS = (".symtab", ".strtab", ".dynamic", ".dynstr")  # sections that tell what a library has and needs
@@ -25,6 +30,12 @@ RUNTIME_FUNCTION = re.compile(r"_*cuda[A-Z]\w*")
 OWN_STREAM = re.compile(r"_pt[sd][sz]$")  # of functions whose default queue is the thread's own
 REGISTERS = "__sti____cudaRegisterAll"  # nvcc's constructors, one a source file
 HAS_RUNTIME = "cudaGetDeviceCount"
+STAND_INS = re.compile(r"lib(cuda|cudart)\.so(\.\d+)*")  # names of CUDA's libraries, whatever their version
+INSIDE = b"cuGetExportTable"  # what CUDA's runtime asks the driver for, as others do not
+STRIPPED = "{}: CUDA's runtime is in it, stripped of the symbols that name its functions"
+LOOKED_FOR = b"libcuda.so", b"libcudart.so"  # in the constants of who loads them by dlopen
+# Packages whose calls of CUDA are answered in Python, though some of their libraries look for the driver, too
+IN_PYTHON = re.compile(r"/(torch|triton|nvidia_cutlass_dsl|nvidia|cuda|numba_cuda)/")
 
 
 def parts_of(path: str) -> dict[str, bytes]:
@@ -40,11 +51,46 @@ def wants(needed: list[str]) -> bool:
     return bool({toolkit.RUNTIME, toolkit.DRIVER} & {*needed})
 
 
+def looks_for_driver(path: str) -> bool:
+    """Return whether a library, or one beside it that it needs, names CUDA's libraries, as who loads them itself does.
+
+    Such a dlopen finds what has been loaded under that name before.
+    """
+    if IN_PYTHON.search(path):
+        return False
+    if holds(path, *LOOKED_FOR):
+        return True
+    beside = (os.path.join(os.path.dirname(path), name) for name in elf.needed(parts_of(path)))
+    return any(looks_for_driver(os.path.realpath(one)) for one in beside if os.path.isfile(one))
+
+
+def holds(path: str, *texts: bytes) -> bool:
+    """Return whether one of the texts is among the constants of a library or program."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at, size = elf.places_of_sections(content).get(".rodata", (0, 0))
+        return any(content.find(text, at, at + size) >= 0 for text in texts)
+
+
+def stand_in(name: str) -> str:
+    """Return the stand-in's path for a name of CUDA's driver or runtime, and any other name as it is.
+
+    Raises OSError, as a machine without the library does, where there is no nvcc, whose headers say what it has.
+    """
+    found = STAND_INS.fullmatch(os.path.basename(name))
+    if not found or Path(name).parent.parent in build_cache.folders():  # it is one
+        return name
+    try:
+        load_driver()
+        return str(toolkit.driver() if found[1] == "cuda" else toolkit.cudart())
+    except Unsupported as why:
+        raise OSError(f"{name}: {why}") from why
+
+
 @functools.cache
 def load_driver() -> None:
     """Load the stand-ins under the names of CUDA's libraries, by which others find them that are loaded later."""
     runtime.load()
-    ctypes.CDLL(str(toolkit.driver()), mode=ctypes.RTLD_GLOBAL)
+    _load(str(toolkit.driver()), ctypes.RTLD_GLOBAL)
 
 
 def lead(functions: dict[str, int], base: int) -> None:
@@ -83,9 +129,15 @@ def serve(path: str) -> None:
         return
     _served.add(path)
     parts = parts_of(path)
+    functions = elf.functions(parts)
     if wants(elf.needed(parts)):
         load_driver()
-    functions = elf.functions(parts)
+    elif HAS_RUNTIME not in functions and parts and looks_for_driver(path):
+        if holds(path, INSIDE):
+            print(f"emulated-gpu: {STRIPPED.format(path)}: it finds no device", file=sys.stderr)
+            return
+        with contextlib.suppress(Unsupported):  # without the driver such a library does what it does without a GPU
+            load_driver()
     if HAS_RUNTIME not in functions or os.path.basename(path) == toolkit.RUNTIME:
         return
     load_driver()
@@ -106,9 +158,9 @@ def leave(folder: str) -> None:
     _left.append(os.path.join(os.path.realpath(folder), ""))
 
 
-def _load(path: str) -> ctypes.CDLL:
+def _load(path: str, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
     library = ctypes.CDLL.__new__(ctypes.CDLL)
-    _load_any(library, path)
+    _load_any(library, path, mode)
     return library
 
 
@@ -122,10 +174,13 @@ def install() -> None:
     @functools.wraps(_load_any)
     def load(self, name, *args, **kwargs):
         if isinstance(name, (str, os.PathLike)):
-            serve(os.fspath(name))
+            name = stand_in(os.fspath(name))
+            serve(name)
         _load_any(self, name, *args, **kwargs)
 
     ctypes.CDLL.__init__ = load
+    find = ctypes.util.find_library
+    ctypes.util.find_library = lambda name: toolkit.DRIVER if name == "cuda" else find(name)
     loader = importlib.machinery.ExtensionFileLoader
     loader.create_module = importing(loader.create_module)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -11,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +26,15 @@ HERE = Path(__file__).parent
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
 HOST_COMPILER = HERE / "bin" / "g++"  # the system's C++ compiler, by light_first.sh
 RUNTIME, DRIVER, TORCH = "libcudart.so.13", "libcuda.so.1", "libtorch_cuda.so"
+PRELOADED = "libemulated_program.so"
+PLACES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")  # of the system's libraries
 # Other names that host code is linked to. Of cuBLAS there is no function: who calls one does not load
 NAMES = {
     RUNTIME: ("libcudart.so", "libcuda.so", "libcublas.so", "libcublasLt.so"),
     TORCH: ("libc10_cuda.so",),
 }
+LED = "cuda-home-"  # what the names of `led` begin with
+NEWEST_VERSION = 10**6  # CUDA's, later than any
 MISSING = "CUDA C++ needs nvcc of CUDA 13: pip install 'emulated-gpu[cuda]', or set CUDA_HOME"
 
 
@@ -63,11 +69,40 @@ def candidates() -> list[Path]:
 def find() -> Toolkit:
     """Return the toolkit. Raises Unsupported, with what to install, where there is no nvcc or no C++ compiler."""
     for home in candidates():
+        if home.name.startswith(LED):
+            home = (home / "include").resolve().parent
         if (home / "bin" / "nvcc").exists() and (home / "include" / "cuda_runtime_api.h").exists():
             if shutil.which("g++") is None:
                 raise Unsupported("CUDA C++ needs g++, which is not on PATH")
             return Toolkit(home)
     raise Unsupported(MISSING)
+
+
+@functools.cache
+def led() -> Path:
+    """Return a folder like the toolkit's own whose nvcc compiles for the emulated device: CUDA_HOME for who compiles.
+
+    Everything else in it leads to the toolkit.
+    """
+    home = find().home
+    digest = hashlib.sha256(f"{home} {sys.executable} {HERE}".encode()).hexdigest()[:16]
+    target = build_cache.writable() / f"{LED}{digest}"
+    if target.exists():
+        return target
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
+        made = Path(folder, "made")
+        (made / "bin").mkdir(parents=True)
+        for one in [*home.iterdir(), *(home / "bin").iterdir()]:
+            place = made / one.relative_to(home)
+            if not place.exists():
+                place.symlink_to(one.resolve())
+        nvcc_here = made / "bin" / "nvcc"
+        nvcc_here.unlink()
+        nvcc_here.write_text(f'#!/bin/sh\nexec {compiler()} "$@"\n')
+        nvcc_here.chmod(0o755)
+        with contextlib.suppress(OSError):  # another process was faster
+            os.rename(made, target)
+    return target
 
 
 def place_of(name: str, texts: list[str], command: list[str], *depends: str) -> str:
@@ -116,6 +151,7 @@ def built(name: str, texts: list[str], command: list[str], *depends: str, where:
 RUNTIME_FUNCTION = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
 DRIVER_FUNCTION = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w+)\s*\(([^;]*?)\)\s*;")
 NEWEST = re.compile(r"#define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(\1\w*)")  # the function of a name now
+FORM = re.compile(r"typedef\s+CUresult\s+\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)\)\(([^;]*)\);")
 ERROR = re.compile(r"^\s*(cudaSuccess|cudaError\w+)\s*=\s*(\d+)", re.MULTILINE)
 PARAMETER = re.compile(r"(const\s+)?((?:unsigned )?\w+)\s*(\**)")
 
@@ -142,11 +178,30 @@ def newest(toolkit: Toolkit) -> dict[str, str]:
 
 @functools.cache
 def driver_functions(toolkit: Toolkit) -> dict[str, tuple[str, list[str]]]:
-    """Return the functions of cuda.h: name in libcuda, with a version -> (name without, types of its parameters)."""
+    """Return the functions of libcuda: their names there -> (the name without a version, types of its parameters).
+
+    cuda.h has the newest form of each first; a second one of the same name is the oldest, which has no version.
+    """
     found: dict[str, tuple[str, list[str]]] = {}
-    for name, parameters in DRIVER_FUNCTION.findall(header(toolkit, "cuda.h")):  # old forms come last
-        found.setdefault(newest(toolkit).get(name, name), (re.sub(r"_v\d+$", "", name), types_of(parameters)))
+    for name, parameters in DRIVER_FUNCTION.findall(header(toolkit, "cuda.h")):
+        in_library = newest(toolkit).get(name, name)
+        found.setdefault(name if in_library in found else in_library, (base(name), types_of(parameters)))
     return found
+
+
+@functools.cache
+def forms(toolkit: Toolkit) -> dict[str, list[tuple[int, list[str]]]]:
+    """Return the forms of each function that programs may ask the driver for: (CUDA's version since when, types)."""
+    found: dict[str, list[tuple[int, list[str]]]] = {}
+    for name, since, parameters in FORM.findall(header(toolkit, "cudaTypedefs.h")):
+        types = [re.sub(r"^(?!CUdeviceptr_v1)(CU\w+)_v\d+\b", r"\1", one) for one in types_of(parameters)]
+        found.setdefault(base(name), []).append((int(since), types))
+    return {name: sorted(each, key=lambda one: one[0]) for name, each in found.items()}
+
+
+def base(name: str) -> str:
+    """Return a function's name without the version of its form."""
+    return re.sub(r"_v\d+$", "", name)
 
 
 SLOTS = """#include <cstring>
@@ -214,7 +269,41 @@ def cudart() -> Path:
 @functools.cache
 def driver() -> Path:
     """Return the stand-in for libcuda, for who asks for that name: the functions are in the one for the runtime."""
-    return built(DRIVER, [""], ["-Wl,--no-as-needed", f"-L{cudart().parent}", "-lcudart"], str(cudart()))
+    runtime = cudart().parent
+    options = [f"-I{HERE}", "-Wl,--no-as-needed", f"-L{runtime}", "-lcudart", f"-Wl,-rpath,{runtime}", "-ldl"]
+    return built(DRIVER, with_python("driver.cpp"), ["-std=c++17", *options], str(cudart()))
+
+
+def with_python(name: str) -> list[str]:
+    """Return the texts of a library that runs Python in its process."""
+    return [(HERE / one).read_text() for one in (name, "python.cpp")]
+
+
+@functools.cache
+def preloaded() -> Path:
+    """Return the library that starts Python in a program before its own code."""
+    return built(PRELOADED, with_python("program.cpp"), ["-std=c++17", f"-I{HERE}", "-ldl"])
+
+
+def libpython() -> str:
+    """Return the path of this Python's shared library. Raises Unsupported if it has none."""
+    name = sysconfig.get_config_var("INSTSONAME") or ""
+    for folder in (sysconfig.get_config_var("LIBDIR") or "", os.path.join(sys.base_prefix, "lib"), *PLACES):
+        for one in (name, f"libpython{sysconfig.get_python_version()}.so.1.0"):
+            if ".so" in one and os.path.exists(os.path.join(folder, one)):
+                return os.path.join(folder, one)
+    raise Unsupported(f"a program of CUDA runs with Python inside, of which there is no libpython"
+                      f"{sysconfig.get_python_version()}.so here: a package of the system's, or a Python of its own")
+
+
+def for_python() -> dict[str, str]:
+    """Return the variables by which `python.cpp` starts this Python in another process."""
+    path = [str(HERE.parents[2]), *sys.path]
+    return {
+        "EMULATED_GPU_LIBPYTHON": libpython(),
+        "EMULATED_GPU_PYTHONHOME": sys.base_prefix,
+        "EMULATED_GPU_PYTHONPATH": os.pathsep.join(filter(None, path)),
+    }
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from ... import packages
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..host import entry_points
-from . import cuda_bindings, cuda_modules, launches
+from . import c_calls, cuda_bindings, cuda_modules, launches
 
 SCALARS = {
     "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
@@ -105,6 +105,14 @@ def device_uuid(out: int, device: int) -> None:
     ctypes.memmove(out, device.to_bytes(16, "big"), 16)
 
 
+def pointer_attribute(place: int, number: int, address: int) -> None:
+    """cuPointerGetAttribute. Raises WrongCall for memory that is neither a device's nor pinned, as the driver does."""
+    if cuda_bindings.memory_at(address)[0] is None:
+        raise launches.WrongCall(f"cuPointerGetAttribute of {address:#x}, which is no memory of CUDA's")
+    numbers, places = ctypes.c_int(number), ctypes.c_uint64(place)
+    pointer_attributes(1, ctypes.addressof(numbers), ctypes.addressof(places), address)
+
+
 def pointer_attributes(count: int, numbers: int, places: int, address: int) -> None:
     """cuPointerGetAttributes: of memory that is neither a device's nor pinned, all are 0."""
     memory, device = cuda_bindings.memory_at(address)
@@ -150,17 +158,18 @@ OWN = {  # what takes or returns something else than the function of Python does
     "cuLaunchKernelEx": launch_ex, "cuDeviceGetName": device_name, "cuDeviceGetUuid": device_uuid,
     "cuLinkCreate": link_create, "cuLinkAddData": link_add, "cuLinkComplete": link_complete,
     "cuLinkDestroy": None, "cuOccupancyMaxActiveClusters": active_clusters,
-    "cuPointerGetAttributes": pointer_attributes, "cuTensorMapEncodeTiled": launches.encode_tensor_map,
+    "cuPointerGetAttribute": pointer_attribute, "cuPointerGetAttributes": pointer_attributes,
+    "cuTensorMapEncodeTiled": launches.encode_tensor_map,
 }  # fmt: skip
 
 
 @functools.cache
 def calls() -> dict:
-    """Return the functions of `cuda.bindings.driver` that are served."""
+    """Return the driver's functions that are served."""
     packages.need("CUDA C++ on the emulated GPU", "cuda.bindings")
     from cuda.bindings import driver
 
-    return cuda_bindings.driver_calls(driver)
+    return c_calls.calls() | cuda_bindings.driver_calls(driver)
 
 
 def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:

@@ -1,0 +1,211 @@
+"""What programs of C ask the driver for beside what `cuda.bindings` answers: contexts, limits, pools, copies in 2D.
+
+A function here gets the parameters of C but those that are addresses of its first results, and returns these.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import numpy as np
+
+from ...device import DEVICE
+from ...errors import Unsupported
+from . import cuda_bindings, launches
+
+CONTEXT, POOL = 1, 1  # handles: the one context, and the pool that a device has from the beginning
+PINNED, DEVICE_MEMORY, ARRAY, EITHER = 1, 2, 3, 4  # CUmemorytype
+BUS = "0000:%02x:00.0"  # where a device is on the PCI bus
+LAZY = 2  # CUmoduleLoadingMode
+READ_WRITE = 3  # CUmemAccess_flags
+# CUlimit -> its value, as an H100 says: stack, printf, heap; then devices' launches, L2
+LIMITS = {0: 1024, 1: 8650752, 2: 8388608, 3: 2, 4: 2048, 5: 128, 6: 0}
+
+_pools = itertools.count(POOL + 1)
+_registered: dict[int, np.ndarray] = {}  # cuMemHostRegister address -> the host's memory
+
+
+class Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        ("source_x", ctypes.c_size_t), ("source_y", ctypes.c_size_t), ("source_type", ctypes.c_uint),
+        ("source_host", ctypes.c_uint64), ("source_device", ctypes.c_uint64), ("source_array", ctypes.c_uint64),
+        ("source_pitch", ctypes.c_size_t), ("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("type", ctypes.c_uint),
+        ("host", ctypes.c_uint64), ("device", ctypes.c_uint64), ("array", ctypes.c_uint64),
+        ("pitch", ctypes.c_size_t), ("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
+    ]  # fmt: skip
+
+
+def put_int(address: int, value: int) -> None:
+    if address:
+        ctypes.c_int.from_address(address).value = value
+
+
+def put_long(address: int, value: int) -> None:
+    if address:
+        ctypes.c_uint64.from_address(address).value = value
+
+
+def limit(number: int) -> int:
+    if number not in LIMITS:
+        raise launches.WrongCall(f"cuCtxGetLimit of limit {number}", 215)  # CUDA_ERROR_UNSUPPORTED_LIMIT
+    return LIMITS[number]
+
+
+def copy_2d(at: int, *_) -> None:
+    """cuMemcpy2D, row by row."""
+    c = Copy2D.from_address(at)
+    if ARRAY in (c.source_type, c.type):
+        raise Unsupported("cuMemcpy2D of an array on the emulated device")
+    source = c.source_host if c.source_type == PINNED else c.source_device
+    target = c.host if c.type == PINNED else c.device
+    for row in range(c.height):
+        from_ = source + (c.source_y + row) * c.source_pitch + c.source_x
+        cuda_bindings.copy(target + (c.y + row) * c.pitch + c.x, from_, c.width)
+
+
+def fill_2d(kind: str):
+    """Return cuMemsetD2D8 and its like for elements of a NumPy type."""
+
+    def fill(target: int, pitch: int, value: int, width: int, height: int, *_) -> None:
+        for row in range(height):
+            cuda_bindings.fill(target + row * pitch, kind, value, width)
+
+    return fill
+
+
+def register(address: int, size: int, flags: int) -> None:
+    """Pin memory that the host has allocated."""
+    if address in _registered:
+        raise launches.WrongCall(f"cuMemHostRegister of {address:#x}, which is registered", 712)
+    memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    DEVICE.pin(memory)
+    _registered[address] = memory
+
+
+def unregister(address: int) -> None:
+    if _registered.pop(address, None) is None:
+        raise launches.WrongCall(f"cuMemHostUnregister of {address:#x}, which is not registered", 713)
+
+
+def address_range(address: int) -> tuple[int, int]:
+    """Return (beginning, bytes) of the allocation that an address is in."""
+    region = DEVICE.region_at(address, 1)
+    if region is None:
+        raise launches.WrongCall(f"cuMemGetAddressRange of {address:#x}, which is in no allocation")
+    return region.start, region.size
+
+
+def pitched(width: int, height: int, element: int) -> tuple[int, int]:
+    """Return (address, pitch) of rows of so many bytes."""
+    pitch = -(-width // 512) * 512  # as on an H100
+    return cuda_bindings.allocate_bytes(pitch * height), pitch
+
+
+def pool_attribute(pool: int, number: int, out: int) -> None:
+    """cuMemPoolGetAttribute: the three about reuse are ints, the others bytes."""
+    used = sum(region.size for region in DEVICE.memory.regions)
+    put_int(out, 1) if number <= 3 else put_long(out, 0 if number == 4 else used)
+
+
+def block_size(function: int, shared_of: int, shared: int, most: int) -> tuple[int, int]:
+    """cuOccupancyMaxPotentialBlockSize: the largest block, and how many of them fill the device."""
+    threads = min(most or DEVICE.chip.threads_per_cta, DEVICE.chip.threads_per_cta)
+    if shared_of:
+        shared = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int)(shared_of)(threads)
+    return DEVICE.chip.sms * DEVICE.chip.resident_ctas(shared, threads), threads
+
+
+def device_at(bus: bytes) -> int:
+    places = {(BUS % (number + 1)).encode(): number for number in range(len(DEVICE.memories))}
+    if bus.lower() not in places:
+        raise launches.WrongCall(f"no device at {bus.decode()}", 101)  # CUDA_ERROR_INVALID_DEVICE
+    return places[bus.lower()]
+
+
+def bus_of(out: int, size: int, device: int) -> None:
+    text = (BUS % (device + 1)).encode()[: size - 1] + b"\0"
+    ctypes.memmove(out, text, len(text))
+
+
+def call_host(queue: int, function: int, data: int, *_) -> None:
+    """cuLaunchHostFunc. What was launched before it has run, and nothing that it may wait for comes later."""
+    cuda_bindings.synchronize()
+    ctypes.CFUNCTYPE(None, ctypes.c_uint64)(function)(data)
+
+
+def call_back(queue: int, function: int, data: int, flags: int) -> None:
+    """cuStreamAddCallback."""
+    cuda_bindings.synchronize()
+    ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)(function)(queue, 0, data)
+
+
+def state_of_context(device: int, flags: int, active: int) -> None:
+    """cuDevicePrimaryCtxGetState."""
+    put_int(flags, 0)
+    put_int(active, 1)
+
+
+def stream_context(queue: int, *outs: int) -> None:
+    """cuStreamGetCtx: the context, and of the second form none for a green one."""
+    for out, value in zip(outs, (CONTEXT, 0)):
+        put_long(out, value)
+
+
+def nothing(*_) -> None:
+    """What changes no result."""
+
+
+WITHOUT_EFFECT = """
+    cuCtxSetLimit cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetSharedMemConfig cuCtxSetFlags cuCtxDetach
+    cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxReset cuDeviceSetMemPool cuMemPoolDestroy cuMemPoolSetAttribute
+    cuMemPoolTrimTo cuMemPoolSetAccess cuMemAdvise cuMemPrefetchAsync cuStreamAttachMemAsync cuStreamSetAttribute
+    cuStreamCopyAttributes cuProfilerStart cuProfilerStop cuFuncSetSharedMemConfig cuKernelSetCacheConfig
+    cuThreadExchangeStreamCaptureMode cuCtxDisablePeerAccess
+""".split()
+
+
+def calls() -> dict:
+    """Return the functions by their names, as `cuda_bindings.driver_calls` has them."""
+    return dict.fromkeys(WITHOUT_EFFECT, nothing) | {
+        "cuDeviceComputeCapability": lambda device: DEVICE.chip.capability,
+        "cuDeviceGetPCIBusId": bus_of, "cuDeviceGetByPCIBusId": device_at,
+        "cuDevicePrimaryCtxGetState": state_of_context,
+        "cuCtxGetApiVersion": lambda context, out: put_int(out, cuda_bindings.VERSION),
+        "cuCtxGetFlags": lambda: 0, "cuCtxGetId": lambda context, out: put_long(out, CONTEXT),
+        "cuCtxGetLimit": limit, "cuCtxGetCacheConfig": lambda: 0,
+        "cuCtxEnablePeerAccess": lambda context, flags: DEVICE.enable_peer_access(context - CONTEXT),
+        "cuStreamQuery": lambda queue: cuda_bindings.synchronize(),
+        "cuStreamGetCtx": stream_context,
+        "cuStreamGetPriority": lambda queue, out: put_int(out, 0),
+        "cuStreamGetFlags": lambda queue, out: put_int(out, 0),
+        "cuStreamGetId": lambda queue, out: put_long(out, queue),
+        "cuStreamGetDevice": lambda queue, out: put_int(out, DEVICE.index),
+        "cuStreamIsCapturing": lambda queue, out: put_int(out, 0),
+        "cuStreamAddCallback": call_back, "cuLaunchHostFunc": call_host,
+        "cuEventQuery": lambda event: cuda_bindings.synchronize(),
+        "cuEventRecordWithFlags": lambda event, queue, flags: cuda_bindings.record(event),
+        "cuMemAllocManaged": lambda size, flags: cuda_bindings.allocate_bytes(size),
+        "cuMemAllocPitch": pitched,
+        "cuMemAllocFromPoolAsync": lambda size, pool, queue: cuda_bindings.allocate_bytes(size),
+        "cuMemGetAddressRange": address_range,
+        "cuMemHostGetDevicePointer": lambda address, flags: address,
+        "cuMemHostGetFlags": lambda address: 0,
+        "cuMemHostRegister": register, "cuMemHostUnregister": unregister,
+        "cuMemcpyPeer": lambda to, context, source, of, size: cuda_bindings.copy(to, source, size),
+        "cuMemcpyPeerAsync": lambda to, context, source, of, size, queue: cuda_bindings.copy(to, source, size),
+        "cuMemcpy2D": copy_2d, "cuMemcpy2DAsync": copy_2d, "cuMemcpy2DUnaligned": copy_2d,
+        **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
+        "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,
+        "cuMemPoolCreate": lambda properties: next(_pools),
+        "cuMemPoolGetAttribute": pool_attribute,
+        "cuMemPoolGetAccess": lambda pool, place: READ_WRITE,
+        "cuModuleGetLoadingMode": lambda: LAZY,
+        "cuOccupancyMaxPotentialBlockSize": block_size,
+        "cuOccupancyMaxPotentialBlockSizeWithFlags": lambda *given: block_size(*given[:4]),
+        "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": lambda function, threads, shared, flags: (
+            DEVICE.chip.resident_ctas(shared, threads)
+        ),
+    }  # fmt: skip

@@ -1,0 +1,76 @@
+// A program of the driver's functions, found by dlopen as interpreters and JIT compilers find them. It prints OK, or
+// what went wrong.
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *ptx =
+    ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry twice(.param .u64 p) {\n"
+    ".reg .u64 %rd<4>; .reg .u32 %r<4>;\nld.param.u64 %rd1, [p];\nmov.u32 %r1, %tid.x;\nmul.wide.u32 %rd2, %r1, 4;\n"
+    "add.u64 %rd3, %rd1, %rd2;\nld.global.u32 %r2, [%rd3];\nadd.u32 %r2, %r2, %r2;\nst.global.u32 [%rd3], %r2;\nret;\n}\n";
+
+typedef int Function();
+typedef unsigned long long Address;
+static int (*get)(const char *, void *, int, Address);  // the form of CUDA 11, without a status
+
+static Function *of(const char *name, int version) {
+  Function *found = 0;
+  get(name, &found, version, 0);
+  return found;
+}
+
+#define WANT(what) if (!(what)) return printf("%s\n", #what), 1
+
+struct Copy2D {
+  size_t source_x, source_y; int source_type; const void *source_host; Address source_device; void *source_array;
+  size_t source_pitch, x, y; int type; void *host; Address device; void *array; size_t pitch, width, height;
+};
+
+int main() {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  WANT(library);
+  *(void **)&get = dlsym(library, "cuGetProcAddress");
+  WANT(get && of("cuInit", 13000));
+  WANT(of("cuInit", 13000)(0) == 0);
+  WANT(!of("cuCtxCreate", 2000 - 1) && !of("cuNoSuchFunction", 13000));
+
+  void *context = 0, *module, *kernel, *queue_context = 0;
+  WANT(of("cuCtxCreate", 11000)(&context, 0, 0) == 0 && context);  // three parameters
+  context = 0;
+  WANT(of("cuCtxCreate", 13000)(&context, (void *)0, 0, 0) == 0 && context);  // four
+  int major = 0, minor = 0;
+  WANT(of("cuDeviceComputeCapability", 12000)(&major, &minor, 0) == 0 && major >= 8);
+  WANT(of("cuStreamGetCtx", 12000)((void *)0, &queue_context) == 0 && queue_context == context);
+  size_t limit = 0;
+  WANT(of("cuCtxGetLimit", 12000)(&limit, 0) == 0 && limit == 1024);
+  WANT(of("cuCtxGetLimit", 12000)(&limit, 99) == 215);
+
+  Address memory = 0, start = 0;
+  size_t size = 0, pitch = 0;
+  int values[32], back[32], i;
+  for (i = 0; i < 32; ++i) values[i] = i;
+  WANT(of("cuMemAlloc", 12000)(&memory, (size_t)128) == 0);
+  WANT(of("cuMemGetAddressRange", 12000)(&start, &size, memory + 4) == 0 && start == memory && size == 128);
+  WANT(of("cuMemcpyHtoD", 12000)(memory, values, (size_t)128) == 0);
+  WANT(of("cuModuleLoadData", 12000)(&module, ptx) == 0);
+  WANT(of("cuModuleGetFunction", 12000)(&kernel, module, "twice") == 0);
+  void *arguments[] = {&memory};
+  WANT(of("cuLaunchKernel", 12000)(kernel, 1, 1, 1, 32, 1, 1, 0, (void *)0, arguments, (void *)0) == 0);
+  WANT(of("cuMemcpyDtoH", 12000)(back, memory, (size_t)128) == 0 && back[1] == 2 && back[31] == 62);
+
+  Address rows = 0;  // 4 x 3 ints to rows of 512 bytes and back
+  WANT(of("cuMemAllocPitch", 12000)(&rows, &pitch, (size_t)12, (size_t)4, 4) == 0 && pitch == 512);
+  struct Copy2D in = {0, 0, 1, values, 0, 0, 12, 0, 0, 2, 0, rows, 0, pitch, 12, 4};
+  struct Copy2D out = {0, 1, 2, 0, rows, 0, pitch, 0, 0, 1, back, 0, 0, 12, 12, 3};  // from the second row on
+  WANT(of("cuMemcpy2D", 12000)(&in) == 0 && of("cuMemcpy2D", 12000)(&out) == 0);
+  WANT(back[0] == 3 && back[8] == 11);
+  WANT(of("cuMemHostRegister", 12000)(values, (size_t)128, 0) == 0);
+  WANT(of("cuMemHostRegister", 12000)(values, (size_t)128, 0) == 712);
+  WANT(of("cuMemHostUnregister", 12000)(values) == 0);
+  Address pool = 0, pooled = 0;
+  WANT(of("cuDeviceGetDefaultMemPool", 12000)(&pool, 0) == 0 && pool);
+  WANT(of("cuMemAllocFromPoolAsync", 12000)(&pooled, (size_t)64, pool, (void *)0) == 0 && pooled);
+  puts("OK");
+  return 0;
+}

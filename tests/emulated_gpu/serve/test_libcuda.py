@@ -1,0 +1,98 @@
+"""libcuda.so.1 as a file: scripts, libraries, programs and processes that scripts start find it by its name."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emulated_gpu.serve.cuda_cpp import static_runtime, toolkit
+
+HERE = Path(__file__).parent
+RUN = [sys.executable, "-m", "emulated_gpu", "run"]
+DEVICES = """
+import ctypes, ctypes.util
+driver, count = ctypes.CDLL({}), ctypes.c_int()
+print(driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count)), count.value)
+"""
+
+
+def done(*command, **kwargs) -> subprocess.CompletedProcess:
+    return subprocess.run([str(one) for one in command], capture_output=True, text=True, cwd=HERE.parents[2], **kwargs)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("libcuda") / "program"
+    built = done("gcc", "-w", HERE / "libcuda.c", "-o", made, "-ldl")
+    assert built.returncode == 0, built.stderr
+    return made
+
+
+def test_a_program_that_loads_the_driver_runs(program):
+    ran = done(*RUN, program)
+    assert (ran.stdout, ran.returncode) == ("OK\n", 0), ran.stderr
+
+
+def test_what_a_script_starts_has_the_device_too(program, tmp_path):
+    script = tmp_path / "script.py"
+    child = DEVICES.format("'libcuda.so.1'")
+    script.write_text(f"import subprocess, sys\nsubprocess.run(['{program}'])\n"
+                      f"subprocess.run([sys.executable, '-c', {child!r}])")  # fmt: skip
+    ran = done(*RUN, script)
+    assert (ran.stdout, ran.returncode) == ("OK\n0 0 1\n", 0), ran.stderr
+
+
+def test_without_run_there_is_no_device(program):
+    folder = toolkit.driver().parent
+    ran = done(program, env={"LD_LIBRARY_PATH": str(folder)})
+    assert ran.stdout.startswith("get && of(\"cuInit\"") and ran.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["'libcuda.so'", "ctypes.util.find_library('cuda')"])
+def test_a_script_loads_the_driver_by_its_name(name, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(DEVICES.format(name))
+    ran = done(*RUN, script)
+    assert (ran.stdout, ran.returncode) == ("0 0 1\n", 0), ran.stderr
+
+
+def test_a_cubin_that_nvcc_makes_is_known_by_its_ptx(tmp_path):
+    (tmp_path / "twice.cu").write_text('extern "C" __global__ void twice(int *x) { x[threadIdx.x] *= 2; }')
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import os, subprocess, numpy as np
+from cuda.bindings import driver as d
+made = "{tmp_path}/twice.cubin"
+nvcc = os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc")
+subprocess.run([nvcc, "-cubin", "-arch=sm_100a", "{tmp_path}/twice.cu", "-o", made], check=True)
+d.cuInit(0)
+_, module = d.cuModuleLoadData(open(made, "rb").read())
+_, kernel = d.cuModuleGetFunction(module, b"twice")
+_, memory = d.cuMemAlloc(16)
+values = np.arange(4, dtype=np.int32)
+d.cuMemcpyHtoD(memory, values.ctypes.data, 16)
+d.cuLaunchKernel(kernel, 1, 1, 1, 4, 1, 1, 0, 0, ((memory,), (None,)), 0)
+d.cuMemcpyDtoH(values.ctypes.data, memory, 16)
+print(values.tolist())
+""")
+    ran = done(*RUN, script)
+    assert (ran.stdout, ran.returncode) == ("[0, 2, 4, 6]\n", 0), ran.stderr
+
+
+@pytest.mark.parametrize("text, found", [("libcuda.so.1", True), ("libcudart.so", True), ("libcurand.so", False)])
+def test_a_library_that_will_load_the_driver_is_known_by_the_name_in_it(text, found, tmp_path):
+    source, library, above = tmp_path / "x.c", tmp_path / "libbelow.so", tmp_path / "libabove.so"
+    source.write_text(f'const char *below() {{ return "{text}"; }}')
+    assert done("gcc", "-shared", "-fPIC", source, "-o", library, "-Wl,-soname,libbelow.so").returncode == 0
+    source.write_text("const char *below(); const char *above() { return below(); }")
+    assert done("gcc", "-shared", "-fPIC", source, "-o", above, f"-L{tmp_path}", "-lbelow").returncode == 0
+    assert static_runtime.looks_for_driver(str(library)) is static_runtime.looks_for_driver(str(above)) is found
+
+
+def test_a_library_whose_runtime_has_no_names_finds_no_device_and_it_is_said(tmp_path, capsys):
+    source, library = tmp_path / "x.c", tmp_path / "libstripped.so"
+    source.write_text('const char *names[] = {"libcuda.so.1", "cuGetExportTable"};')
+    assert done("gcc", "-shared", "-fPIC", source, "-o", library).returncode == 0
+    static_runtime.serve(str(library))
+    assert "stripped of the symbols that name its functions: it finds no device" in capsys.readouterr().err
