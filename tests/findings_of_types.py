@@ -26,7 +26,7 @@ def allowed_in(text: str) -> Counter[str]:
 
 
 def counts_of(output: str) -> Counter[str]:
-    """Count mypy's findings by file. Raises ValueError for output of what did not look, such as a Python without mypy."""
+    """Count mypy's findings by file. Raises ValueError for output without mypy's last line, which did not look."""
     if not SUMMARY.search(output):
         raise ValueError(f"mypy did not look: {output.strip()}")
     return Counter(found["file"] for found in map(FINDING.match, output.splitlines()) if found)

@@ -6,6 +6,7 @@ A function here gets the parameters of C but those that are addresses of its fir
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 
 import numpy as np
@@ -54,7 +55,7 @@ def limit(number: int) -> int:
     return LIMITS[number]
 
 
-def copy_2d(at: int, *_) -> None:
+def copy_2d(at: int, stream: int = 0, waits: bool = True) -> None:
     """cuMemcpy2D, row by row."""
     c = Copy2D.from_address(at)
     if ARRAY in (c.source_type, c.type):
@@ -63,15 +64,15 @@ def copy_2d(at: int, *_) -> None:
     target = c.host if c.type == PINNED else c.device
     for row in range(c.height):
         from_ = source + (c.source_y + row) * c.source_pitch + c.source_x
-        cuda_bindings.copy(target + (c.y + row) * c.pitch + c.x, from_, c.width)
+        cuda_bindings.copy(target + (c.y + row) * c.pitch + c.x, from_, c.width, stream, waits, "cuMemcpy2D")
 
 
 def fill_2d(kind: str):
     """Return cuMemsetD2D8 and its like for elements of a NumPy type."""
 
-    def fill(target: int, pitch: int, value: int, width: int, height: int, *_) -> None:
+    def fill(target: int, pitch: int, value: int, width: int, height: int, stream: int | None = None) -> None:
         for row in range(height):
-            cuda_bindings.fill(target + row * pitch, kind, value, width)
+            cuda_bindings.fill(target + row * pitch, kind, value, width, stream or 0, stream is None, "cuMemsetD2D")
 
     return fill
 
@@ -131,14 +132,14 @@ def bus_of(out: int, size: int, device: int) -> None:
 
 
 def call_host(queue: int, function: int, data: int, *_) -> None:
-    """cuLaunchHostFunc. What was launched before it has run, and nothing that it may wait for comes later."""
-    cuda_bindings.synchronize()
+    """cuLaunchHostFunc. What its stream did before has ended, and nothing that it may wait for comes later."""
+    cuda_bindings.synchronize_stream(queue)
     ctypes.CFUNCTYPE(None, ctypes.c_uint64)(function)(data)
 
 
 def call_back(queue: int, function: int, data: int, flags: int) -> None:
     """cuStreamAddCallback."""
-    cuda_bindings.synchronize()
+    cuda_bindings.synchronize_stream(queue)
     ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)(function)(queue, 0, data)
 
 
@@ -177,7 +178,6 @@ def calls() -> dict:
         "cuCtxGetFlags": lambda: 0, "cuCtxGetId": lambda context, out: put_long(out, CONTEXT),
         "cuCtxGetLimit": limit, "cuCtxGetCacheConfig": lambda: 0,
         "cuCtxEnablePeerAccess": lambda context, flags: DEVICE.enable_peer_access(context - CONTEXT),
-        "cuStreamQuery": lambda queue: cuda_bindings.synchronize(),
         "cuStreamGetCtx": stream_context,
         "cuStreamGetPriority": lambda queue, out: put_int(out, 0),
         "cuStreamGetFlags": lambda queue, out: put_int(out, 0),
@@ -185,18 +185,20 @@ def calls() -> dict:
         "cuStreamGetDevice": lambda queue, out: put_int(out, DEVICE.index),
         "cuStreamIsCapturing": lambda queue, out: put_int(out, 0),
         "cuStreamAddCallback": call_back, "cuLaunchHostFunc": call_host,
-        "cuEventQuery": lambda event: cuda_bindings.synchronize(),
-        "cuEventRecordWithFlags": lambda event, queue, flags: cuda_bindings.record(event),
-        "cuMemAllocManaged": lambda size, flags: cuda_bindings.allocate_bytes(size),
+        "cuEventRecordWithFlags": lambda event, queue, flags: cuda_bindings.record(event, queue),
+        "cuMemAllocManaged": lambda size, flags: cuda_bindings.allocate_bytes(size, managed=True),
         "cuMemAllocPitch": pitched,
-        "cuMemAllocFromPoolAsync": lambda size, pool, queue: cuda_bindings.allocate_bytes(size),
+        "cuMemAllocFromPoolAsync": lambda size, pool, queue: cuda_bindings.allocate_bytes(size, queue),
         "cuMemGetAddressRange": address_range,
         "cuMemHostGetDevicePointer": lambda address, flags: address,
         "cuMemHostGetFlags": lambda address: 0,
         "cuMemHostRegister": register, "cuMemHostUnregister": unregister,
         "cuMemcpyPeer": lambda to, context, source, of, size: cuda_bindings.copy(to, source, size),
-        "cuMemcpyPeerAsync": lambda to, context, source, of, size, queue: cuda_bindings.copy(to, source, size),
-        "cuMemcpy2D": copy_2d, "cuMemcpy2DAsync": copy_2d, "cuMemcpy2DUnaligned": copy_2d,
+        "cuMemcpyPeerAsync": lambda to, context, source, of, size, queue: (
+            cuda_bindings.copy(to, source, size, queue, False)
+        ),
+        "cuMemcpy2D": copy_2d, "cuMemcpy2DAsync": functools.partial(copy_2d, waits=False),
+        "cuMemcpy2DUnaligned": copy_2d,
         **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,
         "cuMemPoolCreate": lambda properties: next(_pools),
