@@ -297,12 +297,13 @@ class Device:
         return self.node is not None and not all(map(self.node.idle, range(len(self.memories))))
 
     @property
-    def capture(self) -> list[tuple[tuple, dict]] | None:
-        """Launches that a CUDA graph of the current host collects instead."""
+    def capture(self) -> list[tuple] | None:
+        """What a CUDA graph of the current host collects instead: ("launch", arguments, options), or how its streams
+        wait for each other: ("record" or "wait", event, stream)."""
         return (self.hosts.now if self.hosts else self.host).capture
 
     @capture.setter
-    def capture(self, launches: list[tuple[tuple, dict]] | None) -> None:
+    def capture(self, launches: list[tuple] | None) -> None:
         (self.hosts.now if self.hosts else self.host).capture = launches
 
     def together(self) -> tuple[Node, Hosts]:
@@ -550,7 +551,8 @@ class Device:
             raise session.failure
         if self.capture is not None:
             where = {} if self.node is None else {"device": self.index}
-            self.capture.append(((module, kernel, grid, block, params), options | where | {"stream": stream}))
+            given = options | where | {"stream": stream}
+            self.capture.append(("launch", (module, kernel, grid, block, params), given))
             return
         session.launches += 1
         if self.elsewhere is not None:

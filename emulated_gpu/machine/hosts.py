@@ -27,7 +27,7 @@ class Host:
 
     def __init__(self, rank: int = 0):
         self.rank, self.device = rank, 0
-        self.capture: list[tuple[tuple, dict]] | None = None
+        self.capture: list[tuple] | None = None
         self.known: Clocks = {}
         self.ready: Callable[[], bool] | None = None
         self.what = ""

@@ -11,7 +11,9 @@ All threads of the host count as one: how they wait for each other cannot be see
 
 from __future__ import annotations
 
+import itertools
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from ..errors import HostOrderFault
 from .global_memory import Region
 
 LEGACY, LEGACY_HANDLE, PER_THREAD_HANDLE = 0, 1, 2  # cudaStreamLegacy and cudaStreamPerThread are handles of their own
+NON_BLOCKING = 1 << 40  # handles from there on are of streams that do not wait for the default one: torch's
 KEPT = 256  # works of a stream that are held against others; older ones are forgotten
 DEFERRED = 64 << 20  # bytes that works keep until somebody asks what they did
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
@@ -124,7 +127,7 @@ class Work:
     later: returns its accesses when they are first asked for, instead of `accesses`; weight: bytes that it keeps.
     """
 
-    __slots__ = ("stream", "number", "knows", "what", "where", "accesses", "frees", "later", "weight")
+    __slots__ = ("stream", "number", "knows", "what", "where", "accesses", "frees", "later", "weight", "of_old")
 
     def __init__(self, stream: Stream, what: str, where: str | int, frees: bool):
         self.stream, self.number, self.what, self.where, self.frees = stream, stream.number, what, where, frees
@@ -132,6 +135,7 @@ class Work:
         self.accesses: list[Access] = []
         self.later: Callable[[], list[Access]] | None = None
         self.weight = 0
+        self.of_old = ""  # it has touched this, whose memory may be another one's by now
 
     def all(self) -> list[Access]:
         """Return its accesses."""
@@ -141,6 +145,15 @@ class Work:
 
     def __str__(self):
         return f"{self.what} on {self.stream}" + f" ({named(self.where)})" * bool(self.where)
+
+
+class Ghost(NamedTuple):
+    """What a work does in a region that an allocator has back, which gives it to a stream that does not know."""
+
+    region: Region
+    stream: Stream
+    work: Work
+    accesses: list[Access]
 
 
 def learn(knows: dict[Stream, int], more: dict[Stream, int]) -> None:
@@ -199,6 +212,9 @@ class HostOrder:
         """Begin anew: all that was given to streams has ended, and everybody knows."""
         self.streams: dict[tuple[int, int], Stream] = {}
         self.events: dict[object, Event] = {}
+        self._known_events: weakref.WeakSet[Event] = weakref.WeakSet()
+        self._numbers = itertools.count(1)
+        self._ghosts: list[Ghost] = []
         self.host: dict[Stream, int] = {}
         self.several = False
         self._deferred: deque[Work] = deque()
@@ -209,7 +225,7 @@ class HostOrder:
         """Return the stream of a handle; one that nobody has created here belongs to somebody else, and blocks."""
         handle = LEGACY if handle == LEGACY_HANDLE else handle
         found = self.streams.get((device, handle))
-        return found or self.create(device, handle)
+        return found or self.create(device, handle, handle < NON_BLOCKING)
 
     def create(self, device: int, handle: int, blocking: bool = True) -> Stream:
         """Make a stream. blocking: it and the legacy default stream wait for each other."""
@@ -224,11 +240,24 @@ class HostOrder:
     def _others(self) -> int:
         return sum(handle not in (LEGACY, PER_THREAD_HANDLE) for _, handle in self.streams)
 
+    def new_event(self) -> Event:
+        made = Event(f"event {next(self._numbers)}")
+        self._known_events.add(made)
+        return made
+
     def event(self, handle: object) -> Event:
+        """Return the event of a handle."""
         found = self.events.get(handle)
         if found is None:
-            found = self.events[handle] = Event(f"event {len(self.events) + 1}")
+            found = self.events[handle] = self.new_event()
         return found
+
+    def _behind(self, work: Work) -> Event | None:
+        """Return an event that is recorded behind a work in its stream."""
+        for event in sorted(self._known_events, key=lambda event: event.name):
+            if event.recorded and event.recorded[0] is work.stream and event.recorded[1] >= work.number:
+                return event
+        return None
 
     def record(self, event: Event, stream: Stream) -> None:
         """The event stands for all that is in a stream by now."""
@@ -339,7 +368,9 @@ class HostOrder:
         text = f"{work.what} on {work.stream} {does} {theirs.region.name} at byte {at - theirs.region.start}, which "
         text += f"{other} may still {use}: nothing that {work.stream} has waited for comes after that"
         text += self._nearly(work.stream, other)
-        kind = "use-after-free" if work.frees or other.frees else "stream-race"
+        if other.of_old:
+            text += f"; that is at {other.of_old}, which was freed without record_stream, and whose memory this may be"
+        kind = "use-after-free" if work.frees or other.frees or other.of_old else "stream-race"
         return HostOrderFault(kind, text, named(work.where), parties(work, other))
 
     def _nearly(self, stream: Stream, other: Work) -> str:
@@ -349,10 +380,38 @@ class HostOrder:
                 return f"; {event}, for which it has waited, was recorded on {on} before that"
             if any(before is other.stream and until >= other.number for before, until in event.before):
                 return f"; {event}, for which it has waited, was recorded behind that, but anew on {on} since"
-        for event in self.events.values():
-            if event.recorded and event.recorded[0] is other.stream and event.recorded[1] >= other.number:
-                return f"; {event} is recorded behind that, but {stream} has not waited for it"
-        return ""
+        event = self._behind(other)
+        return f"; {event} is recorded behind that, but {stream} has not waited for it" if event else ""
+
+    # -- memory that an allocator gives out again ----------------------------------------------------------------------
+    def given_back(self, region: Region, stream: Stream) -> None:
+        """An allocator has a region again, for who allocates next in that stream, whatever others still do there."""
+        self._catch_up(stream)
+        for work in self.unknown_to(stream.knows):
+            touched = [access for access in work.all() if access.region is region]
+            if touched and work.stream is not stream:
+                self._ghosts.append(Ghost(region, stream, work, touched))
+
+    def taken(self, region: Region, stream: Stream) -> None:
+        """An allocator gives a region to a stream: it may be one that it had back, of at least that size."""
+        if not self._ghosts:
+            return
+        self._catch_up(stream)
+        self._ghosts = [g for g in self._ghosts if g.work.number > g.stream.knows.get(g.work.stream, 0)]
+        fitting = [ghost for ghost in self._ghosts if ghost.stream is stream and ghost.region.size >= region.size]
+        if not fitting:
+            return
+        best = min(fitting, key=lambda ghost: ghost.region.size).region
+        for ghost in [ghost for ghost in fitting if ghost.region is best]:
+            self._ghosts.remove(ghost)
+            work = Work(ghost.work.stream, ghost.work.what, ghost.work.where, False)
+            work.number, work.of_old = ghost.work.number, best.name
+            by = region.start - best.start
+            for access in ghost.accesses:
+                runs = None if access.runs is None else access.runs + by
+                moved = access._replace(first=access.first + by, end=access.end + by, region=region, runs=runs)
+                work.accesses.append(moved)
+            ghost.work.stream.flying.append(work)
 
     # -- the host ------------------------------------------------------------------------------------------------------
     def touch(self, address: int, writes: bool, where: str | int = "") -> HostOrderFault | None:
@@ -370,10 +429,8 @@ class HostOrder:
         return None
 
     def _not_awaited(self, work: Work) -> str:
-        for event in self.events.values():
-            if event.recorded and event.recorded[0] is work.stream and event.recorded[1] >= work.number:
-                return f"; {event} is recorded behind that, but the host has not waited for it"
-        return ""
+        event = self._behind(work)
+        return f"; {event} is recorded behind that, but the host has not waited for it" if event else ""
 
     def exposed(self) -> list[Access]:
         """Return what works that the host has not waited for do to memory that it can touch."""

@@ -1,6 +1,7 @@
 // Stands in for libc10_cuda and libtorch_cuda in extensions: the functions that they call. Tensors and operators are
 // those of torch's device as torch_device serves it.
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
@@ -28,19 +29,22 @@ void SetTargetDevice() {}
 std::string get_cuda_error_help(cudaError_t) noexcept { return ""; }
 const char *get_cuda_check_suffix() noexcept { return ""; }
 
-cudaStream_t CUDAStream::stream() const { return nullptr; }
-bool CUDAStream::query() const { return cudaStreamQuery(nullptr) == cudaSuccess; }
-void CUDAStream::synchronize() const { C10_CUDA_CHECK(cudaStreamSynchronize(nullptr)); }
+cudaStream_t CUDAStream::stream() const { return reinterpret_cast<cudaStream_t>(id()); }
+bool CUDAStream::query() const { return cudaStreamQuery(stream()) == cudaSuccess; }
+void CUDAStream::synchronize() const { C10_CUDA_CHECK(cudaStreamSynchronize(stream())); }
 std::ostream &operator<<(std::ostream &out, const CUDAStream &one) { return out << one.unwrap(); }
 bool hasPrimaryContext(DeviceIndex) { return true; }
 std::optional<DeviceIndex> getDeviceIndexWithPrimaryContext() { return 0; }
-static CUDAStream only() { return CUDAStream(CUDAStream::UNCHECKED, Stream(Stream::DEFAULT, cuda_0)); }
-CUDAStream getCurrentCUDAStream(DeviceIndex) { return only(); }
-CUDAStream getDefaultCUDAStream(DeviceIndex) { return only(); }
-CUDAStream getStreamFromPool(const bool, DeviceIndex) { return only(); }
-CUDAStream getStreamFromPool(const int, DeviceIndex) { return only(); }
-CUDAStream getStreamFromExternal(cudaStream_t, DeviceIndex) { return only(); }
-void setCurrentCUDAStream(CUDAStream) {}
+static CUDAStream of(Stream stream) { return CUDAStream(CUDAStream::UNCHECKED, stream); }
+static const impl::DeviceGuardImplInterface *guard() { return impl::getDeviceGuardImpl(DeviceType::CUDA); }
+CUDAStream getCurrentCUDAStream(DeviceIndex) { return of(guard()->getStream(cuda_0)); }
+CUDAStream getDefaultCUDAStream(DeviceIndex) { return of(Stream(Stream::DEFAULT, cuda_0)); }
+CUDAStream getStreamFromPool(const bool, DeviceIndex) { return of(guard()->getStreamFromGlobalPool(cuda_0, false)); }
+CUDAStream getStreamFromPool(const int, DeviceIndex) { return of(guard()->getStreamFromGlobalPool(cuda_0, false)); }
+CUDAStream getStreamFromExternal(cudaStream_t handle, DeviceIndex) {
+  return of(Stream(Stream::UNSAFE, cuda_0, reinterpret_cast<StreamId>(handle)));
+}
+void setCurrentCUDAStream(CUDAStream stream) { guard()->exchangeStream(stream.unwrap()); }
 
 void c10_cuda_check_implementation(const int32_t status, const char *file, const char *, const uint32_t line,
                                    const bool) {

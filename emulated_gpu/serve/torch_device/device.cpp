@@ -13,8 +13,18 @@ void ask(uint64_t on, bool reads, const char *name) {
   TORCH_CHECK(!why, why);
 }
 
-thread_local c10::StreamId streams[DEVICES] = {};  // the current one, by device
-std::atomic<c10::StreamId> made_streams{0};
+// The last operators that have run. Python is told at once where several queues, or memory that the host shares with
+// devices, may be in play; else it looks when somebody asks.
+using Told = void (*)(int what, int64_t a, int64_t b);
+enum { BEGINS = 0, DONE = 1, RECORDS = 2, AWAITS = 3, HOST_AWAITS = 4 };
+Told told = nullptr;
+std::atomic<bool> watching{false};
+std::mutex works_mutex;
+std::deque<Work> works;
+
+constexpr c10::StreamId FIRST_STREAM = c10::StreamId(1) << 40;  // handles of others are smaller
+std::atomic<c10::StreamId> made_streams{FIRST_STREAM};
+std::atomic<int64_t> made_events{FIRST_STREAM};
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   static DeviceIndex index(Device d) { return d.has_index() ? d.index() : current; }
@@ -38,17 +48,28 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(Device d) const override { return of(d, streams[index(d)]); }
   c10::Stream getDefaultStream(Device d) const override { return of(d, 0); }
   c10::Stream getStreamFromGlobalPool(Device d, bool) const override { return getNewStream(d, 0); }
-  c10::Stream getNewStream(Device d, int) const override { return of(d, ++made_streams); }
+  c10::Stream getNewStream(Device d, int) const override {
+    watching = true;
+    return of(d, ++made_streams);
+  }
   c10::Stream exchangeStream(c10::Stream s) const override {
     return of(s.device(), std::exchange(streams[s.device_index()], s.id()));
   }
   DeviceIndex deviceCount() const noexcept override { return static_cast<DeviceIndex>(devices); }
-  void record(void **, const c10::Stream &, DeviceIndex, c10::EventFlag) const override {}
-  void block(void *, const c10::Stream &) const override {}
-  bool queryEvent(void *) const override { return true; }
+  // Events of C++, such as of autograd's engine
+  void record(void **event, const c10::Stream &s, DeviceIndex, c10::EventFlag) const override {
+    if (!*event) *event = reinterpret_cast<void *>(++made_events);
+    if (watching && told) told(RECORDS, reinterpret_cast<int64_t>(*event), s.id());
+  }
+  void block(void *event, const c10::Stream &s) const override {
+    if (watching && told && event) told(AWAITS, reinterpret_cast<int64_t>(event), s.id());
+  }
+  bool queryEvent(void *event) const override { return synchronizeEvent(event), true; }
   bool queryStream(const c10::Stream &) const override { return true; }
   void synchronizeStream(const c10::Stream &s) const override { synchronizeDevice(s.device_index()); }
-  void synchronizeEvent(void *) const override {}
+  void synchronizeEvent(void *event) const override {
+    if (watching && told && event) told(HOST_AWAITS, reinterpret_cast<int64_t>(event), 0);
+  }
   // Of newer torch, where they are virtual
   void *getStreamNativeHandle(const c10::Stream) const { return nullptr; }
   bool isStreamCapturing(const c10::Stream &) const { return false; }

@@ -13,7 +13,7 @@ from ..cuda_cpp import extension
 from ..host.after_import import after_import
 from ..triton import triton_driver
 from . import compilers, kernels, names
-from .memory import TorchMemory, before
+from .memory import TorchMemory, before, told
 
 
 @functools.cache
@@ -26,7 +26,7 @@ def install() -> None:
         raise Unsupported("this process has a GPU: the emulated one would take its name")
     memory = TorchMemory()
     doors.install()
-    memory.library.emulated_install(len(DEVICE.memories), before, torch.version.cuda is not None)
+    memory.library.emulated_install(len(DEVICE.memories), before, told, torch.version.cuda is not None)
     DEVICE.allocator = memory
     memory.watch()
     kernels.install()

@@ -19,7 +19,8 @@ from ..cuda_cpp import toolkit
 HERE = Path(__file__).parent
 SOURCES = "memory.cpp", "device.cpp", "operators.cpp"  # one after the other they are one text
 NAME = "libemulated_torch.so"
-DIMENSIONS = 8
+DIMENSIONS, OPERANDS, NAME_BYTES = 8, 6, 48
+TOLD = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 BEFORE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p)
 _int, _i64 = ctypes.c_int, ctypes.c_int64
 
@@ -29,7 +30,27 @@ class Event(ctypes.Structure):
 
     _fields_ = [
         ("at", ctypes.c_uint64), ("bytes", _i64), ("device", ctypes.c_int32), ("dtype", ctypes.c_int32),
-        ("dimensions", ctypes.c_int32), ("reserved", ctypes.c_int32), ("sizes", _i64 * DIMENSIONS),
+        ("dimensions", ctypes.c_int32), ("recorded", ctypes.c_int32), ("sizes", _i64 * DIMENSIONS), ("queue", _i64),
+        ("born", _i64),
+    ]  # fmt: skip
+
+
+class Operand(ctypes.Structure):
+    """`Operand` of memory.cpp: elements that an operator has read or written."""
+
+    _fields_ = [
+        ("at", ctypes.c_uint64), ("writes", ctypes.c_int32), ("dimensions", ctypes.c_int32), ("item", _i64),
+        ("sizes", _i64 * DIMENSIONS), ("strides", _i64 * DIMENSIONS),
+    ]  # fmt: skip
+
+
+class Work(ctypes.Structure):
+    """`Work` of memory.cpp: an operator that has run."""
+
+    _fields_ = [
+        ("name", ctypes.c_char * NAME_BYTES), ("queue", _i64), ("number", _i64), ("device", ctypes.c_int32),
+        ("waits", ctypes.c_int32), ("count", ctypes.c_int32), ("reserved", ctypes.c_int32),
+        ("operands", Operand * OPERANDS),
     ]  # fmt: skip
 
 
@@ -40,7 +61,9 @@ class Count(ctypes.Structure):
 
 
 SIGNATURES = {
-    "install": (None, _int, BEFORE, _int), "devices": (None, _int), "arena": (None, ctypes.c_uint64, ctypes.c_uint64),
+    "install": (None, _int, BEFORE, TOLD, _int), "watch": (None, _int), "capture": (None, _int),
+    "current_queue": (_i64, _int), "works": (_i64, ctypes.POINTER(Work), _i64), "works_waiting": (_i64,),
+    "devices": (None, _int), "arena": (None, ctypes.c_uint64, ctypes.c_uint64),
     "current": (_int,), "set": (None, _int), "attentive": (None, _int), "keep": (None, _int), "waiting": (_i64,),
     "fetch": (_i64, ctypes.POINTER(Event), _i64), "counts": (ctypes.POINTER(Count), _int, _int),
 }  # fmt: skip

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -27,14 +28,31 @@ constexpr int TEMPORARY = -2;           // of a CPU kernel that runs for a devic
 constexpr size_t PAGE = 4096, ROOM = size_t(1) << 39, STEP = size_t(64) << 20;
 constexpr size_t LARGE = size_t(8) << 20;  // bytes of which the system gets the pages back at once
 constexpr size_t CLEARED = size_t(1) << 20;  // bytes that become zeros by new pages instead of by stores
-constexpr int DIMENSIONS = 8, DEVICES = 64;
+constexpr int DIMENSIONS = 8, DEVICES = 64, OPERANDS = 6, NAME = 48;
+constexpr size_t WORKS = 1024;  // of operators that are kept for who looks later
+constexpr size_t QUARANTINE = size_t(16) << 20, MOST_IN_QUARANTINE = 4096;  // bytes, allocations
 
-// What became memory of a device, or ceased to be (bytes < 0). dtype: of the first tensor in it, or -1.
+// What became memory of a device, or ceased to be (bytes < 0). dtype: of the first tensor in it, or -1. recorded: whether
+// record_stream was called. queue: for which it was allocated; born: how many operators had run then.
 struct Event {
   void *at;
   int64_t bytes;
-  int32_t device, dtype, dimensions, reserved;
+  int32_t device, dtype, dimensions, recorded;
   int64_t sizes[DIMENSIONS];
+  int64_t queue, born;
+};
+
+// An operator that has run, and which elements it has read or written. waits: whether the host has waited for it.
+struct Operand {
+  const void *at;
+  int32_t writes, dimensions;
+  int64_t item, sizes[DIMENSIONS], strides[DIMENSIONS];
+};
+struct Work {
+  char name[NAME];
+  int64_t queue, number;
+  int32_t device, waits, count, reserved;
+  Operand operands[OPERANDS];
 };
 
 struct Count {  // of bytes or of allocations
@@ -47,7 +65,10 @@ struct Count {  // of bytes or of allocations
 };
 
 int devices = 1;
+std::atomic<bool> captures{false};  // what is allocated belongs to a CUDA graph
 thread_local DeviceIndex current = 0;
+thread_local c10::StreamId streams[DEVICES] = {};  // the current one, by device
+std::atomic<int64_t> works_done{0};
 thread_local bool inside = false;  // a CPU kernel runs for a device
 
 // The smallest free piece that is large enough; neighbours that are free are one piece.
@@ -75,8 +96,10 @@ class Pool {
   }
 
   void *take(size_t bytes, int device) {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     size_t size = (std::max<size_t>(bytes, 1) + unit_ - 1) / unit_ * unit_ + unit_;  // the last unit is a guard
+    const bool pages = device == PINNED && unit_ < PAGE;  // which nobody else has: they may be protected
+    if (pages) size = (std::max<size_t>(bytes, 1) + PAGE - 1) / PAGE * PAGE + PAGE;
     uintptr_t at;
     if (auto found = by_size_.lower_bound({size, 0}); found != by_size_.end()) {
       auto [whole, start] = *found;
@@ -84,6 +107,11 @@ class Pool {
       forget(start, whole);
       if (whole > size) keep_free(start + size, whole - size);
     } else {
+      if (next_ + size > end_ && !quarantine_.empty()) {
+        while (!quarantine_.empty()) release_oldest();
+        lock.unlock();
+        return take(bytes, device);
+      }
       if (next_ + size > end_) return nullptr;
       if (!shared_ && next_ + size > grown_) {
         size_t more = (next_ + size - grown_ + STEP - 1) / STEP * STEP;
@@ -94,7 +122,12 @@ class Pool {
       at = next_;
       next_ += size;
     }
-    taken_[at] = {size, bytes, device};
+    if (pages) {
+      uintptr_t first = (at + PAGE - 1) / PAGE * PAGE;
+      if (first > at) keep_free(at, first - at);
+      size -= first - at, at = first;
+    }
+    taken_[at] = {size, bytes, device, streams[device < 0 ? 0 : device], works_done, false, captures};
     if (device >= PINNED) announce(at, taken_[at], nullptr);
     return reinterpret_cast<void *>(at);
   }
@@ -103,7 +136,7 @@ class Pool {
   void become(void *p, size_t bytes, int device, const Tensor *like) {
     std::lock_guard lock(mutex_);
     auto &block = taken_.at(reinterpret_cast<uintptr_t>(p));
-    block.bytes = bytes, block.device = device;
+    block.bytes = bytes, block.device = device, block.queue = streams[device];
     announce(reinterpret_cast<uintptr_t>(p), block, like);
   }
 
@@ -116,6 +149,7 @@ class Pool {
       bytes[found->second.device].remove(found->second.bytes);
       blocks[found->second.device].remove(1);
     }
+    if (found->second.of_graph) return;  // replays use it
     if (keeps_ && found->second.device >= PINNED)
       kept_.push_back(at);
     else
@@ -137,6 +171,12 @@ class Pool {
     std::copy_n(events_.begin(), n, to);
     events_.erase(events_.begin(), events_.begin() + n);
     return n;
+  }
+  // Somebody has said that a queue uses the memory, too, in which an address lies.
+  void record(const void *p) {
+    std::lock_guard lock(mutex_);
+    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
+    if (found != taken_.begin()) (--found)->second.recorded = true;
   }
   int64_t waiting() {
     std::lock_guard lock(mutex_);
@@ -172,10 +212,12 @@ class Pool {
   struct Block {
     size_t size, bytes;
     int device;
+    int64_t queue, born;
+    bool recorded, of_graph;
   };
 
   void announce(uintptr_t at, const Block &block, const Tensor *like) {
-    Event event{reinterpret_cast<void *>(at), int64_t(block.bytes), block.device, -1, 0, 0, {}};
+    Event event{reinterpret_cast<void *>(at), int64_t(block.bytes), block.device, -1, 0, 0, {}, block.queue, block.born};
     if (like && like->dim() <= DIMENSIONS) {
       event.dtype = int(like->scalar_type());
       event.dimensions = int(like->dim());
@@ -189,11 +231,21 @@ class Pool {
 
   void drop(std::map<uintptr_t, Block>::iterator found) {
     auto [at, block] = *found;
-    if (block.device >= PINNED) events_.push_back({reinterpret_cast<void *>(at), -1, block.device, -1, 0, 0, {}});
+    if (block.device >= PINNED)
+      events_.push_back({reinterpret_cast<void *>(at), -1, block.device, -1, 0, block.recorded, {}, block.queue, 0});
     taken_.erase(found);
     if (at < ranges_[0].first || at >= ranges_[0].second) return;
     if (shared_ || block.size >= LARGE) empty_pages((at + PAGE - 1) / PAGE * PAGE, (at + block.size) / PAGE * PAGE);
-    keep_free(at, block.size);
+    if (shared_ || block.device < PINNED) return keep_free(at, block.size);
+    quarantine_.push_back({at, block.size});
+    quarantined_ += block.size < LARGE ? block.size : 0;
+    while (quarantined_ > QUARANTINE || quarantine_.size() > MOST_IN_QUARANTINE) release_oldest();
+  }
+  void release_oldest() {
+    auto [at, size] = quarantine_.front();
+    quarantine_.pop_front();
+    quarantined_ -= size < LARGE ? size : 0;
+    keep_free(at, size);
   }
 
   bool empty_pages(uintptr_t first, uintptr_t last) {
@@ -229,6 +281,8 @@ class Pool {
   std::set<std::pair<size_t, uintptr_t>> by_size_;
   std::map<uintptr_t, Block> taken_;
   std::vector<uintptr_t> kept_;
+  std::deque<std::pair<uintptr_t, size_t>> quarantine_;  // what nobody gets yet, so that who uses it is found
+  size_t quarantined_ = 0;
   std::vector<Event> events_;
 };
 

@@ -6,13 +6,17 @@ C++ allocates (memory.cpp) and never calls Python for it: what has come and gone
 from __future__ import annotations
 
 import ctypes
+import math
 
+import numpy as np
 import torch
 
 from ...device import DEVICE
-from ...errors import Unsupported
+from ...errors import EmulatorError, Unsupported
 from ...state.global_memory import HOST, Region
-from .library import BEFORE, Count, Event, load
+from ...state.host_order import Access
+from ..host import guarded_pages
+from .library import BEFORE, TOLD, Count, Event, Operand, Work, load
 
 
 class TorchMemory:
@@ -23,6 +27,7 @@ class TorchMemory:
         self.regions: dict[int, Region] = {}
         self.keeping = False
         self.dtypes: dict[int, torch.dtype] = {}
+        self.born: dict[int, int] = {}  # by address of a region, how many operators had run when it was allocated
 
     def current(self) -> int:
         return self.library.emulated_current()
@@ -52,13 +57,57 @@ class TorchMemory:
             return
         events = (Event * number)()
         new: dict[int, Event] = {}  # what has come and is gone already was never seen by a launch
+        gone: list[Event] = []
         for event in events[: self.library.emulated_fetch(events, number)]:
             if event.bytes >= 0:
                 new[event.at] = event
-            elif new.pop(event.at, None) is None and (region := self.regions.pop(event.at, None)) is not None:
+            elif new.pop(event.at, None) is None:
+                gone.append(event)
+        for event in gone:
+            if (region := self.regions.pop(event.at, None)) is not None:
+                if DEVICE.order.several and not event.recorded:
+                    DEVICE.order.given_back(region, DEVICE.order.stream(max(event.device, 0), event.queue))
                 DEVICE.freed(region, "torch, since its last tensor was gone,")
         for at, event in new.items():
-            self.regions[at] = DEVICE.given(at, event.bytes, self.name(event), event.device)
+            self.regions[at] = region = DEVICE.given(at, event.bytes, self.name(event), event.device)
+            self.born[at] = event.born
+            if event.device == HOST:
+                guarded_pages.install()
+            elif DEVICE.order.several:
+                DEVICE.order.taken(region, DEVICE.order.stream(event.device, event.queue))
+
+    def works(self) -> None:
+        """Learn what operators have read and written since the last time, each in its stream."""
+        DEVICE.refresh()
+        number = self.library.emulated_works_waiting()
+        if not number:
+            return
+        works = (Work * number)()
+        for work in works[: self.library.emulated_works(works, number)]:
+            self.work(work)
+        DEVICE.cover()
+
+    def work(self, work: Work) -> None:
+        if not DEVICE.orders:
+            return
+        order = DEVICE.order
+        stream = order.stream(work.device, work.queue)
+        done = order.begin(stream, work.name.decode())
+        for operand in work.operands[: work.count]:
+            first, end, runs = extent(operand)
+            region = DEVICE.region_at(first, end - first)
+            if region is not None and self.born.get(region.start, 0) < work.number:
+                shared = region.device == HOST
+                done.accesses.append(Access(first, end, bool(operand.writes), region, runs, shared))
+        found = order.end(done)
+        if work.waits:
+            order.synchronize(stream)
+        if found is not None:
+            DEVICE.fail(found)
+
+    def forget_works(self) -> None:
+        """Nobody need know what operators did until now: the host has waited for all."""
+        self.library.emulated_works(None, 1 << 20)
 
     def name(self, event: Event) -> str:
         """Say what an allocation was made for."""
@@ -75,6 +124,51 @@ class TorchMemory:
         """Return how many bytes, or allocations, a device has, has had at most, and has had in all."""
         return self.library.emulated_counts(device, blocks).contents
 
+
+MANY = 1 << 12  # rows that are told apart
+
+
+def extent(operand: Operand) -> tuple[int, int, np.ndarray | None]:
+    """Return where an operand's elements lie: [first, end), and which of those bytes; None: all."""
+    sizes, strides = operand.sizes[: operand.dimensions], operand.strides[: operand.dimensions]
+    dims = sorted((stride, size) for size, stride in zip(sizes, strides) if size > 1)
+    width, item = 1, operand.item  # elements side by side
+    while dims and 0 <= dims[0][0] <= width:
+        stride, size = dims.pop(0)
+        width = max(width, stride * (size - 1) + width)
+    last = width + sum(stride * (size - 1) for stride, size in dims)
+    first, end = operand.at, operand.at + last * item
+    rows = math.prod(size for _, size in dims)
+    if rows == 1 or rows > MANY or any(stride < 0 for stride, _ in dims):
+        return first, end, None
+    starts = np.zeros(1, np.int64)
+    for stride, size in dims:
+        starts = (starts[:, None] + np.arange(size) * stride).ravel()
+    starts = np.sort(starts)
+    return first, end, operand.at + np.stack([starts, starts + width], 1) * item
+
+
+@TOLD
+def told(what: int, a: int, b: int) -> None:
+    """An operator begins, with memory of the host that devices may access, or is done; C++ has used an event."""
+    try:
+        if what == BEGINS:
+            if DEVICE.guard is not None:
+                DEVICE.guard.lift()
+            return
+        DEVICE.allocator.works()
+        order = DEVICE.order
+        if what == RECORDS:
+            order.record(order.event(("torch", a)), order.stream(DEVICE.index, b))
+        elif what == AWAITS:
+            order.wait(order.stream(DEVICE.index, b), order.event(("torch", a)))
+        elif what == HOST_AWAITS:
+            order.synchronize_event(order.event(("torch", a)))
+    except BaseException as error:  # must not cross into C++
+        DEVICE.fail(EmulatorError(f"internal error behind an operator: {type(error).__name__}: {error}"))
+
+
+BEGINS, DONE, RECORDS, AWAITS, HOST_AWAITS = range(5)
 
 _why = ctypes.create_string_buffer(b"")
 
@@ -94,10 +188,24 @@ def before(devices: int, reads: int, name: bytes) -> int:
         return ctypes.addressof(_why)
 
 
+def synchronize(device: int) -> None:
+    """The host waits for a device."""
+    if DEVICE.order.watches:
+        DEVICE.allocator.works()
+        DEVICE.order.synchronize_device(device)
+        DEVICE.cover()
+    else:
+        DEVICE.allocator.forget_works()
+        DEVICE.order.synchronize_device(device)
+    DEVICE.synchronize(device)
+
+
 def await_(devices: int, reads: bool, name: str) -> None:
     if DEVICE.capture is not None:
         raise Unsupported(f"{name.removeprefix('aten::')} inside the capture of a CUDA graph on the emulated device")
     if reads:  # the host's memory can be read after a failure
+        if name == "synchronize":
+            synchronize(devices.bit_length() - 1)
         DEVICE.check()
     if DEVICE.node is not None:
         there = [device for device in range(len(DEVICE.memories)) if devices >> device & 1]

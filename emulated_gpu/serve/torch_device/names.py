@@ -11,6 +11,8 @@ import torch
 
 from ...device import DEVICE
 from ...errors import Unsupported
+from .library import load
+from .memory import synchronize
 from .streams import CUDAGraph, Event, ExternalStream, Stream, graph, index_of
 
 VERSION = "13.0"
@@ -131,11 +133,11 @@ def bindings() -> dict:
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
         "_cuda_getCurrentStream": current_stream,
         "_cuda_getDefaultStream": lambda device: (0, device if device >= 0 else DEVICE.index, CUDA),
-        "_cuda_getStreamFromExternal": lambda pointer, device: (0, device if device >= 0 else DEVICE.index, CUDA),
+        "_cuda_getStreamFromExternal": lambda pointer, device: (pointer, device if device >= 0 else DEVICE.index, CUDA),
         "_cuda_setStream": set_stream,
-        "_cuda_getCurrentRawStream": lambda device: Stream.cuda_stream,
+        "_cuda_getCurrentRawStream": lambda device: load().emulated_current_queue(device),
         "_cuda_isCurrentStreamCapturing": lambda: DEVICE.capture is not None,
-        "_cuda_synchronize": lambda: DEVICE.synchronize(),
+        "_cuda_synchronize": lambda: synchronize(DEVICE.index),
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: DEVICE.chip.arch.rstrip("a"),
         "_cuda_isInBadFork": lambda: False,

@@ -44,7 +44,12 @@ class Call {
   void run() {
     const std::string &name = schema_.name();
     const size_t given = schema_.arguments().size(), first = stack_->size() - given;
-    for (size_t i = 0; i < given; i++) down((*stack_)[first + i]);
+    for (size_t i = 0; i < given; i++) {
+      const auto *info = schema_.arguments()[i].alias_info();
+      writes_ = info && info->isWrite();
+      down((*stack_)[first + i]);
+    }
+    waits_ = copies() && !(given > 2 && (*stack_)[first + 2].isBool() && (*stack_)[first + 2].toBool());
     TORCH_CHECK(both_ || !host_operand_ || tensors_.empty(), name,
                 ": Expected all tensors to be on the same device, but found at least two devices, cuda:", int(where_),
                 " and cpu!");
@@ -54,6 +59,7 @@ class Call {
     TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(DispatchKey::CPU), op_.operator_name(),
                                 " on the emulated device: torch has no kernel for the CPU that would do its work");
     const bool reads = to_host_ || name == "aten::_local_scalar_dense" || (copies() && !copied_to_device());
+    if (pinned_ && told) told(BEGINS, 0, 0);
     if (reads || (attentive && touches())) ask(devices_, reads, name.c_str());
     const bool was = std::exchange(inside, !to_host_);
     try {
@@ -64,9 +70,12 @@ class Call {
     }
     inside = was;
     write_back();
-    if (to_host_) return;
-    const size_t results = schema_.returns().size();
-    for (size_t i = 0; i < results; i++) each((*stack_)[stack_->size() - results + i], [&](const Tensor &t) { return up(t); });
+    if (!to_host_) {
+      const size_t results = schema_.returns().size();
+      for (size_t i = 0; i < results; i++)
+        each((*stack_)[stack_->size() - results + i], [&](const Tensor &t) { return up(t); });
+    }
+    if (touches() || !tensors_.empty() || made_) done();
   }
 
  private:
@@ -74,6 +83,42 @@ class Call {
     Storage device, host;
     bool fresh;  // the host's was there first
   };
+
+  // Notes what has been read and written, and tells of it. The host waits for what it gets; if it is asked to, also for
+  // copies from its memory.
+  void done() {
+    const std::string &name = schema_.name();
+    if (!touches() && !made_) return;
+    const bool host = copies() && host_operand_;
+    work_.waits = to_host_ || name == "aten::_local_scalar_dense" || synchronises(name) ||
+                  (host && (waits_ || (!copied_to_device() && !pinned_)));
+    std::strncpy(work_.name, name.c_str(), NAME - 1);
+    work_.device = where_, work_.queue = streams[where_];
+    {
+      std::lock_guard lock(works_mutex);
+      work_.number = ++works_done;
+      works.push_back(work_);
+      if (works.size() > WORKS) works.pop_front();
+    }
+    if ((watching || pinned_) && told) told(DONE, 0, 0);
+  }
+  // Operators of CUDA that wait for the size of their result, or return a number.
+  static bool synchronises(const std::string &name) {
+    for (const char *start : {"aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique", "aten::bincount",
+                              "aten::repeat_interleave", "aten::equal", "aten::index", "aten::_index_put", "aten::linalg",
+                              "aten::_linalg", "aten::multinomial", "aten::histc", "aten::is_nonzero"})
+      if (name.rfind(start, 0) == 0) return true;
+    return false;
+  }
+  void note(const Tensor &t, bool writes) {
+    if (work_.count == OPERANDS || !t.numel() || !t.has_storage() || t.dim() > DIMENSIONS) return;
+    Operand &one = work_.operands[work_.count++];
+    one.at = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data();
+    one.at = static_cast<const char *>(one.at) + t.storage_offset() * t.element_size();
+    one.writes = writes, one.dimensions = int(t.dim()), one.item = int64_t(t.element_size());
+    std::copy_n(t.sizes().begin(), t.dim(), one.sizes);
+    std::copy_n(t.strides().begin(), t.dim(), one.strides);
+  }
 
   bool copies() const { return schema_.name() == "aten::copy_"; }
   bool copied_to_device() const { return first_is_device_; }
@@ -106,6 +151,9 @@ class Call {
     if (tensors_.empty()) first_is_device_ |= !host_operand_ && t.is_cuda();
     if (!t.is_cuda()) {
       host_operand_ |= t.dim() > 0 || copies();
+      if (copies() && t.layout() == c10::kStrided && t.is_cpu() && t.has_storage() && pool().has(t.storage().data()) &&
+          pool().device_of(t.storage().data()) == PINNED)
+        pinned_ = true, note(t, writes_);
       return t;
     }
     check_dense(t, schema_.name());
@@ -116,6 +164,7 @@ class Call {
     if (where_ < 0 || (scalars_ && t.dim())) where_ = index;
     scalars_ = scalars_ && t.dim() == 0;
     devices_ |= uint64_t(1) << index;
+    note(t, writes_);
     for (auto &[device, host] : tensors_)
       if (device.is_same(t)) return host;
     tensors_.emplace_back(t, alias(t, host_of(t.storage()), DispatchKey::CPU));
@@ -129,7 +178,13 @@ class Call {
     if (copies()) return t;  // to a tensor of the host, which stays that
     if (t._is_zerotensor()) return at::zeros(t.sizes(), t.options().device(Device(DeviceType::CUDA, where_)));
     check_dense(t, schema_.name());
-    return alias(t, device_of(t.storage(), &t), DispatchKey::CUDA);
+    const size_t known = storages_.size();
+    Tensor made = alias(t, device_of(t.storage(), &t), DispatchKey::CUDA);
+    if (storages_.size() > known && schema_.name().find("empty") == std::string::npos) {  // which writes nothing
+      made_ = true;
+      note(made, true);
+    }
+    return made;
   }
 
   Storage host_of(const Storage &s) {
@@ -216,6 +271,8 @@ class Call {
   c10::SmallVector<std::pair<Tensor, Tensor>, 4> tensors_;  // (device's, host's)
   DeviceIndex where_ = -1;                                  // where results belong
   uint64_t devices_ = 0;
+  Work work_ = {};
+  bool writes_ = false, waits_ = false, pinned_ = false, made_ = false;
   bool to_host_ = false, host_operand_ = false, scalars_ = true, first_is_device_ = false;
 };
 
@@ -225,10 +282,26 @@ void refused(const c10::OperatorHandle &op, torch::jit::Stack *) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(), " of sparse, nested or quantized tensors on the emulated device");
 }
 
+// What an operator of our own has written, as `Call::done` tells of others.
+void done_by_us(const Tensor &t, const char *name) {
+  Work work = {};
+  std::strncpy(work.name, name, NAME - 1);
+  work.device = t.get_device(), work.queue = streams[work.device], work.count = 1;
+  work.operands[0] = {t.data_ptr(), 1, 1, 1, {int64_t(t.numel() * t.element_size())}, {1}};
+  {
+    std::lock_guard lock(works_mutex);
+    work.number = ++works_done;
+    works.push_back(work);
+    if (works.size() > WORKS) works.pop_front();
+  }
+  if (watching && told) told(DONE, 0, 0);
+}
+
 Tensor &zero_(Tensor &t) {
   if (t.is_non_overlapping_and_dense() && t.numel() * t.element_size() >= CLEARED) {
     ask(uint64_t(1) << t.get_device(), false, "zero_");
     pool().clear(t.mutable_data_ptr(), t.numel() * t.element_size());
+    done_by_us(t, "aten::zero_");
     return t;
   }
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::zero_", "");
@@ -264,10 +337,11 @@ Tensor &normal_(Tensor &t, double mean, double std, std::optional<at::Generator>
   ask(uint64_t(1) << t.get_device(), false, "normal_");
   stack[3] = at::Generator(cpu_generator(generator));
   large.callBoxed(&stack);
+  done_by_us(t, "aten::normal_");
   return t;
 }
 
-void record_stream(Tensor &, c10::Stream) {}  // a device has one queue: what is freed is used by what comes later
+void record_stream(Tensor &t, c10::Stream) { pool().record(t.storage().data()); }
 
 // The same elements in the same memory.
 Tensor to_cuda(const Tensor &t, int64_t device) {
@@ -335,10 +409,10 @@ TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT void emulated_install(int count, emulated::Before before, int built_with_cuda) {
+EXPORT void emulated_install(int count, emulated::Before before, emulated::Told told, int built_with_cuda) {
   using namespace emulated;
   devices = count;
-  emulated::before = before;
+  emulated::before = before, emulated::told = told;
   pool().open(0, 0);
   host_allocator = c10::GetAllocator(DeviceType::CPU);
   c10::SetAllocator(DeviceType::CPU, &inside_allocator, 255);
@@ -352,6 +426,21 @@ EXPORT int emulated_current() { return emulated::current; }
 EXPORT void emulated_set(int device) { emulated::current = DeviceIndex(device); }
 EXPORT void emulated_attentive(int on) { emulated::attentive = on; }
 EXPORT void emulated_keep(int on) { emulated::pool().keep(on); }
+EXPORT void emulated_watch(int on) { emulated::watching = on; }
+EXPORT void emulated_capture(int on) { emulated::captures = on; }
+EXPORT int64_t emulated_current_queue(int device) { return emulated::streams[device]; }
+EXPORT int64_t emulated_works(emulated::Work *to, int64_t most) {
+  using namespace emulated;
+  std::lock_guard lock(works_mutex);
+  int64_t n = std::min<int64_t>(most, works.size());
+  if (to) std::copy_n(works.begin(), n, to);
+  works.erase(works.begin(), works.begin() + n);
+  return n;
+}
+EXPORT int64_t emulated_works_waiting() {
+  std::lock_guard lock(emulated::works_mutex);
+  return emulated::works.size();
+}
 EXPORT int64_t emulated_waiting() { return emulated::pool().waiting(); }
 EXPORT int64_t emulated_fetch(emulated::Event *to, int64_t most) { return emulated::pool().fetch(to, most); }
 EXPORT emulated::Count *emulated_counts(int device, int blocks) {

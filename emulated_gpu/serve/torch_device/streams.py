@@ -1,11 +1,19 @@
-"""Streams, events and CUDA graphs of torch: everything on a device runs in the order it is called, under any stream."""
+"""Streams, events and CUDA graphs of torch: everything on a device runs in the order it is called, under any stream.
+
+Who has waited for what is known all the same: see state/host_order.py.
+"""
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 
 from ...device import DEVICE
+from ...state import host_order
 from ..driver import cuda_bindings, timed
+
+_branches = itertools.count(3 << 40)  # handles of streams that a replay of a graph has
 
 
 def index_of(device) -> int:
@@ -27,10 +35,21 @@ def _after(device: int, other: int) -> None:
         DEVICE.node.follow(device, other)
 
 
-class Stream(torch.Stream):
-    """torch.cuda.Stream, and ExternalStream."""
+def _order():
+    """Return the order of the host's work, which knows of all operators until now."""
+    DEVICE.allocator.works()
+    return DEVICE.order
 
-    cuda_stream = 0
+
+def _of(stream) -> host_order.Stream:
+    """Return what is known of a stream, by default of the current one."""
+    stream = stream or torch.cuda.current_stream()
+    return _order().stream(stream.device_index, stream.stream_id)
+
+
+class Stream(torch.Stream):
+    """torch.cuda.Stream, and ExternalStream. Its handle is its number."""
+
     priority = 0
 
     def __new__(cls, device=None, priority=0, **known):
@@ -38,23 +57,31 @@ class Stream(torch.Stream):
             return super().__new__(cls, **known)
         return super().__new__(cls, device=torch.device("cuda", index_of(device)), priority=priority)
 
+    @property
+    def cuda_stream(self) -> int:
+        return self.stream_id
+
     @staticmethod
     def priority_range() -> tuple[int, int]:
         return 0, -5
 
     def synchronize(self) -> None:
+        _order().synchronize(_of(self))
+        DEVICE.cover()
         DEVICE.synchronize(self.device_index)
 
     def query(self) -> bool:
-        if DEVICE.node is not None:
-            DEVICE.synchronize(self.device_index)
+        self.synchronize()
         return True
 
     def wait_stream(self, stream) -> None:
+        if DEVICE.capture is not None:
+            return self.wait_event(stream.record_event())
+        _order().follow(_of(self), _of(stream))
         _after(self.device_index, stream.device_index)
 
     def wait_event(self, event) -> None:
-        _after(self.device_index, event.device_index)
+        event.wait(self)
 
     def record_event(self, event=None):
         event = event or Event()
@@ -70,10 +97,10 @@ class Stream(torch.Stream):
         torch.cuda.set_stream(self.before)
 
     def __cuda_stream__(self):
-        return 0, 0
+        return 0, self.stream_id
 
     def __repr__(self):
-        return f"<torch.cuda.Stream device={self.device} cuda_stream=0x0>"
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
 
 
 class ExternalStream(Stream):
@@ -82,7 +109,7 @@ class ExternalStream(Stream):
     def __new__(cls, stream_ptr, device=None, **_):
         index = index_of(device)
         kind = torch._C._autograd.DeviceType.CUDA.value
-        return torch.Stream.__new__(cls, stream_id=0, device_index=index, device_type=kind)
+        return torch.Stream.__new__(cls, stream_id=int(stream_ptr), device_index=index, device_type=kind)
 
 
 class Event(torch.Event):
@@ -92,23 +119,38 @@ class Event(torch.Event):
     event_id = 0
     launches: int | None = None  # so many there were
     device_index = 0
+    known: host_order.Event | None = None  # once it has been used
 
     def __new__(cls, enable_timing=False, blocking=False, interprocess=False, external=False):
         return super().__new__(cls, device="cuda", enable_timing=enable_timing)
 
+    def _known(self) -> host_order.Event:
+        if self.known is None:
+            self.known = DEVICE.order.new_event()
+        return self.known
+
     def record(self, stream=None) -> None:
         self.launches = timed.now()
         self.device_index = DEVICE.index if stream is None else stream.device_index
+        stream = stream or torch.cuda.current_stream()
+        if DEVICE.capture is not None:
+            return DEVICE.capture.append(("record", self, stream.stream_id))
+        _order().record(self._known(), _of(stream))
 
     def wait(self, stream=None) -> None:
-        _after(DEVICE.index if stream is None else stream.device_index, self.device_index)
+        stream = stream or torch.cuda.current_stream()
+        if DEVICE.capture is not None:
+            return DEVICE.capture.append(("wait", self, stream.stream_id))
+        _order().wait(_of(stream), self._known())
+        _after(stream.device_index, self.device_index)
 
     def query(self) -> bool:
-        if DEVICE.node is not None:
-            DEVICE.synchronize(self.device_index)
+        self.synchronize()
         return True
 
     def synchronize(self) -> None:
+        _order().synchronize_event(self._known())
+        DEVICE.cover()
         DEVICE.synchronize(self.device_index)
 
     def elapsed_time(self, end_event) -> float:
@@ -122,21 +164,46 @@ class CUDAGraph:
     """Kernel launches to repeat. torch's own operations are not collected: inside a capture they are refused."""
 
     def __init__(self, keep_graph=False):
-        self.launches: list[tuple[tuple, dict]] | None = None
+        self.launches: list[tuple] | None = None
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
         if DEVICE.capture is not None:
             raise RuntimeError("a CUDA graph is being captured already")
         DEVICE.capture = []
+        self.origin = torch.cuda.current_stream().stream_id
         DEVICE.allocator.watch()
+        DEVICE.allocator.library.emulated_capture(True)  # replays use memory that is allocated meanwhile
 
     def capture_end(self):
         self.launches, DEVICE.capture = DEVICE.capture, None
+        DEVICE.allocator.library.emulated_capture(False)
         DEVICE.allocator.watch()
 
     def replay(self):
-        for args, options in self.launches:
-            DEVICE.launch(*args, **options)
+        """Launch all again: on the current stream, and beside it on streams that only this replay has."""
+        order, on = _order(), torch.cuda.current_stream()
+        began = order.stream(on.device_index, on.stream_id)
+        handles = {self.origin: on.stream_id}
+        events: dict[Event, host_order.Event] = {}
+
+        def handle_of(captured: int) -> int:
+            if captured not in handles:
+                handles[captured] = handle = next(_branches)
+                order.follow(order.stream(on.device_index, handle), began)
+            return handles[captured]
+
+        for what, with_, options in self.launches:
+            if what == "launch":
+                DEVICE.launch(*with_, **options | {"stream": handle_of(options["stream"])})
+            else:
+                stream = order.stream(on.device_index, handle_of(options))
+                event = events.setdefault(with_, order.new_event())
+                if what == "record":
+                    order.record(event, stream)
+                else:
+                    order.wait(stream, event)
+        for handle in handles.values():
+            order.follow(began, order.stream(on.device_index, handle))
 
     def reset(self):
         self.launches = None

@@ -110,7 +110,7 @@ class Launcher:
         if enter is not None:
             enter(launch_metadata)
         if x * y * z > 0:
-            self.launch((x, y, z), function, layout, queue, args)
+            self.launch((x, y, z), function, layout, queue or 0, args)
         if leave is not None:
             leave(launch_metadata)
 
@@ -140,7 +140,7 @@ class Launcher:
             block[p.offset : p.offset + p.size] = data
         DEVICE.launch(
             module, name, (grid[0] * ctas, *grid[1:]), (32 * warps, 1, 1), bytes(block),
-            cluster=(ctas, 1, 1) if ctas > 1 else None, dynamic_shared=shared,
+            cluster=(ctas, 1, 1) if ctas > 1 else None, dynamic_shared=shared, stream=queue,
             pdl=bool(getattr(metadata, "launch_pdl", False)),
             cooperative=bool(getattr(metadata, "launch_cooperative_grid", False)),
         )  # fmt: skip
@@ -216,7 +216,9 @@ class Driver:
         DEVICE.index = device
 
     def get_current_stream(self, device=None) -> int:
-        return 0
+        import torch
+
+        return torch._C._cuda_getCurrentRawStream(DEVICE.index if device is None else device)
 
     def get_device_capability(self, device=0) -> tuple[int, int]:
         return DEVICE.chip.capability

@@ -49,3 +49,24 @@ def test_order_on_the_host(said, verdict, kind, name):
 def test_a_finding_says_what_is_missing(said, name, text):
     mended, texts = said
     assert mended or text in texts[name]
+
+
+TORCH = Path(__file__).with_name("streams_of_torch.py")
+NAMES = re.findall(r"^def ((?:stream_race|read_before|use_after|right)\w*)", TORCH.read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def torch_said() -> dict[tuple[str, str], str]:
+    """Of each check, and whether it is mended: the kinds of what was found."""
+    command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "99", str(TORCH)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = {(name, mended): kinds for name, mended, kinds in map(str.split, done.stdout.splitlines())}
+    assert len(found) == 2 * len(NAMES) > 20, done.stderr
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_streams_of_torch(torch_said, name):
+    kind = re.match(r"(stream_race|read_before_sync|use_after_free)_", name)
+    assert torch_said[name, "0"] == (kind[1].replace("_", "-") if kind else "-")
+    assert torch_said[name, "1"] == "-"

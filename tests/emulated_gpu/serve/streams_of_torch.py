@@ -1,0 +1,174 @@
+"""Mistakes with torch's streams: `kind_name(mended)` each, of which test_streams.py wants the kind, or silence."""
+
+import sys
+
+import torch
+import triton
+import triton.language as tl
+
+from emulated_gpu.device import DEVICE
+
+N = 1024
+
+
+@triton.jit
+def fill(x, v, B: tl.constexpr):
+    tl.store(x + tl.program_id(0) * B + tl.arange(0, B), v)
+
+
+@triton.jit
+def add(x, y, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at) + 1)
+
+
+def cuda(value: float = 0.0) -> torch.Tensor:
+    return torch.full((N,), value, device="cuda")
+
+
+def stream_race_kernels(mended):
+    x, y, a, b = cuda(), cuda(), torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(a):
+        fill[(4,)](x, 3.0, 256)
+    if mended:
+        b.wait_stream(a)
+    with torch.cuda.stream(b):
+        add[(4,)](x, y, 256)
+
+
+def stream_race_default_stream(mended):
+    x, a = cuda(), torch.cuda.Stream()
+    if mended:
+        a.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(a):
+        fill[(4,)](x, 3.0, 256)
+
+
+def stream_race_operators(mended):
+    x, a, main = cuda(), torch.cuda.Stream(), torch.cuda.current_stream()
+    a.wait_stream(main)
+    with torch.cuda.stream(a):
+        y = x * 2
+    if mended:
+        main.wait_stream(a)
+    return y + 1
+
+
+def stream_race_event(mended):
+    x, y, a, b, event = cuda(), cuda(), torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Event()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(a):
+        if not mended:
+            event.record()
+        fill[(4,)](x, 3.0, 256)
+        if mended:
+            event.record()
+    with torch.cuda.stream(b):
+        event.wait()
+        add[(4,)](x, y, 256)
+
+
+def stream_race_columns(mended):
+    x, a, b = torch.zeros(64, 64, device="cuda"), torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(a):
+        x[:, :32].add_(1)
+    with torch.cuda.stream(b):
+        x[:, 32 if mended else 31 :].add_(1)
+
+
+def stream_race_branch_of_a_graph(mended):
+    x, y, branch, main = cuda(), cuda(), torch.cuda.Stream(), torch.cuda.current_stream()
+    add[(4,)](x, y, 256)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        branch.wait_stream(main)
+        with torch.cuda.stream(branch):
+            fill[(4,)](x, 2.0, 256)
+        if mended:
+            main.wait_stream(branch)
+        add[(4,)](x, y, 256)
+        main.wait_stream(branch)
+    graph.replay()
+
+
+def read_before_sync_copy(mended):
+    x, there = cuda(3.0), torch.empty(N, pin_memory=True)
+    there.copy_(x, non_blocking=True)
+    if mended:
+        torch.cuda.current_stream().synchronize()
+    return there[0].item()
+
+
+def read_before_sync_to_cpu(mended):
+    return cuda(3.0).to("cpu", non_blocking=not mended)[5].item()
+
+
+def read_before_sync_reused(mended):
+    here, event = torch.ones(N).pin_memory(), torch.cuda.Event()
+    x = here.to("cuda", non_blocking=True)
+    event.record()
+    if mended:
+        event.synchronize()
+    here.fill_(2)
+    return x
+
+
+def use_after_free_without_record_stream(mended):
+    x, y, a = cuda(), cuda(), torch.cuda.Stream()
+    a.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(a):
+        add[(4,)](x, y, 256)
+    if mended:
+        x.record_stream(a)
+    del x
+    return cuda()
+
+
+def use_after_free_input_of_a_graph(mended):
+    x, y = cuda(), cuda()
+    add[(4,)](x, y, 256)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = torch.empty(N, device="cuda")
+        add[(4,)](x, z, 256)
+        add[(4,)](z, y, 256)
+    del z  # the graph's pool keeps its memory
+    if not mended:
+        del x
+    other = cuda(-5.0)
+    graph.replay()
+    return other
+
+
+def right(mended):
+    """A pipeline of copies and kernels; the backward pass of an operator that ran on another stream."""
+    copies, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    here = [torch.full((N,), float(n)).pin_memory() for n in range(4)]
+    total = cuda()
+    for n in range(4):
+        with torch.cuda.stream(copies):
+            x = here[n].to("cuda", non_blocking=True)
+        main.wait_stream(copies)
+        x.record_stream(main)
+        total += x
+    assert total[0].item() == 6
+    weight = cuda().requires_grad_()
+    copies.wait_stream(main)
+    with torch.cuda.stream(copies):
+        y = weight * 2
+    main.wait_stream(copies)
+    (y + 1).sum().backward()
+    assert weight.grad[0].item() == 2
+
+
+if __name__ == "__main__":
+    for name, check in [*globals().items()]:
+        if name.startswith(("stream_race_", "read_before_", "use_after_", "right")):
+            for mended in (0, 1):
+                torch.cuda.synchronize()
+                before = len(DEVICE.session.errors)
+                check(mended)
+                found = ",".join(error.kind for error in DEVICE.session.errors[before:])
+                print(name, mended, found or "-", file=sys.__stdout__)
