@@ -41,6 +41,8 @@ def run(program: str, args: list[str], environment: dict[str, str], devices: int
                 return status_of([path, *args], environment)
             raise Unsupported(f"{program}: a program without CUDA's runtime or driver")
     folders = [str(toolkit.cudart().parent), str(toolkit.driver().parent)]
+    if any("cublas" in name for name in elf.needed(parts)):
+        folders.append(str(toolkit.blas().parent))
     old = {name: environment.get(name, os.environ.get(name, "")) for name in CHANGED}
     changed = {
         "LD_PRELOAD": ":".join(filter(None, [str(toolkit.preloaded()), old["LD_PRELOAD"]])),

@@ -46,7 +46,8 @@ def install() -> None:
     def prepare_ldflags(extra, with_cuda, *args, **kwargs):
         found = ldflags(list(extra or []), with_cuda, *args, **kwargs)
         if with_cuda:
-            for library in toolkit.libraries():
+            blas = [toolkit.blas()] if any("cublas" in one for one in extra or ()) else []
+            for library in (*toolkit.libraries(), *blas):
                 found[:0] = [f"-L{library.parent}", f"-Wl,-rpath,{library.parent}"]
         return found
 

@@ -44,6 +44,7 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*call_host)(void (*function)(void *), void *data, uint64_t queue);
   int (*allocate_in)(void **address, uint64_t size, uint64_t queue);
   int (*release_in)(void *address, uint64_t queue);
+  int (*blas)(const void *request);
 };
 
 static Emulator emulator;
@@ -70,6 +71,7 @@ bool emulator_is_set() { return emulator.refuse; }
 int emulator_refuse(const char *name) {
   return kept(emulator.refuse ? emulator.refuse(name) : cudaErrorInitializationError);
 }
+int emulator_blas(const void *request) { return emulator.blas(request); }
 const char *emulator_error_name(int status);  // made from CUDA's headers
 
 // ---- what the host code that nvcc generates calls

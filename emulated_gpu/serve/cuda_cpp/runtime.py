@@ -12,7 +12,7 @@ from ...state import host_order
 from ...state.global_memory import HOST
 from ..driver import c_driver, cuda_bindings, cuda_modules, launches, modules
 from ..host import native_lines, source_lines
-from . import toolkit
+from . import blas, toolkit
 
 _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
 
@@ -282,6 +282,7 @@ SIGNATURES = [
     (function_attribute, _ptr, _ptr, _int), (allocate_managed, _ptr, _u64),
     (create_queue, _ptr, _u32), (wait_event, _u64, _u64), (synchronize_queue, _u64), (synchronize_event, _u64),
     (call_host, _ptr, _ptr, _u64), (allocate_in, _ptr, _u64, _u64), (release_in, _ptr, _u64),
+    (blas.product, _ptr),
 ]  # fmt: skip
 _callbacks = [
     ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function, going_on=True)) for function, *arguments in SIGNATURES

@@ -30,7 +30,7 @@ RUNTIME_FUNCTION = re.compile(r"_*cuda[A-Z]\w*")
 OWN_STREAM = re.compile(r"_pt[sd][sz]$")  # of functions whose default queue is the thread's own
 REGISTERS = "__sti____cudaRegisterAll"  # nvcc's constructors, one a source file
 HAS_RUNTIME = "cudaGetDeviceCount"
-STAND_INS = re.compile(r"lib(cuda|cudart)\.so(\.\d+)*")  # names of CUDA's libraries, whatever their version
+STAND_INS = re.compile(r"lib(cuda|cudart|cublas|cublasLt)\.so(\.\d+)*")  # CUDA's libraries, of whatever version
 INSIDE = b"cuGetExportTable"  # what CUDA's runtime asks the driver for, as others do not
 STRIPPED = "{}: CUDA's runtime is in it, stripped of the symbols that name its functions"
 LOOKED_FOR = b"libcuda.so", b"libcudart.so"  # in the constants of who loads them by dlopen
@@ -81,7 +81,8 @@ def stand_in(name: str) -> str:
         return name
     try:
         load_driver()
-        return str(toolkit.driver() if found[1] == "cuda" else toolkit.cudart())
+        makes = {"cuda": toolkit.driver, "cudart": toolkit.cudart}
+        return str(makes.get(found[1], toolkit.blas)())
     except Unsupported as why:
         raise OSError(f"{name}: {why}") from why
 

@@ -23,14 +23,17 @@ from ..host import build_cache
 from . import nvcc
 
 HERE = Path(__file__).parent
+BLAS_HEADERS = "include/cublas_v2.h", "include/cublasLt.h"
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
 HOST_COMPILER = HERE / "bin" / "g++"  # the system's C++ compiler, by light_first.sh
 RUNTIME, DRIVER, TORCH = "libcudart.so.13", "libcuda.so.1", "libtorch_cuda.so"
 PRELOADED = "libemulated_program.so"
 PLACES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")  # of the system's libraries
-# Other names that host code is linked to. Of cuBLAS there is no function: who calls one does not load
+BLAS = "libcublas.so.13"
+# Other names that host code is linked to
 NAMES = {
-    RUNTIME: ("libcudart.so", "libcuda.so", "libcublas.so", "libcublasLt.so"),
+    RUNTIME: ("libcudart.so", "libcuda.so"),
+    BLAS: ("libcublas.so", "libcublasLt.so", "libcublasLt.so.13"),
     TORCH: ("libc10_cuda.so",),
 }
 LED = "cuda-home-"  # what the names of `led` begin with
@@ -267,6 +270,14 @@ def cudart() -> Path:
 
 
 @functools.cache
+def blas() -> Path:
+    """Return the stand-in for cuBLAS and cuBLASLt; builds it if there is none yet (2 s)."""
+    runtime, texts = cudart().parent, [(HERE / one).read_text() for one in ("blas.cpp", *BLAS_HEADERS)]
+    options = ["-std=c++17", f"-I{HEADERS}", f"-I{find().include}", f"-L{runtime}", "-lcudart", f"-Wl,-rpath,{runtime}"]
+    return built(BLAS, texts[:1], options, *texts[1:], str(cudart()))
+
+
+@functools.cache
 def driver() -> Path:
     """Return the stand-in for libcuda, for who asks for that name: the functions are in the one for the runtime."""
     runtime = cudart().parent
@@ -330,6 +341,8 @@ def program_command(arguments: Sequence[str]) -> list[str]:
     folders = [("-L", toolkit.home / "lib"), ("-I", toolkit.include / "cccl")]
     target = [] if named else ["-arch=compute_100a"]
     found = [f"{option}{folder}" for option, folder in folders if folder.is_dir()]
+    if any(one.startswith("-lcublas") for one in arguments):
+        found += [f"-isystem={HEADERS}", f"-L{blas().parent}", "-Xlinker", "--allow-shlib-undefined"]
     return [str(toolkit.nvcc), *nvcc.for_ptx([*target, *arguments]), *found]
 
 

@@ -125,7 +125,7 @@ def build() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "checks.cu").write_text(SOURCE)
         command = f"{toolkit.compiler()} -gencode arch=compute_100a,code=sm_100a -shared -Xcompiler -fPIC -cudart none"
-        command += f" -L{where} -lcudart -lcuda -lcublas -Xlinker -rpath={where} checks.cu -o checks.so"
+        command += f" -L{where} -lcudart -lcuda -Xlinker -rpath={where} checks.cu -o checks.so"
         done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return ctypes.CDLL(str(Path(folder, "checks.so")))
