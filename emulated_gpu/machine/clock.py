@@ -100,8 +100,12 @@ class Clock(ABC):
     def shared_copy(self, group, nbytes: int) -> float: ...
 
     @abstractmethod
-    def remote(self, group) -> float:
-        """Return when an arrival or store reaches another CTA, or cluster launch control answers."""
+    def remote(self, group, nbytes: int = 0) -> float:
+        """Return when an arrival, or a store of `nbytes`, reaches another CTA, or cluster launch control answers."""
+
+    @abstractmethod
+    def copied(self, group, landed: float) -> float:
+        """Return when an mbarrier hears that a thread's cp.async have landed, which they have at `landed`."""
 
     def fence(self, group, what: str, scope: str = "gpu") -> float:
         """Return until when a warp stops so that its cluster or all see what it did.
@@ -112,11 +116,11 @@ class Clock(ABC):
         return group.t
 
     @abstractmethod
-    def tma_store(self, group, tm, map_at: int, coords, nbytes: int) -> tuple[float, float]:
-        """Return when the source has been read and when the destination has been written."""
+    def tma_store(self, group, tm, map_at: int, coords, nbytes: int, reduces: bool = False) -> tuple[float, float]:
+        """Return when the source has been read and when the destination has been written; reduces: combined with it."""
 
     @abstractmethod
-    def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]: ...
+    def bulk_store(self, group, address: int, nbytes: int, reduces: bool = False) -> tuple[float, float]: ...
 
     @abstractmethod
     def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float: ...
@@ -136,7 +140,7 @@ class Clock(ABC):
         """Return whether tcgen05.ld reads at once, not only when it is waited for."""
 
     @abstractmethod
-    def tmem_store(self, group) -> bool:
+    def tmem_store(self, group, registers: int) -> bool:
         """Return whether tcgen05.st writes at once, not only when it is waited for."""
 
     # -- what has no result that a program could see: nothing, unless the clock predicts ---------------------------
@@ -158,11 +162,23 @@ class Clock(ABC):
     def global_load(self, group, addresses, size: int, strong: bool) -> None:
         """Lanes of a group load from global memory; strong: volatile, relaxed or acquire, which passes the L1."""
 
-    def atomic(self, group) -> None:
-        """Lanes of a group execute an atomic that returns what was there."""
+    def async_load(self, group, addresses, size: int) -> float:
+        """Return when lanes' cp.async from global memory, of `size` bytes each, have landed."""
+        return group.t
 
-    def unpriced(self, group, what: str, addresses) -> None:
-        """Lanes of a group access global memory at these addresses by `what`, which no clock has a price for."""
+    def landed(self, group, when: float) -> None:
+        """A group waits for copies of its own, the last of which lands then."""
+        group.t = max(group.t, when)
+
+    def atomic(self, group, space: str, addresses, size: int, what: str, kind: str, returns: bool) -> None:
+        """Lanes of a group, at an address each, execute an atomic of `size` bytes, which returns what was there, or a
+        reduction."""
+
+    def cluster_access(self, group, addresses, size: int, loads: bool) -> None:
+        """Lanes load or store `size` bytes each, some in the shared memory of another CTA."""
+
+    def constant_load(self, group, addresses) -> None:
+        """Lanes load from constant memory."""
 
     def global_bytes(self, loaded: int, stored: int) -> None:
         """Machine code has moved so many bytes between lanes and global memory, in any number of accesses."""

@@ -108,13 +108,16 @@ class FunctionalClock(Clock):
     def shared_copy(self, group, nbytes: int) -> float:
         return group.t + self._delay("tma")
 
-    def remote(self, group) -> float:
+    def copied(self, group, landed: float) -> float:
+        return group.t + self._delay("tma")
+
+    def remote(self, group, nbytes: int = 0) -> float:
         return group.t + self._delay("remote")
 
-    def tma_store(self, group, tm, map_at: int, coords, nbytes: int) -> tuple[float, float]:
+    def tma_store(self, group, tm, map_at: int, coords, nbytes: int, reduces: bool = False) -> tuple[float, float]:
         return self._store(group)
 
-    def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]:
+    def bulk_store(self, group, address: int, nbytes: int, reduces: bool = False) -> tuple[float, float]:
         return self._store(group)
 
     def _store(self, group) -> tuple[float, float]:
@@ -136,5 +139,5 @@ class FunctionalClock(Clock):
     def tmem_load(self, group, registers: int) -> bool:
         return "ld" not in self.lazy and self.random.random() < 0.5
 
-    def tmem_store(self, group) -> bool:
+    def tmem_store(self, group, registers: int) -> bool:
         return "st" not in self.lazy and self.random.random() < 0.5

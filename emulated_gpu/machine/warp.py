@@ -214,8 +214,8 @@ class Group(LaneGroup):
     __slots__ = (
         "warp", "cta", "launch", "engine", "clock", "program", "lanes", "n", "lane_mask", "R", "given", "passes",
         "pc", "join", "t", "begun", "token", "carry", "specials", "waiting_for", "blocked_at", "awaited", "limit",
-        "timed_out", "last_barrier", "owed", "fetching", "fetched", "loads_ready", "loads", "stores", "garbage",
-        "left", "polled", "pause",
+        "timed_out", "last_barrier", "owed", "fetching", "fetched", "loads_ready", "stores_ready", "loads", "stores",
+        "garbage", "left", "polled", "pause",
     )  # fmt: skip
 
     def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
@@ -243,6 +243,7 @@ class Group(LaneGroup):
         self.fetching = 0  # the number of the instruction that fetches
         self.fetched: dict[int, float] = {}  # by such numbers, in this block -> when what was loaded comes
         self.loads_ready = 0.0  # when the tensor core has delivered all tcgen05.ld
+        self.stores_ready = 0.0  # and has taken all tcgen05.st
         self.loads: list = []  # tcgen05.ld results that wait for tcgen05.wait::ld
         self.stores: list = []
         self.garbage: Garbage | None = None  # while it holds what nothing has written

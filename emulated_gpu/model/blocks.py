@@ -38,6 +38,10 @@ def tell(clock, trace) -> None:
     told("global_store", "global stores", sectors)
     told("shared_access", "shared memory", clock.wavefronts_of)
     told("parameter_load", "parameters")
+    told("constant_load", "constants")
+    told("atomic", "atomics")
+    told("cluster_access", "shared memory of other CTAs")
+    told("landed", "copies by cp.async")
     execute = clock.executed
 
     def executed(group, cost):

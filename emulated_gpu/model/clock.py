@@ -17,7 +17,7 @@ from ..formats.tensormap import Im2colMap, TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from ..units.tcgen05 import tensor_ctas
-from . import blocks, fences, issue, scoreboard, wgmma
+from . import accesses, blocks, fences, issue, scoreboard, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
@@ -44,7 +44,6 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
     return range(int(lines[0]), int(lines[-1]) + 1, steps[0]) if len(steps) == 1 else lines
 
 
-SECTOR = 32  # bytes of a line that the L2 writes at once
 PARAMETER_LINE = 64  # bytes, measured: silicon/timing, mechanisms/ld.param
 OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 
@@ -222,26 +221,36 @@ class TimingClock(Clock):
             + nbytes / self.p["sm"]["ingest_bytes_per_cycle"]
         )
 
-    def remote(self, group) -> float:
-        return group.t + self.p["sync"]["remote_cycles"]
+    def remote(self, group, nbytes: int = 0) -> float:
+        sync, begin = self.p["sync"], group.t
+        if nbytes:  # of st.async or red.async
+            sm = self.sms[group.cta.sm]
+            busy = max(nbytes, sync["cluster_least_bytes"]) / sync["cluster_bytes_per_cycle"]
+            sm.far = max(sm.far, group.t) + busy
+            begin = sm.far + sync["cluster_async_cycles"]
+            group.t = max(group.t, sm.far - self.p["sm"]["store_queue_cycles"])
+        return begin + sync["remote_cycles"]
 
     def fence(self, group, what: str, scope: str = "gpu") -> float:
         least = self.p["link"]["fence_cycles"] if scope == "sys" and self.memory.peers else 0.0
         sm, sync = self.sms[group.cta.sm], self.p["sync"]
         return max(group.t, fences.passed(what, group.t, sm, sync, self.figures, least))
 
-    def tma_store(self, group, tm: TensorMap, map_at: int, coords, nbytes: int) -> tuple[float, float]:
-        return self._store(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm, map_at))
+    def tma_store(
+        self, group, tm: TensorMap, map_at: int, coords, nbytes: int, reduces: bool = False
+    ) -> tuple[float, float]:
+        return self._store(group, self.lines(tm, coords), nbytes, reduces, self._descriptor(group, tm, map_at))
 
-    def bulk_store(self, group, address: int, nbytes: int) -> tuple[float, float]:
-        return self._store(group, self._span(address, nbytes), nbytes)
+    def bulk_store(self, group, address: int, nbytes: int, reduces: bool = False) -> tuple[float, float]:
+        return self._store(group, self._span(address, nbytes), nbytes, reduces)
 
-    def _store(self, group, lines, nbytes: int, key=None) -> tuple[float, float]:
+    def _store(self, group, lines, nbytes: int, reduces: bool, key=None) -> tuple[float, float]:
         start, tma = self._issue(group, nbytes, key), self.p["tma"]
         sm = self.sms[group.cta.sm]
-        sm.egress = sm.shared.turns(max(sm.egress, start), nbytes / tma["store_bytes_per_cycle"])
+        rate = self.p["atomic"]["bulk_bytes_per_cycle"] if reduces else tma["store_bytes_per_cycle"]
+        sm.egress = sm.shared.turns(max(sm.egress, start), nbytes / rate)
         read = sm.egress + tma["store_latency_cycles"]
-        written = max(read, self._write(sm, lines, nbytes)[1]) if len(lines) else read
+        written = max(read, self._write(sm, lines, nbytes, reduces)[1]) if len(lines) else read
         group.launch.last_store = max(group.launch.last_store, written)
         self.trace.copy(group, "store", start, written, nbytes)
         # On an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2.
@@ -262,15 +271,16 @@ class TimingClock(Clock):
 
     def line_prefetch(self, group, addresses: np.ndarray) -> None:
         """An SM asks for a line a cycle, as the TMA unit does: on an H200 one prefetches as fast either way."""
-        lines = self._lines_at(addresses)
+        lines = self.lines_at(addresses)
         group.launch.memory.hint(addresses)
         sm = self.sms[group.cta.sm]
         sm.prefetches = max(sm.prefetches, group.t) + len(lines)
         self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)
 
-    def _write(self, sm: Sm, lines: Lines, nbytes: int) -> tuple[float, float]:
+    def _write(self, sm: Sm, lines: Lines, nbytes: int, reduces: bool = False) -> tuple[float, float]:
         """Return when the L2 has taken what leaves an SM, and when it acknowledges it; the SM waits for a slow L2."""
-        taken, acknowledged = self.memory.write(sm.egress, lines, nbytes, sm.half)
+        enters = self.memory.combine if reduces else self.memory.write
+        taken, acknowledged = enters(sm.egress, lines, nbytes, sm.half)
         sm.egress = max(sm.egress, taken - self.p["sm"]["store_queue_cycles"])
         return taken, acknowledged
 
@@ -322,12 +332,12 @@ class TimingClock(Clock):
         if row:
             lines, sectors = self._span(int(addresses[0]), nbytes), 0
         else:
-            lines, sectors = self._lines_at(addresses), len(np.unique(addresses // np.uint64(SECTOR)))
+            lines, sectors = self.lines_at(addresses), len(np.unique(addresses // np.uint64(accesses.SECTOR)))
         sm = self.sms[group.cta.sm]
         unit = self.p["sm"]
         far = self.memory.peers and self.memory.peer(lines) is not None
         rate = self.p["link"]["store_bytes_per_cycle"] if far else unit["store_bytes_per_cycle"]
-        wavefronts = len(lines) if sectors * SECTOR > nbytes else 1
+        wavefronts = len(lines) if sectors * accesses.SECTOR > nbytes else 1
         busy = max(wavefronts * unit["store_instruction_cycles"], nbytes / rate)
         sm.egress = max(sm.egress, group.t) + busy
         taken, done = self._write(sm, lines, nbytes)
@@ -340,7 +350,7 @@ class TimingClock(Clock):
 
         Loads of one block are taken to be under way together.
         """
-        lines = self._lines_at(addresses)
+        lines = self.lines_at(addresses)
         sm = group.cta.sm
         half = self.sms[sm].half
         come = self.memory.read(group.t, lines, len(lines) * LINE, half, sm)[1] + self.p["sm"]["load_cycles"]
@@ -349,8 +359,20 @@ class TimingClock(Clock):
         self.sms[sm].come = max(self.sms[sm].come, come)
         group.fetched[group.fetching] = come
 
-    def atomic(self, group) -> None:
-        group.fetched[group.fetching] = group.t
+    def async_load(self, group, addresses: np.ndarray, size: int) -> float:
+        return accesses.copy(self, group, addresses, size)
+
+    def copied(self, group, landed: float) -> float:
+        return max(group.t, landed)
+
+    def atomic(self, group, space: str, addresses: np.ndarray, size: int, what: str, kind: str, returns: bool) -> None:
+        accesses.atomic(self, group, space, addresses, size, what, kind, returns)
+
+    def cluster_access(self, group, addresses: np.ndarray, size: int, loads: bool) -> None:
+        accesses.cluster_access(self, group, addresses, size, loads)
+
+    def constant_load(self, group, addresses: np.ndarray) -> None:
+        accesses.constant(self, group, addresses)
 
     def parameter_load(self, group, addresses) -> None:
         """A line that no CTA of the launch has read here yet comes from farther away."""
@@ -387,7 +409,7 @@ class TimingClock(Clock):
 
     # -- lines of a box ----------------------------------------------------------------------------------------
     @staticmethod
-    def _lines_at(addresses: np.ndarray) -> np.ndarray:
+    def lines_at(addresses: np.ndarray) -> np.ndarray:
         lines = (addresses // np.uint64(LINE)).astype(np.int64)
         return lines if 0 not in (lines[1:] > lines[:-1]).tobytes() else np.unique(lines)
 
@@ -481,5 +503,10 @@ class TimingClock(Clock):
         group.loads_ready = max(group.loads_ready, quarters[which] + t["load_latency"])
         return True
 
-    def tmem_store(self, group) -> bool:
+    def tmem_store(self, group, registers: int) -> bool:
+        t = self.p["tensor"]
+        quarters, which = self.sms[group.cta.sm].stores, group.warp.index % QUARTERS
+        quarters[which] = max(quarters[which], group.t) + registers * 128 * QUARTERS / t["store_bytes_per_cycle"]
+        self.trace.duty(group, "tmem")
+        group.stores_ready = max(group.stores_ready, quarters[which] + t["store_latency"])
         return True

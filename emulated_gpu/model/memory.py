@@ -105,6 +105,7 @@ class MemoryModel:
         self.waiting: dict[tuple, tuple[float, int]] = {}
         self.one_line_cycles = 1 / l2["one_line_requests"] if "one_line_requests" in l2 else 0.0
         self.one_line: dict[tuple[int, int], float] = {}  # (half, line) -> when it has given what it was asked for
+        self.one_word: dict[int, float] = {}  # line -> when the atomics that it was asked for are done
         self.hit_cycles, self.loaded_cycles = l2["hit_cycles"], l2["loaded_cycles"]
         self.write_miss_cycles = l2["write_miss_cycles"]
         self.miss_cycles = hbm["latency_cycles"]
@@ -411,6 +412,31 @@ class MemoryModel:
             self.log.append((time, 0, 0, nbytes))
         taken = max(time, self.write_port)
         return taken, taken + acknowledged
+
+    def combine(self, time: float, lines: Lines, nbytes: int, half: int = 0, turns: float = 0.0) -> tuple[float, float]:
+        """An atomic or a reduction comes to the L2: when it has been taken in, and when it is done and acknowledged.
+
+        It is done at the lines' homes, which have to have them. turns: for how many cycles it keeps a word, if it is
+        of one line.
+        """
+        if self.peers and (peer := self.peer(lines)) is not None:
+            return peer.write(time, lines, nbytes)
+        fetched = self.read_bytes
+        come = self.read(time, lines, 0, None)[1]
+        if fetched < self.read_bytes:  # they will have to be written back
+            self.stored = [each + (self.read_bytes - fetched) / 2 for each in self.stored]
+        region, index = self._locate(lines)
+        far = bool((region.home[self._pick(index, slice(None))] != half).any())
+        taken = self.write(time, lines, nbytes, half)[0]
+        done = max(come, taken + self.hit_cycles)
+        if len(lines) == 1 and turns:
+            line = int(lines[0])
+            if len(self.one_word) > 8192:
+                self.one_word = {k: free for k, free in self.one_word.items() if free > self.engine.now}
+            begin = max(time, self.one_word.get(line, 0.0))
+            self.one_word[line] = begin + turns
+            done += begin - time
+        return taken, done + far * self.far_cycles
 
     def skip_flush(self):
         """Forget the flush: its dirty lines count as pushed out by reads and stores in their present shares."""

@@ -16,7 +16,8 @@ from .trace import Trace
 WARP_REGISTERS = 256  # registers are given to a warp in these portions: CUDA occupancy calculator, 9.0 and 10.0
 MOVED = {  # what is shown of the counts of tally.py: bytes
     "TMA loads": ("tma_load", "bulk_load"), "TMA stores": ("tma_store", "bulk_store"),
-    "thread loads": ("global_load",), "thread stores": ("global_store",),
+    "thread loads": ("global_load", "async_load"), "thread stores": ("global_store",),
+    "atomics": ("global_atomic", "global_reduction"), "shared memory of other CTAs": ("cluster",),
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from ..ptx.isa import lookup
 
 LONG, SHORT = "long scoreboard", "short scoreboard"
 # Classes of instructions (ptx/isa): what delivers so late that its use begins a block, and what delivers soon
-LATE = {"global_load": LONG, "global_atomic": LONG, "shared_atomic": SHORT}
+LATE = {"global_load": LONG, "global_atomic": LONG, "shared_atomic": SHORT, "cluster_load": SHORT}
 SOON = {
     "local": LONG, "shared": SHORT, "shuffle": SHORT, "special": SHORT, "divide": SHORT, "indexed_constant": SHORT,
 }  # fmt: skip

@@ -62,13 +62,17 @@ class Sm:
     """Keeps the times at which each unit of one multiprocessor is free again, and the contents of its caches."""
 
     __slots__ = (
-        "decode", "tma", "ingest", "egress", "tensor", "copy", "loads", "prefetches", "seen", "forgotten", "launch",
-        "host", "schedulers", "shared", "constants", "half", "code", "drained", "come", "stored_since_fence",
+        "decode", "tma", "ingest", "egress", "tensor", "copy", "loads", "stores", "prefetches", "asked", "copied",
+        "far", "seen", "forgotten", "launch", "host", "schedulers", "shared", "constants", "constant_memory",
+        "constant_since", "half", "code", "drained", "come", "stored_since_fence",
     )  # fmt: skip
 
     def __init__(self):
         self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.prefetches = 0.0
+        self.asked = self.copied = 0.0  # when what cp.async asks for has been asked for, and has come
+        self.far = 0.0  # when what goes to other CTAs of the cluster has left
         self.loads = [0.0] * QUARTERS  # when each has brought what warps have loaded from tensor memory
+        self.stores = [0.0] * QUARTERS  # and has taken what they have stored there
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
         self.forgotten: set = set()  # tensor maps that have left the nearest cache
         self.launch = -1  # which one last used tensor maps here
@@ -79,11 +83,14 @@ class Sm:
         self.schedulers = [0.0] * SCHEDULERS  # when each has issued what it was given
         self.shared = SharedPort()
         self.constants: set[int] = set()  # lines of the launch's parameters
+        self.constant_memory: set[int] = set()  # lines of .const
+        self.constant_since: tuple = ()  # which group, in the block that it began when, asked for the latest one
         self.code: set = set()  # blocks of programs that have been executed here
 
     def new_launch(self):
         """The first CTA of a launch starts here."""
         self.constants.clear()
+        self.constant_memory.clear()
         self.stored_since_fence = False
 
     def remember(self, key, ready: float, room: float):

@@ -12,7 +12,6 @@ from ..formats import wgmma_form
 from ..machine.clock import Clock
 from ..machine.launch import Launch
 from ..ptx.control_flow import ControlFlow
-from ..state.global_memory import Region
 from .issue import kind
 from .memory import LINE
 
@@ -22,15 +21,14 @@ class Tally:
 
     counted: bytes of each way to move them (lanes that load from one address do it once), the number of MMAs, and their
     multiplications and additions. executed_blocks: how often groups of lanes have executed each block of the program,
-    where each has its turn, as in a timed run; machine code has several in one. unpriced_lines: lines of global memory
-    that were accessed by what has no price, by its name.
+    where each has its turn, as in a timed run; machine code has several in one.
     """
 
     def __init__(self, clock: Clock, program: ControlFlow):
-        copies = "tma_load", "bulk_load", "tma_store", "bulk_store"
-        self.counted = dict.fromkeys([*copies, "global_load", "global_store", "mma", "flops"], 0)
+        copies = "tma_load", "bulk_load", "async_load", "tma_store", "bulk_store", "cluster"
+        by_lanes = "global_load", "global_store", "global_atomic", "global_reduction", "constant_load", "prefetch"
+        self.counted = dict.fromkeys([*copies, *by_lanes, "tensor_store", "mma", "flops"], 0)
         self._clock, self.executed_blocks = clock, [0] * len(program.start)
-        self.unpriced_lines: dict[str, set[int]] = {}
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
@@ -59,13 +57,54 @@ class Tally:
         self.counted["bulk_load"] += nbytes
         return self._clock.bulk_load(group, address, nbytes, ctas, policy)
 
-    def tma_store(self, group, tm, map_at, coords, nbytes):
+    def tma_store(self, group, tm, map_at, coords, nbytes, reduces=False):
         self.counted["tma_store"] += nbytes
-        return self._clock.tma_store(group, tm, map_at, coords, nbytes)
+        return self._clock.tma_store(group, tm, map_at, coords, nbytes, reduces)
 
-    def bulk_store(self, group, address, nbytes):
+    def bulk_store(self, group, address, nbytes, reduces=False):
         self.counted["bulk_store"] += nbytes
-        return self._clock.bulk_store(group, address, nbytes)
+        return self._clock.bulk_store(group, address, nbytes, reduces)
+
+    def async_load(self, group, addresses, size):
+        self.counted["async_load"] += len(addresses) * size
+        return self._clock.async_load(group, addresses, size)
+
+    def atomic(self, group, space, addresses, size, what, kind, returns):
+        if space == "global":
+            self.counted["global_atomic" if returns else "global_reduction"] += len(addresses) * size
+        return self._clock.atomic(group, space, addresses, size, what, kind, returns)
+
+    def remote(self, group, nbytes=0):
+        self.counted["cluster"] += nbytes
+        return self._clock.remote(group, nbytes)
+
+    def shared_copy(self, group, nbytes):
+        self.counted["cluster"] += nbytes
+        return self._clock.shared_copy(group, nbytes)
+
+    def cluster_access(self, group, addresses, size, loads):
+        self.counted["cluster"] += len(addresses) * size
+        return self._clock.cluster_access(group, addresses, size, loads)
+
+    def constant_load(self, group, addresses):
+        self.counted["constant_load"] += len(np.unique(addresses)) * 4
+        return self._clock.constant_load(group, addresses)
+
+    def tmem_store(self, group, registers):
+        self.counted["tensor_store"] += registers * 128
+        return self._clock.tmem_store(group, registers)
+
+    def tma_prefetch(self, group, tm, map_at, coords, nbytes):
+        self.counted["prefetch"] += nbytes
+        return self._clock.tma_prefetch(group, tm, map_at, coords, nbytes)
+
+    def bulk_prefetch(self, group, address, nbytes):
+        self.counted["prefetch"] += nbytes
+        return self._clock.bulk_prefetch(group, address, nbytes)
+
+    def line_prefetch(self, group, addresses):
+        self.counted["prefetch"] += len(np.unique(addresses // np.uint64(LINE))) * LINE
+        return self._clock.line_prefetch(group, addresses)
 
     def global_load(self, group, addresses, size, strong):
         together = len(addresses) > 1 and (addresses == addresses[0]).all()
@@ -75,9 +114,6 @@ class Tally:
     def global_store(self, group, addresses, size, row=False):
         self.counted["global_store"] += len(addresses) * size
         return self._clock.global_store(group, addresses, size, row)
-
-    def unpriced(self, group, what, addresses):
-        self.unpriced_lines.setdefault(what, set()).update((addresses // np.uint64(LINE)).tolist())
 
     def global_bytes(self, loaded, stored):
         self.counted["global_load"] += loaded
@@ -110,20 +146,3 @@ def instructions(launch: Launch) -> Counter[str]:
             for instr in program.kernel.instrs[program.start[block] : program.end[block]]:
                 found[kind(instr)] += times
     return found
-
-
-FEW, FREE = 8, 0.02  # lines, and share of what a launch moves, that may have no price: counters, flags
-
-
-def unpriced(launch: Launch, data: list[Region]) -> str:
-    """Names what a timed launch has moved without a price, if that is more than a few counters, or if it is data; else
-    ""."""
-    tally = cast(Tally, launch.clock)
-    lines, counted = tally.unpriced_lines, tally.counted
-    for name, each in lines.items():
-        for region in data:
-            if any(region.start // LINE <= line < -(-region.end // LINE) for line in each):
-                return f"{region.name} by {name}"
-    moved = sum(count for name, count in counted.items() if name not in ("mma", "flops")) / LINE
-    free, names = sum(map(len, lines.values())), ", ".join(sorted(lines))
-    return f"{free} lines of 128 bytes by {names}" if free > FEW + FREE * moved else ""

@@ -120,6 +120,20 @@ def load(
     return tuple(out)
 
 
+def _shared_access(g: LaneGroup, addresses, size: int, loads: bool) -> None:
+    """Tell the clock that lanes load or store `size` bytes each, some perhaps in another CTA's shared memory."""
+    if _elsewhere(g, addresses):
+        return g.clock.cluster_access(g, np.atleast_1d(np.asarray(addresses, np.uint64)), size, loads)
+    return g.clock.shared_access(g, addresses, size)
+
+
+def _elsewhere(g: LaneGroup, addresses) -> bool:
+    """Tell whether some of these shared addresses lie in another CTA of the cluster."""
+    if len(g.cta.cluster.ctas) == 1:
+        return False
+    return bool((np.asarray(addresses, np.uint64) >> np.uint64(RANK_SHIFT) != g.cta.rank).any())
+
+
 def _own_offsets(g: LaneGroup, addresses: np.ndarray) -> np.ndarray | None:
     """Where shared addresses lie in the CTA's own memory, for its check of lanes; None where none is made."""
     if g.launch.checks and 0 not in (addresses >> np.uint64(RANK_SHIFT) == g.cta.rank).tobytes():
@@ -162,9 +176,9 @@ def _loaded(
             g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who, strong is not True)
         g.clock.global_load(g, np.atleast_1d(addresses), size, bool(strong))
     elif space == "const":
-        g.clock.unpriced(g, "ld.const", np.atleast_1d(addresses))
+        g.clock.constant_load(g, np.atleast_1d(addresses))
     elif space == "shared":
-        g.clock.shared_access(g, addresses, size)
+        _shared_access(g, addresses, size, True)
         if not strong and (offsets := _own_offsets(g, np.atleast_1d(np.asarray(addresses, np.uint64)))) is not None:
             g.cta.smem.lanes_read(offsets, size, lanes, g.warp.actor)
     elif space == "param":
@@ -265,7 +279,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         if space == "global":
             g.clock.global_store(g, np.array([address], np.uint64), size * count)
         elif space == "shared":
-            g.clock.shared_access(g, address, size * count)
+            _shared_access(g, address, size * count, False)
         numbers = [pick(v, 0) & alu.MASK[8 * size] for v in values]
         if space == "global":
             differ = partial(_changed, g, np.array([address], np.uint64), size, tuple(numbers))
@@ -292,7 +306,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
     if space == "global":
         g.clock.global_store(g, addresses, width, row)
     elif space == "shared":
-        g.clock.shared_access(g, addresses, width)
+        _shared_access(g, addresses, width, False)
     if results and not g.cta.computes_mma:
         if g.launch.sampled_clusters:
             if space == "global":
@@ -401,7 +415,7 @@ def store_async(g: LaneGroup, address, size: int, values: tuple, bar, mask):
             barrier.transaction(-size * len(numbers), origin, landed(op, hands_on))
 
         pass_dependency(g, barrier)
-        g.later(g.clock.remote(g), origin, land)
+        g.later(g.clock.remote(g, size * len(numbers)), origin, land)
 
 
 # -- atomics -----------------------------------------------------------------------------------------------
@@ -434,14 +448,15 @@ def atomic(
             else:
                 scatter(g, space, np.array(there, np.uint64), size, np.array(new, f"u{size}"), None, who, True)
         unique = np.array(places, np.uint64)
+        if space == "shared" and _elsewhere(g, at):
+            g.clock.cluster_access(g, np.array(at, np.uint64), size * count, wants_old)
+        else:
+            g.clock.atomic(g, space, np.array(at, np.uint64), size * count, what, kind, wants_old)
         if space == "global":
-            g.clock.unpriced(g, "atom" if wants_old else "red", unique)
             marks = GENERIC | STRONG | SYSTEM * sync.startswith("sys")
             note_global(g, unique, size * count, True, who, marks=marks)
         _acquire(g, space, unique, sync.rstrip("+"), acquires)
         _release(g, space, unique, sync, mask)
-        if wants_old:
-            g.clock.atomic(g)
         g.hesitate()
     if not wants_old:
         return None
@@ -478,7 +493,7 @@ def red_async(g: LaneGroup, what, kind, address, value, bar, mask):
             cta.smem.views[size][offset // size] = alu.combine(what, kind, old, v)
             barrier.transaction(-size, origin, hands_on)
 
-        g.later(g.clock.remote(g), origin, land)
+        g.later(g.clock.remote(g, size), origin, land)
 
 
 def prefetch(g: LaneGroup, space: str, address, is_tensormap: bool, mask):

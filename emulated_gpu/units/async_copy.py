@@ -249,7 +249,7 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
             note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0, idle)
         note_map(g, map_at, key, origin)
         if box not in issued:
-            issued[box] = g.clock.tma_store(g, tm, map_at, at, nbytes)
+            issued[box] = g.clock.tma_store(g, tm, map_at, at, nbytes, bool(reduction))
         _store_later(g, p, cta, reading, source, write, issued[box], origin, 0 if reduction else nbytes)
 
 
@@ -369,7 +369,7 @@ def _bulk_to_global(g: LaneGroup, p, a, b, n, origin, reduction):
 
     idle = partial(changes_nothing, g, source, write)
     note_global(g, a, n, True, origin, writing, STRONG if reduction else 0, idle=idle)
-    times = g.clock.bulk_store(g, a, n)
+    times = g.clock.bulk_store(g, a, n, bool(reduction))
     _store_later(g, p, cta, reading, source, write, times, origin, 0 if reduction else n)
 
 
@@ -419,14 +419,16 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
     to, read, n = (g.lane_array(x, 64)[lanes].astype(np.int64) for x in (dst, src, source_size))
     if not len(to):
         return
-    g.clock.unpriced(g, "cp.async", read.astype(np.uint64))
     n = np.minimum(n, size)  # 9.7.9.25.3.1: src-size bytes are read, zeros fill the rest
     if ((to | read) & size - 1).any():
         bad = int(np.flatnonzero((to | read) & size - 1)[0])
         raise Fault("misaligned", f"cp.async of {size} bytes from {int(read[bad]):#x} to {int(to[bad]):#x}")
     actor = g.warp.actor  # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
     key, origin = actor.space.key(("cp.async", actor.uid)), g.origin("cp.async")
-    for width in np.unique(n[n > 0]).tolist() if n.any() else ():
+    copies = open_copies(g)
+    if (some := n > 0).any():
+        copies.land = max(copies.land, g.clock.async_load(g, read[some].astype(np.uint64), size))
+    for width in np.unique(n[some]).tolist() if some.any() else ():
         note_global(g, read[n == width], width, False, origin, key)
     if len(np.flatnonzero(to[1:] - to[:-1] != size)):
         made = dict.fromkeys(zip(to.tolist(), read.tolist(), n.tolist()))
@@ -451,15 +453,21 @@ def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray,
     open_copies(g).append((cta, lo + at, read, n, size, op))
 
 
-def open_copies(g: LaneGroup) -> list:
+class Copies(list):
+    """Keeps the copies of a group; the last of them lands at `land`, in a timed run."""
+
+    land = 0.0
+
+
+def open_copies(g: LaneGroup) -> Copies:
     if not g.warp.copies:
-        g.warp.copies.append([])
+        g.warp.copies.append(Copies())
     return g.warp.copies[-1]
 
 
 def cp_async_commit(g: LaneGroup):
     open_copies(g)
-    g.warp.copies.append([])
+    g.warp.copies.append(Copies())
 
 
 def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
@@ -469,6 +477,7 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
         allowed = 0
     groups = g.warp.copies
     while len(groups) - 1 > allowed:
+        g.clock.landed(g, groups[0].land)
         _land_copies(g, done := groups.pop(0))
         for *_, op in done:
             g.warp.actor.completed(op.key, op.number)
@@ -512,7 +521,7 @@ def cp_async_arrive(g: LaneGroup, address, noinc: bool, mask):
         for barrier in barriers:
             barrier.arrive(who=origin, hands_on=hands_on)
 
-    g.later(g.clock.shared_copy(g, 0), origin, land)
+    g.later(g.clock.copied(g, max((group.land for group in groups), default=0.0)), origin, land)
 
 
 # -- cluster launch control (9.7.13.17) --------------------------------------------------------------------

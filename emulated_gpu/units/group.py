@@ -59,6 +59,8 @@ class LaneGroup(ABC):
     """The tcgen05.st that no tcgen05.wait::st has waited for: what writes them, or None if that is done."""
     loads_ready: float
     """When the tensor core has delivered all of `loads`, in a timed run."""
+    stores_ready: float
+    """When it has taken all of `stores`, in a timed run."""
 
     @abstractmethod
     def wait_on(self, what) -> bool:

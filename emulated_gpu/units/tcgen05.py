@@ -403,7 +403,7 @@ def st(g: LaneGroup, shape, num, unpack, split, address, values):
     def land():
         tmem.store(address, quadrant, shape, num, regs, unpack, split)
 
-    early = g.clock.tmem_store(g)
+    early = g.clock.tmem_store(g, len(values))
     if early:
         land()
     g.stores.append(None if early else land)
@@ -411,6 +411,7 @@ def st(g: LaneGroup, shape, num, unpack, split, address, values):
 
 def wait_st(g: LaneGroup) -> bool:
     g.need_whole_warp("tcgen05.wait")
+    g.t = max(g.t, g.stores_ready)
     for land in g.stores:
         if land is not None:
             land()

@@ -165,7 +165,7 @@ def _bulk_wait(w, i, m):
 
 
 # -- per-thread cp.async -----------------------------------------------------------------------------------------------
-@op("cp.async", cost="async", dst=0)
+@op("cp.async", cost="async_load", dst=0)
 def _cp_async(w, i, m):
     m.take("ca", "cg")
     m.take("shared", "shared::cta")

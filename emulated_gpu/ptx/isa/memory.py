@@ -9,10 +9,10 @@ from .registry import CACHE_HINTS, FENCED, SCOPES, Mods, flat, is_signed, op, wi
 
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const")
 
-# Costs: measured (latency/ld, latency/atom, mechanisms/ld, issue/st, issue/shared). No measurement: ldu as ld;
-# st.async as a store to shared memory; red as a store, red.async, too; prefetch, applypriority and discard as other
-# instructions to units that go on by themselves; createpolicy, mapa and getctarank as alu, which they mostly are;
-# movmatrix as a shuffle, since it moves values between lanes.
+# Costs: measured (latency/ld, latency/atom, mechanisms/ld, issue/st, issue/shared; silicon/probes/accesses.py). No
+# measurement: ldu as ld; st.async as a store to shared memory; red as a store to where its word is; prefetch,
+# applypriority and discard as other instructions to units that go on by themselves; createpolicy, mapa and getctarank
+# as alu, which they mostly are; movmatrix as a shuffle, since it moves values between lanes.
 
 
 def _space(m: Mods) -> str:
@@ -43,6 +43,8 @@ def _vector(m: Mods) -> int:
 
 def _memory_cost(i) -> str:
     """The cost of a load or store by its state space; parameters and constants by whether their address is known."""
+    if i.parts[0] == "ld" and "shared::cluster" in i.parts:
+        return "cluster_load"
     space = next((s for s in (p.split("::")[0] for p in i.parts[1:]) if s in ("shared", "local", "param", "const")), "")
     if space in ("param", "const"):
         memory = next(o for o in i.operands if isinstance(o, Mem))
@@ -51,9 +53,10 @@ def _memory_cost(i) -> str:
 
 
 def _atomic_cost(i) -> str:
+    shared = any(p.startswith("shared") for p in i.parts)
     if i.parts[0] == "red":
-        return "global_store"
-    return "shared_atomic" if any(p.startswith("shared") for p in i.parts) else "global_atomic"
+        return "shared" if shared else "global_store"
+    return "shared_atomic" if shared else "global_atomic"
 
 
 @op("ld", "ldu", "ld.global.nc", cost=_memory_cost, dst=1)
