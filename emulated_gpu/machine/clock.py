@@ -167,7 +167,7 @@ class Clock(ABC):
         return group.t
 
     def landed(self, group, when: float) -> None:
-        """A group waits for copies of its own, the last of which lands then."""
+        """A group waits for cp.async or tcgen05.st of its own, the last of which lands then."""
         group.t = max(group.t, when)
 
     def atomic(self, group, space: str, addresses, size: int, what: str, kind: str, returns: bool) -> None:

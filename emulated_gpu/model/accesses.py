@@ -10,12 +10,7 @@ shared memory leave an SM at a sixth of the rate at which it reads its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-if TYPE_CHECKING:
-    from .clock import TimingClock
 
 SECTOR = 32  # bytes of a line that the L2 gives or writes at once
 CONSTANT_LINE = 64  # bytes
@@ -27,7 +22,7 @@ def in_floats(kind: str) -> bool:
     return kind.startswith(("f", "bf"))
 
 
-def copy(clock: TimingClock, group, addresses: np.ndarray, size: int) -> float:
+def copy(clock, group, addresses: np.ndarray, size: int) -> float:
     """Return when lanes' cp.async of `size` bytes each, from these addresses, have landed."""
     unit, sm = clock.p["sm"], clock.sms[group.cta.sm]
     lines, sectors = clock.lines_at(addresses), len(np.unique(addresses // np.uint64(SECTOR)))
@@ -42,9 +37,7 @@ def copy(clock: TimingClock, group, addresses: np.ndarray, size: int) -> float:
     return landing
 
 
-def atomic(
-    clock: TimingClock, group, space: str, addresses: np.ndarray, size: int, what: str, kind: str, returns: bool
-) -> None:
+def atomic(clock, group, space: str, addresses: np.ndarray, size: int, what: str, kind: str, returns: bool) -> None:
     """Lanes, at an address each, execute an atomic of so many bytes, or a reduction, which returns nothing."""
     places, lanes = np.unique(addresses, return_counts=True)
     most = int(lanes.max())
@@ -54,7 +47,7 @@ def atomic(
     return _shared_atomic(clock, group, places, size, most, what, kind, returns)
 
 
-def _global_atomic(clock: TimingClock, group, places: np.ndarray, size: int, turns: int, returns: bool) -> None:
+def _global_atomic(clock, group, places: np.ndarray, size: int, turns: int, returns: bool) -> None:
     figures, unit, sm = clock.p["atomic"], clock.p["sm"], clock.sms[group.cta.sm]
     lines = clock.lines_at(places)
     if returns:
@@ -76,9 +69,7 @@ def _global_atomic(clock: TimingClock, group, places: np.ndarray, size: int, tur
         group.fetched[group.fetching] = come
 
 
-def _shared_atomic(
-    clock: TimingClock, group, places: np.ndarray, size: int, most: int, what: str, kind: str, returns: bool
-) -> None:
+def _shared_atomic(clock, group, places: np.ndarray, size: int, most: int, what: str, kind: str, returns: bool) -> None:
     """most: lanes at one word."""
     figures, sm = clock.p["atomic"], clock.sms[group.cta.sm]
     words = clock.wavefronts_of(places, size)[0]
@@ -96,7 +87,7 @@ def _shared_atomic(
     group.t = max(group.t, passed - clock.p["sm"]["shared_queue_cycles"])
 
 
-def cluster_access(clock: TimingClock, group, addresses: np.ndarray, size: int, loads: bool) -> None:
+def cluster_access(clock, group, addresses: np.ndarray, size: int, loads: bool) -> None:
     """Lanes access shared memory of other CTAs, `size` bytes each; loads: something comes back."""
     sync, sm = clock.p["sync"], clock.sms[group.cta.sm]
     rate = sync["cluster_load_bytes_per_cycle" if loads else "cluster_bytes_per_cycle"]
@@ -106,7 +97,7 @@ def cluster_access(clock: TimingClock, group, addresses: np.ndarray, size: int, 
     group.t = max(group.t, sm.far - clock.p["sm"]["store_queue_cycles"])
 
 
-def constant(clock: TimingClock, group, addresses: np.ndarray) -> None:
+def constant(clock, group, addresses: np.ndarray) -> None:
     """Lanes load constants: one word after the other, and lines that the SM has not read yet from farther away.
 
     Loads of one block are taken to be under way together.

@@ -41,7 +41,7 @@ def tell(clock, trace) -> None:
     told("constant_load", "constants")
     told("atomic", "atomics")
     told("cluster_access", "shared memory of other CTAs")
-    told("landed", "copies by cp.async")
+    told("landed", "cp.async, tcgen05.st")
     execute = clock.executed
 
     def executed(group, cost):

@@ -426,7 +426,7 @@ class MemoryModel:
         if fetched < self.read_bytes:  # they will have to be written back
             self.stored = [each + (self.read_bytes - fetched) / 2 for each in self.stored]
         region, index = self._locate(lines)
-        far = bool((region.home[self._pick(index, slice(None))] != half).any())
+        far = bool((region.home[index] != half).any())
         taken = self.write(time, lines, nbytes, half)[0]
         done = max(come, taken + self.hit_cycles)
         if len(lines) == 1 and turns:

@@ -24,6 +24,7 @@ from .addresses import active, check_running, multicast_ctas, pick, shared_cta
 from .barriers import barrier_at, landed, pass_dependency
 from .fences import handed_on
 from .group import LaneGroup
+from .protocols import Copies
 from .tensor_maps import note_map, tensor_map
 
 EXIT = "exit-before-store"  # errors.NOTES
@@ -451,12 +452,6 @@ def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray,
         words = np.unique(words) if (at[1:] == at[:-1]).any() else words
     op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, words, owner=g.warp.actor)
     open_copies(g).append((cta, lo + at, read, n, size, op))
-
-
-class Copies(list):
-    """Keeps the copies of a group; the last of them lands at `land`, in a timed run."""
-
-    land = 0.0
 
 
 def open_copies(g: LaneGroup) -> Copies:

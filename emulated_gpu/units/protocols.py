@@ -23,6 +23,12 @@ from ..state.tensor_memory import TensorMemory
 from .pipe import Pipe
 
 
+class Copies(list):
+    """Keeps the copies of a cp.async group; the last of them lands at `land`, in a timed run."""
+
+    land = 0.0
+
+
 class Engine(Protocol):
     """The events to come: machine/engine.Engine."""
 
@@ -184,7 +190,7 @@ class Warp(Protocol):
     """What makes its arrivals at mbarriers of other CTAs, those that are under way, land."""
     bulk: dict
     """The bulk async-groups by lane (units/async_copy.BulkGroups)."""
-    copies: list[list]
+    copies: list[Copies]
     """The cp.async groups; the last one is open."""
     wgmmas: Any
     """The wgmmas that it has issued and not waited for (units/wgmma.Issued)."""

@@ -411,7 +411,7 @@ def st(g: LaneGroup, shape, num, unpack, split, address, values):
 
 def wait_st(g: LaneGroup) -> bool:
     g.need_whole_warp("tcgen05.wait")
-    g.t = max(g.t, g.stores_ready)
+    g.clock.landed(g, g.stores_ready)
     for land in g.stores:
         if land is not None:
             land()

@@ -188,7 +188,8 @@ def test_what_a_kernel_uses(counted_too, tmp_path):
     found = report.report(run, trace, counted, tmp_path)
     (kernel,) = found["kernels"]
     assert kernel["moved_bytes"] == {
-        "TMA loads": CTAS * BYTES, "TMA stores": CTAS * BYTES, "thread loads": 0, "thread stores": 0
+        "TMA loads": CTAS * BYTES, "TMA stores": CTAS * BYTES, "thread loads": 0, "thread stores": 0,
+        "atomics": 0, "shared memory of other CTAs": 0,
     }  # fmt: skip
     assert (kernel["grid"], kernel["threads"], kernel["shared_bytes"]) == ([CTAS, 1, 1], 64, 128 + BYTES)
     assert kernel["registers"] is None and kernel["flops"] == 0 == kernel["floors_us"]["tensor cores"]
