@@ -18,7 +18,7 @@ import numpy as np
 from . import packages, target
 from .arena import PAGE, Heap
 from .chip import B200, Chip
-from .errors import EmulatorError, Fault, Hang, LaunchRefused, Unsupported
+from .errors import EmulatorError, Fault, Hang, HostOrderFault, LaunchRefused, Unsupported
 from .machine.engine import collecting
 from .machine.hosts import Host, Hosts
 from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchOptions
@@ -32,11 +32,12 @@ from .model.trace import Trace
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
 from .state.global_memory import HOST, GlobalMemory, Region
-from .state.host_order import Access, HostOrder, Work, runs_of
+from .state.host_order import Access, HostOrder, Work, named, place, runs_of
 from .state.pdl_dependency import WORD, Dependencies, Footprint
 
 ALIGNMENT = 512  # of what is allocated here
 CUDA_ALIGNMENT = 256  # what cudaMalloc promises
+NOBODY = "nothing has written since it was allocated"
 GUARD = 512  # bytes around every allocation that no kernel may touch
 
 
@@ -193,6 +194,9 @@ class Allocator(Protocol):
         """Register what has been allocated since the last time, and forget what has been freed. keep: from now on,
         what is freed stays what it is."""
 
+    def has_written(self, region: Region) -> bool:
+        """Whether others than launches and copies may have written to a region."""
+
     def count(self, devices: int) -> None:
         """There are so many devices now."""
 
@@ -248,6 +252,7 @@ class Device:
         self.heap: Heap | None = None
         self.allocator: Allocator | None = None
         self.order = HostOrder()
+        self.fresh = True  # all that has been written since is known
         self.guard: Guard | None = None
 
     @contextlib.contextmanager
@@ -455,6 +460,8 @@ class Device:
         if region is not None:
             shared = region.device == HOST or region.managed
             work.accesses.append(Access(address, address + size, writes, region, None, shared))
+            if writes and region.fresh:
+                region.note_written(address, address + size)
 
     def host_touches(self, address: int, writes: bool, where: str | int) -> None:
         """The host's code reads or writes a byte of memory that devices may access."""
@@ -576,16 +583,25 @@ class Device:
                 if session.launches <= session.most_recorded:
                     session.recorded.append(recorded)
                 return
-        asked = dataclasses.replace(asked, number=session.launches, notes_reads=self.order.watches)
+        fresh = self.fresh and session.checks and self.node is None
+        asked = dataclasses.replace(asked, number=session.launches, notes_reads=self.order.watches or fresh)
+        self.fresh &= fresh
         start = partial(self._launch, session, self.index, launched, asked)
         if self.node is not None:
             alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
             node, hosts = self.together()
             queued = Queued(start, [*alive, *held], dict(hosts.now.known))
             return node.enqueue(self.index, queued, [host.known for host in hosts.all])
-        with self._launching(stream, session, f"launch {session.launches} ({code.program.kernel.title})"):
+        what, before = f"launch {session.launches} ({code.program.kernel.title})", session.predecessors.get(self.index)
+        with self._launching(stream, session, what):
             with collecting():
                 found, notes = self._run(session, start)
+            made = session.predecessors.get(self.index)
+            if found:  # nobody knows what it would have written
+                for region in self.memory.regions:
+                    region.fresh = False
+            elif fresh and made is not None and made is not before:
+                self._note_written(made.own, what)
             for note in notes:
                 session.note(note)
             for error in found:
@@ -594,6 +610,47 @@ class Device:
             raise session.failure
         for refused in (error for error in found if isinstance(error, LaunchRefused)):
             raise refused  # also where launches go on: host code gets an error
+
+    def _note_written(self, own: Footprint, what: str) -> None:
+        """A launch has run: say what it has read that nobody had written, and know what it has written."""
+        for region, (reads, writes, _) in own.regions.values():
+            if not region.fresh:
+                continue
+            if self.never_written(region):
+                at = region.unwritten(reads & ~writes)
+                if at is not None:
+                    message = f"{what} reads {region.name} at byte {at}, which {NOBODY}"
+                    kernel = f"kernel {what.partition('(')[2].rstrip(')')}"
+                    note = HostOrderFault("uninitialized-read", message, kernel, (kernel, region.name))
+                    note.note = "never-written"
+                    self.session.note(note)
+            region.note_written(region.start, region.end, writes)
+
+    def never_written(self, region: Region) -> bool:
+        """Whether there may be words of a region that nobody has written: of an allocator's, if it says so, too."""
+        if region.fresh and self.allocator is not None and self.allocator.has_written(region):
+            region.fresh, region.written = False, None
+        return region.fresh and self.fresh
+
+    def host_reads(self, address: int, size: int, decides: bool) -> None:
+        """The host gets bytes of a device. decides: one number, on which something will depend."""
+        region = self.region_at(address, size) if size and self.fresh else None
+        if region is None or not self.orders or not self.never_written(region):
+            return
+        words = np.zeros(-(-(region.size + region.start % WORD) // WORD), bool)
+        origin = region.start - region.start % WORD
+        words[(address - origin) // WORD : -(-(address + size - origin) // WORD)] = True
+        at = region.unwritten(words)
+        if at is not None:
+            message = f"the host reads {region.name} at byte {at}, which {NOBODY}"
+            where = named(place())
+            found = HostOrderFault("uninitialized-read", message, where, (region.name, where))
+            if decides:
+                self.fail(found)
+                self.check()
+            else:
+                found.note = "never-written"
+                self.session.note(found)
 
     @contextlib.contextmanager
     def _launching(self, stream: int | None, session: Session, what: str):

@@ -63,6 +63,7 @@ NOTES = {
     "lanes-wrap": "tcgen05.ld or .st is at a lane of tensor memory from 128 to 255, which is taken for that less 128.",
     "non-coherent-load": "ld.global.nc reads what the same launch has written.",
     "selected-away": "Shared or local memory is read that nothing has written; the value goes to a selp alone.",
+    "never-written": "Global memory is read that nothing has written since it was allocated.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
 }

@@ -20,6 +20,7 @@ SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 2 << 60
 PARAM_WINDOW = 3 << 60
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "const": 0, "global": 0}
+WORD = 4  # bytes: of what is told apart of what has been written
 HOST = -1  # the device of memory of the host that kernels may access
 WORKSPACE = 512  # bytes for the barrier of a grid
 HEAP, HEAP_ALIGN = 8 << 20, 16  # bytes: cudaLimitMallocHeapSize by default, and what malloc's addresses are aligned to
@@ -33,7 +34,8 @@ class Region:
 
     managed: whether the host may access it, too. peers: whether kernels of several devices may. freed: whether others
     may lie there now, as its memory has gone; freed_by: who has freed it. not_computed: bool [size], where results
-    would be that a run has left out, or None for nowhere.
+    would be that a run has left out, or None for nowhere. fresh: whether there may be words of it that nobody has
+    written since it was allocated; written: then, which have been written, bool by word; None: none.
     """
 
     start: int
@@ -47,12 +49,36 @@ class Region:
     managed: bool = False
     freed: bool = False
     freed_by: str = ""
+    fresh: bool = False
+    written: np.ndarray | None = None
     not_computed: np.ndarray | None = None
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
         return self.start + self.size
+
+    def note_written(self, first: int, end: int, words: np.ndarray | None = None) -> None:
+        """Bytes [first, end) of it have been written; words: or these, bool from the one that holds its first byte."""
+        if first <= self.start and end >= self.end and (words is None or words.all()):
+            self.fresh, self.written = False, None
+            return
+        if self.written is None:
+            self.written = np.zeros(-(-(self.size + self.start % WORD) // WORD), bool)
+        if words is not None:
+            self.written |= words
+        else:
+            origin = self.start - self.start % WORD
+            self.written[(first - origin) // WORD : -(-(end - origin) // WORD)] = True
+
+    def unwritten(self, words: np.ndarray) -> int | None:
+        """Return the first byte of the first of these words that nobody has written; None if somebody has them all.
+
+        words: bool from the one that holds the region's first byte.
+        """
+        missing = words if self.written is None else words & ~self.written
+        at = int(np.argmax(missing)) if len(missing) else 0
+        return max(WORD * at - self.start % WORD, 0) if missing[at : at + 1].any() else None
 
     def typed(self, size: int) -> np.ndarray:
         """The whole elements of `size` bytes, aligned as addresses are; index with (address - base(size)) // size."""

@@ -76,6 +76,7 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
 }  # fmt: skip
 
 NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING
+SCALAR = 16  # bytes: of one number, which somebody wants to know
 QUARANTINE = 64 << 20  # bytes of freed memory that nobody gets meanwhile
 
 _handles = itertools.count(16)  # the first ones stand for default streams
@@ -171,6 +172,7 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
     array = allocate(int(size), mmap.PAGESIZE if managed else ALIGNMENT)
     region = DEVICE.adopt(array, f"allocation {len(_allocations)}")
     _allocations[array.ctypes.data] = array
+    region.fresh = not managed and DEVICE.node is None
     if managed:
         region.managed = DEVICE.order.shares = True
         guarded_pages.install()
@@ -179,6 +181,7 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
     else:
         with DEVICE.working(stream, "cudaMallocAsync") as work:
             DEVICE.touched(work, array.ctypes.data, array.nbytes, True)
+            region.fresh, region.written = True, None  # it is there, and has nothing in it
     return array.ctypes.data
 
 
@@ -259,6 +262,8 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
         synchronize_stream(stream)
     with DEVICE.working(int(stream or 0), what) as work:
         ctypes.memmove(to, at, size)
+        if there is None or there.device == HOST:
+            DEVICE.host_reads(at, size, decides=size <= SCALAR)
         DEVICE.touched(work, at, size, False)
         DEVICE.touched(work, to, size, True)
     shared = any(region is not None and (region.device == HOST or region.managed) for region in (there, here))

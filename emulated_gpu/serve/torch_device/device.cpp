@@ -3,13 +3,14 @@
 namespace emulated {
 
 // Told before work on devices, a bit each, where somebody may have to wait for it. Returns why it cannot be, or null.
-using Before = const char *(*)(uint64_t devices, int reads, const char *name);
+// at, bytes: what the host gets, if it is known.
+using Before = const char *(*)(uint64_t devices, int reads, const char *name, const void *at, int64_t bytes);
 Before before = nullptr;
 std::atomic<bool> attentive{false};  // else it is asked for nothing but data that the host reads
 
-void ask(uint64_t on, bool reads, const char *name) {
+void ask(uint64_t on, bool reads, const char *name, const void *at = nullptr, int64_t bytes = 0) {
   if (!before || !(reads || attentive)) return;
-  const char *why = before(on, reads, name);
+  const char *why = before(on, reads, name, at, bytes);
   TORCH_CHECK(!why, why);
 }
 

@@ -21,8 +21,8 @@ SOURCES = "memory.cpp", "device.cpp", "operators.cpp"  # one after the other the
 NAME = "libemulated_torch.so"
 DIMENSIONS, OPERANDS, NAME_BYTES = 8, 6, 48
 TOLD = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-BEFORE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p)
 _int, _i64 = ctypes.c_int, ctypes.c_int64
+BEFORE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64, _int, ctypes.c_char_p, ctypes.c_uint64, _i64)
 
 
 class Event(ctypes.Structure):
@@ -62,7 +62,8 @@ class Count(ctypes.Structure):
 
 SIGNATURES = {
     "install": (None, _int, BEFORE, TOLD, _int), "watch": (None, _int), "capture": (None, _int),
-    "current_queue": (_i64, _int), "works": (_i64, ctypes.POINTER(Work), _i64), "works_waiting": (_i64,),
+    "written": (_int, ctypes.c_uint64), "current_queue": (_i64, _int),
+    "works": (_i64, ctypes.POINTER(Work), _i64), "works_waiting": (_i64,),
     "devices": (None, _int), "arena": (None, ctypes.c_uint64, ctypes.c_uint64),
     "current": (_int,), "set": (None, _int), "attentive": (None, _int), "keep": (None, _int), "waiting": (_i64,),
     "fetch": (_i64, ctypes.POINTER(Event), _i64), "counts": (ctypes.POINTER(Count), _int, _int),

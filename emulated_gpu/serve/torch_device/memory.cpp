@@ -127,7 +127,7 @@ class Pool {
       if (first > at) keep_free(at, first - at);
       size -= first - at, at = first;
     }
-    taken_[at] = {size, bytes, device, streams[device < 0 ? 0 : device], works_done, false, captures};
+    taken_[at] = {size, bytes, device, streams[device < 0 ? 0 : device], works_done, false, captures, false};
     if (device >= PINNED) announce(at, taken_[at], nullptr);
     return reinterpret_cast<void *>(at);
   }
@@ -172,6 +172,17 @@ class Pool {
     events_.erase(events_.begin(), events_.begin() + n);
     return n;
   }
+  // An operator has written there.
+  void write(const void *p) {
+    std::lock_guard lock(mutex_);
+    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
+    if (found != taken_.begin()) (--found)->second.written = true;
+  }
+  bool written(const void *p) {
+    std::lock_guard lock(mutex_);
+    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
+    return found == taken_.begin() || (--found)->second.written;
+  }
   // Somebody has said that a queue uses the memory, too, in which an address lies.
   void record(const void *p) {
     std::lock_guard lock(mutex_);
@@ -213,7 +224,7 @@ class Pool {
     size_t size, bytes;
     int device;
     int64_t queue, born;
-    bool recorded, of_graph;
+    bool recorded, of_graph, written;
   };
 
   void announce(uintptr_t at, const Block &block, const Tensor *like) {

@@ -71,6 +71,7 @@ class TorchMemory:
         for at, event in new.items():
             self.regions[at] = region = DEVICE.given(at, event.bytes, self.name(event), event.device)
             self.born[at] = event.born
+            region.fresh = event.device >= 0 and DEVICE.node is None
             if event.device == HOST:
                 guarded_pages.install()
             elif DEVICE.order.several:
@@ -108,6 +109,9 @@ class TorchMemory:
     def forget_works(self) -> None:
         """Nobody need know what operators did until now: the host has waited for all."""
         self.library.emulated_works(None, 1 << 20)
+
+    def has_written(self, region: Region) -> bool:
+        return region.start in self.regions and bool(self.library.emulated_written(region.start))
 
     def name(self, event: Event) -> str:
         """Say what an allocation was made for."""
@@ -174,14 +178,17 @@ _why = ctypes.create_string_buffer(b"")
 
 
 @BEFORE
-def before(devices: int, reads: int, name: bytes) -> int:
-    """Wait for the launches on devices (a bit each) before an operator works on them. reads: the host gets data.
+def before(devices: int, reads: int, name: bytes, at: int, size: int) -> int:
+    """Wait for the launches on devices (a bit each) before an operator works on them. reads: the host gets data, which
+    are in `size` bytes from `at` on if that is known.
 
     Returns where a sentence is that says why the operator cannot be carried out; 0 where it can.
     """
     global _why
     try:
         await_(devices, bool(reads), name.decode())
+        if size:
+            DEVICE.host_reads(at, size, name == b"aten::_local_scalar_dense")
         return 0
     except BaseException as error:  # of another rank, too; an exception must not cross into C++
         _why = ctypes.create_string_buffer(str(error).encode() or type(error).__name__.encode())

@@ -60,7 +60,11 @@ class Call {
                                 " on the emulated device: torch has no kernel for the CPU that would do its work");
     const bool reads = to_host_ || name == "aten::_local_scalar_dense" || (copies() && !copied_to_device());
     if (pinned_ && told) told(BEGINS, 0, 0);
-    if (reads || (attentive && touches())) ask(devices_, reads, name.c_str());
+    if (reads || (attentive && touches())) {
+      const Tensor *t = reads && !tensors_.empty() ? &tensors_.back().first : nullptr;
+      const bool some = t && t->numel() && t->has_storage();
+      ask(devices_, reads, name.c_str(), some ? t->data_ptr() : nullptr, some ? extent(*t) : 0);
+    }
     const bool was = std::exchange(inside, !to_host_);
     try {
       op_.redispatchBoxed(c10::DispatchKeySet(DispatchKey::CPU), stack_);
@@ -94,6 +98,8 @@ class Call {
                   (host && (waits_ || (!copied_to_device() && !pinned_)));
     std::strncpy(work_.name, name.c_str(), NAME - 1);
     work_.device = where_, work_.queue = streams[where_];
+    for (int i = 0; i < work_.count; i++)
+      if (work_.operands[i].writes) pool().write(work_.operands[i].at);
     {
       std::lock_guard lock(works_mutex);
       work_.number = ++works_done;
@@ -118,6 +124,12 @@ class Call {
     one.writes = writes, one.dimensions = int(t.dim()), one.item = int64_t(t.element_size());
     std::copy_n(t.sizes().begin(), t.dim(), one.sizes);
     std::copy_n(t.strides().begin(), t.dim(), one.strides);
+  }
+
+  static int64_t extent(const Tensor &t) {  // bytes from the first element to the end of the last one
+    int64_t last = 0;
+    for (int64_t d = 0; d < t.dim(); d++) last += (t.size(d) - 1) * t.stride(d);
+    return (last + 1) * int64_t(t.element_size());
   }
 
   bool copies() const { return schema_.name() == "aten::copy_"; }
@@ -287,6 +299,7 @@ void done_by_us(const Tensor &t, const char *name) {
   Work work = {};
   std::strncpy(work.name, name, NAME - 1);
   work.device = t.get_device(), work.queue = streams[work.device], work.count = 1;
+  pool().write(t.data_ptr());
   work.operands[0] = {t.data_ptr(), 1, 1, 1, {int64_t(t.numel() * t.element_size())}, {1}};
   {
     std::lock_guard lock(works_mutex);
@@ -428,6 +441,7 @@ EXPORT void emulated_attentive(int on) { emulated::attentive = on; }
 EXPORT void emulated_keep(int on) { emulated::pool().keep(on); }
 EXPORT void emulated_watch(int on) { emulated::watching = on; }
 EXPORT void emulated_capture(int on) { emulated::captures = on; }
+EXPORT int emulated_written(uint64_t at) { return emulated::pool().written(reinterpret_cast<void *>(at)); }
 EXPORT int64_t emulated_current_queue(int device) { return emulated::streams[device]; }
 EXPORT int64_t emulated_works(emulated::Work *to, int64_t most) {
   using namespace emulated;

@@ -142,6 +142,20 @@ def use_after_free_input_of_a_graph(mended):
     return other
 
 
+def uninitialized_read_rows(mended):
+    x = torch.empty(N, device="cuda")
+    fill[(4 if mended else 3,)](x, 1.0, 256)
+    return x[-1].item()
+
+
+def never_written_rows(mended):
+    """A note: who reads a row need not use it."""
+    x, y = torch.empty(N, device="cuda"), cuda()
+    fill[(4 if mended else 3,)](x, 1.0, 256)
+    add[(4,)](x, y, 256)
+    return y
+
+
 def right(mended):
     """A pipeline of copies and kernels; the backward pass of an operator that ran on another stream."""
     copies, main = torch.cuda.Stream(), torch.cuda.current_stream()
@@ -161,14 +175,18 @@ def right(mended):
     main.wait_stream(copies)
     (y + 1).sum().backward()
     assert weight.grad[0].item() == 2
+    x = torch.empty(N, device="cuda")
+    fill[(3,)](x, 1.0, 256)
+    assert x[:768].sum().item() == 768 and x[767].item() == 1
 
 
 if __name__ == "__main__":
     for name, check in [*globals().items()]:
-        if name.startswith(("stream_race_", "read_before_", "use_after_", "right")):
+        if name.startswith(("stream_race_", "read_before_", "use_after_", "uninitialized_", "never_", "right")):
             for mended in (0, 1):
                 torch.cuda.synchronize()
-                before = len(DEVICE.session.errors)
+                before, notes = len(DEVICE.session.errors), len(DEVICE.session.notes)
                 check(mended)
-                found = ",".join(error.kind for error in DEVICE.session.errors[before:])
+                kinds = [error.kind for error in DEVICE.session.errors[before:]]
+                found = ",".join([*kinds, *(note.note for note in DEVICE.session.notes[notes:])])
                 print(name, mended, found or "-", file=sys.__stdout__)

@@ -52,7 +52,8 @@ def test_a_finding_says_what_is_missing(said, name, text):
 
 
 TORCH = Path(__file__).with_name("streams_of_torch.py")
-NAMES = re.findall(r"^def ((?:stream_race|read_before|use_after|right)\w*)", TORCH.read_text(), re.MULTILINE)
+NAMED = r"^def ((?:stream_race|read_before|use_after|uninitialized|never|right)\w*)"
+NAMES = re.findall(NAMED, TORCH.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,6 @@ def torch_said() -> dict[tuple[str, str], str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_streams_of_torch(torch_said, name):
-    kind = re.match(r"(stream_race|read_before_sync|use_after_free)_", name)
+    kind = re.match(r"(stream_race|read_before_sync|use_after_free|uninitialized_read|never_written)_", name)
     assert torch_said[name, "0"] == (kind[1].replace("_", "-") if kind else "-")
     assert torch_said[name, "1"] == "-"
