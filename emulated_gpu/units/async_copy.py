@@ -429,11 +429,11 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
     copies = open_copies(g)
     if (some := n > 0).any():
         copies.land = max(copies.land, g.clock.async_load(g, read[some].astype(np.uint64), size))
-    for width in np.unique(n[some]).tolist() if some.any() else ():
+    for width in np.unique(n[some]).tolist() if (n < size).any() else (size,):
         note_global(g, read[n == width], width, False, origin, key)
-    if len(np.flatnonzero(to[1:] - to[:-1] != size)):
-        made = dict.fromkeys(zip(to.tolist(), read.tolist(), n.tolist()))
-        to, read, n = np.array(sorted(made, key=lambda copy: copy[0])).T  # a stable sort
+    if (np.diff(to) != size).any():
+        order = np.argsort(to, kind="stable")
+        to, read, n = to[order], read[order], n[order]
     ranks = to >> RANK_SHIFT
     if ranks[0] == ranks[-1]:
         _begin_copies(g, to, read, n, size, origin, key)
@@ -448,8 +448,7 @@ def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray,
     at = to - int(to[0])
     hi, words = lo + int(at[-1]) + size, None
     if hi - lo != size * len(to):  # gaps, or two copies to one place
-        words = ((at + lo)[:, None] // WORD + np.arange(size // WORD)).ravel()
-        words = np.unique(words) if (at[1:] == at[:-1]).any() else words
+        words = (np.unique(at + lo)[:, None] // WORD + np.arange(size // WORD)).ravel()
     op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, words, owner=g.warp.actor)
     open_copies(g).append((cta, lo + at, read, n, size, op))
 
