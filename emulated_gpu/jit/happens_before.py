@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from .llvm import compiler
-from .loops import Function, Text, pointer
+from .rules import Function, int8, int32, int64, pointer, rule
 
 COLD = 5000  # questions of a process before machine code pays
 EXCEPTIONS = 2  # components of which later events count as known, too
@@ -20,106 +20,72 @@ KEPT = 8192  # arrays of places whose addresses are known
 MOST = 2**31  # of which all components are below
 
 
-def _place(t: Text, turn: str) -> str:
-    """The place that turn `turn` is about: an entry of `index`, or so many from `first` on."""
-    listed, counted, on = (t.name(what) for what in ("listed", "counted", "on"))
-    given = t.let(f"icmp ne i64 {t['index']}, 0")
-    t.emit(f"br i1 {given}, label %{listed}, label %{counted}")
-    t.label(listed)
-    entry = t.load("i64", t["index"], turn)
-    t.jump(on)
-    t.label(counted)
-    number = t.number("add", t["first"], turn)
-    t.jump(on)
-    t.label(on)
-    return t.let(f"phi i64 [{entry}, %{listed}], [{number}, %{counted}]")
+@rule
+def place(index, first, turn):
+    """What turn `turn` is about: an entry of `index`, or the place so many from `first` on."""
+    if index == 0:
+        return first + turn
+    return int64(index)[turn]
 
 
-def _wide(t: Text, base: str, index: str) -> str:
-    """An int32 of an array, in 64 bits."""
-    return t.let(f"sext i32 {t.load('i32', base, index)} to i64")
+@rule
+def knows(events, rows, row_size, index, first, count, component, space, marks, clock, width, own, limit, mask, wanted,
+          but0, until0, but1, until1):  # fmt: skip
+    """Whether the events of all places, in each of some rows, have happened before or do not matter.
 
-
-def _known(t: Text, event: str, component: str, here: str) -> str:
-    """Whether an event has happened before, by a clock. Returns 0 from the function for one of another cluster."""
-    inside = t.let(f"icmp ult i64 {component}, {t['width']}")
-    t.return_if(t.let(f"xor i1 {t.let(f'and i1 {here}, {inside}')}, true"), "0")
-    return t.let(f"icmp sle i64 {event}, {_wide(t, t['clock'], component)}")
-
-
-def _knows() -> Function:
-    """Returns 1 if the events of all places, in each of some rows, have happened before or do not matter.
-
-    Ignore an event if its component is >= `limit`, if `marks & mask == wanted`, or if it is not after an exception's
-    `until`.
+    Ignore an event if its component is > `limit`, if `marks & mask == wanted`, or if it is not after an exception's
+    `until`. False for one of another cluster, of which a clock says nothing.
     """
-    exceptions = " ".join(f"but{i} until{i}" for i in range(EXCEPTIONS))
-    t = Text(
-        f"events rows row_size index first count component space marks clock width own limit mask wanted {exceptions}"
-    )
-    last = t.variable("i64", "0")
-    with t.loop(t["rows"]) as row, t.loop(t["count"]) as turn:
-        event = _wide(t, t["events"], t.number("add", t.number("mul", row, t["row_size"]), _place(t, turn)))
-        look, ask, on = t.name("look"), t.name("ask"), t.name("on")
-        before = t.let(f"load i64, ptr {last}")  # who writes or reads, does so in many places
-        seen = t.let(f"or i1 {t.let(f'icmp eq i64 {event}, 0')}, {t.let(f'icmp eq i64 {event}, {before}')}")
-        t.emit(f"br i1 {seen}, label %{on}, label %{look}")
-        t.label(look)
-        t.emit(f"store i64 {event}, ptr {last}")
-        component = _wide(t, t["component"], event)
-        marks = t.let(f"zext i8 {t.load('i8', t['marks'], event)} to i64")
-        free = t.let(f"icmp eq i64 {t.number('and', marks, t['mask'])}, {t['wanted']}")
-        above = t.let(f"icmp sgt i64 {component}, {t['limit']}")
-        free = t.let(f"or i1 {free}, {above}")
-        here = t.let(f"icmp eq i64 {_wide(t, t['space'], event)}, {t['own']}")
-        for i in range(EXCEPTIONS):
-            excepted = t.let(f"icmp eq i64 {component}, {t[f'but{i}']}")
-            excepted = t.let(f"and i1 {here}, {excepted}")
-            early = t.let(f"icmp sle i64 {event}, {t[f'until{i}']}")
-            free = t.let(f"or i1 {free}, {t.let(f'and i1 {excepted}, {early}')}")
-        t.emit(f"br i1 {free}, label %{on}, label %{ask}")
-        t.label(ask)
-        t.return_if(t.let(f"xor i1 {_known(t, event, component, here)}, true"), "0")
-        t.jump(on)
-        t.label(on)
-    return Function(t, "1")
+    last = 0
+    for row in range(rows):
+        for turn in range(count):
+            event = int32(events)[row * row_size + place(index, first, turn)]
+            if event == 0 or event == last:  # who writes or reads, does so in many places
+                continue
+            last = event
+            of = int32(component)[event]
+            if int8(marks)[event] & mask == wanted or of > limit:
+                continue
+            here = int32(space)[event] == own
+            if here and (of == but0 and event <= until0 or of == but1 and event <= until1):
+                continue
+            if not here or of >= width or event > int32(clock)[of]:
+                return False
+    return True
 
 
-def _note() -> Function:
+@rule
+def note(reads, slots, row_size, index, first, count, number, component, space, clock, width, own, key):
     """An event reads places: it takes the first slot of each that is empty, whose event is of component `key`, or that
-    a clock knows, if there is one. Returns 0 where none is."""
-    t = Text("reads slots row_size index first count number component space clock width own key")
-    with t.loop(t["count"]) as turn:
-        place, done = _place(t, turn), t.name("done")
-        with t.loop(t["slots"]) as slot:
-            at = t.number("add", t.number("mul", slot, t["row_size"]), place)
-            event = _wide(t, t["reads"], at)
-            take, look, ask, mine, further = (t.name(what) for what in ("take", "look", "ask", "mine", "further"))
-            t.emit(f"br i1 {t.let(f'icmp eq i64 {event}, 0')}, label %{take}, label %{look}")
-            t.label(look)
-            component = _wide(t, t["component"], event)
-            here = t.let(f"icmp eq i64 {_wide(t, t['space'], event)}, {t['own']}")
-            clocked = t.let(f"icmp ne i64 {t['clock']}, 0")
-            t.emit(f"br i1 {clocked}, label %{ask}, label %{mine}")
-            t.label(ask)
-            t.emit(f"br i1 {_known(t, event, component, here)}, label %{take}, label %{further}")
-            t.label(mine)
-            same = t.let(f"icmp eq i64 {component}, {t['key']}")
-            t.emit(f"br i1 {t.let(f'and i1 {same}, {here}')}, label %{take}, label %{further}")
-            t.label(take)
-            t.store("i32", t.let(f"trunc i64 {t['number']} to i32"), t["reads"], at)
-            t.jump(done)
-            t.label(further)
-        t.emit("ret i64 0")
-        t.label(done)
-    return Function(t, "1")
+    a clock knows, if there is one. False where none is."""
+    for turn in range(count):
+        found, where = False, place(index, first, turn)
+        for slot in range(slots):
+            at = slot * row_size + where
+            event = int32(reads)[at]
+            if event:
+                of = int32(component)[event]
+                here = int32(space)[event] == own
+                if clock:
+                    if not here or of >= width:
+                        return False
+                    if event > int32(clock)[of]:
+                        continue
+                elif not here or of != key:
+                    continue
+            int32(reads)[at] = number
+            found = True
+            break
+        if not found:
+            return False
+    return True
 
 
 class Happened:
     """Asks about the events of one order of events after another. See state/shadow.py for planes, actors and keys."""
 
     def __init__(self):
-        self.knows, self.note = _knows(), _note()
+        self.knows, self.note = Function(knows), Function(note)
         self.known: dict[int, tuple[np.ndarray, tuple[int, int, int]]] = {}  # by id of an array, which is kept
         # The components of an order of events; the addresses of those, of its spaces and its marks
         self.latest: tuple[np.ndarray | None, tuple[int, ...]] = None, ()

@@ -9,9 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 LANES = 32
+INLINED = 25  # what LLVM may inline, in its own measure: above, it takes longer than what is won
 REALS = {16: "half", 32: "float", 64: "double"}
 
 
@@ -19,14 +24,21 @@ class Untranslated(Exception):
     """Raised for what has no translation: it stays Python."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """text: its name or literal in LLVM's assembly; real: a floating point number of so many bits."""
+    """text: its name or literal in LLVM's assembly; vary: how many values it is of, 0: one; real: a floating point
+    number of so many bits; code: what computes it.
+
+    Python's operators write instructions. One value beside a vector takes the width of its elements.
+    """
 
     text: str
     bits: int
-    vary: bool
+    vary: int
     real: bool = False
+    code: Any = None
+
+    __array_ufunc__ = None  # a constant array on the left leaves it to us
 
     @property
     def type(self) -> str:
@@ -35,10 +47,73 @@ class Value:
     def __str__(self) -> str:
         return f"{self.type} {self.text}"
 
+    def __bool__(self):
+        raise Untranslated("a condition that is not known when it is compiled")
 
-def type_of(bits: int, vary: bool, real: bool = False) -> str:
+    def __getitem__(self, k: int) -> Value:
+        one = self.code.value(f"extractelement {self}, i32 {k}", self.bits, 0, self.real)
+        return one if self.real else self.code.cast(one, 64)
+
+    def any(self) -> Value:
+        return self.code.compare("ne", self.code.lanes_true(self), 0)
+
+    def all(self) -> Value:
+        return self.code.compare("eq", self.code.lanes_true(self), -1)
+
+    def __neg__(self):
+        if not self.real:
+            return self.code.binary("sub", 0, self)
+        return self.code.value(f"fneg {self}", self.bits, self.vary, True)
+
+    def __invert__(self):
+        return self.code.binary("xor", self, -1)
+
+
+def _operator(integers: str, reals: str, swapped: bool = False, compares: bool = False):
+    def apply(self: Value, other):
+        a, b = self.code.pair(self, other)
+        what = reals if a.real else integers
+        if not what:
+            return NotImplemented
+        a, b = (b, a) if swapped else (a, b)
+        return self.code.compare(what, a, b) if compares else self.code.binary(what, a, b)
+
+    return apply
+
+
+for _name, _what in {
+    "add": ("add", "fadd"), "sub": ("sub", "fsub"), "mul": ("mul", "fmul"), "truediv": ("", "fdiv"),
+    "floordiv": ("udiv", ""), "mod": ("urem", ""), "and": ("and", ""), "or": ("or", ""), "xor": ("xor", ""),
+    "lshift": ("shl", ""), "rshift": ("lshr", ""),
+}.items():  # fmt: skip
+    setattr(Value, f"__{_name}__", _operator(*_what))
+    setattr(Value, f"__r{_name}__", _operator(*_what, True))
+for _name, _integers, _reals in (
+    ("lt", "ult", "olt"), ("le", "ule", "ole"), ("gt", "ugt", "ogt"), ("ge", "uge", "oge"), ("eq", "eq", "oeq"),
+    ("ne", "ne", "une"),
+):  # fmt: skip
+    setattr(Value, f"__{_name}__", _operator(_integers, _reals, compares=True))
+
+
+def type_of(bits: int, vary: int, real: bool = False) -> str:
     one = REALS[bits] if real else f"i{bits}"
-    return f"<{LANES} x {one}>" if vary else one
+    return f"<{LANES if vary is True else vary} x {one}>" if vary else one
+
+
+def values_of(x) -> Iterator[Value]:
+    """The Values in something that may be or hold some."""
+    if isinstance(x, Value):
+        yield x
+    elif isinstance(x, tuple):
+        for each in x:
+            yield from values_of(each)
+    elif isinstance(inner := getattr(x, "address", None), Value):
+        yield inner
+
+
+def writer_of(*things) -> Code | None:
+    """Who computes the Values among things; None where there are none, and Python computes."""
+    return next((v.code for v in values_of(things)), None)
 
 
 class Code:
@@ -47,6 +122,7 @@ class Code:
     def __init__(self):
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
+        self.helpers: dict[str, str] = {}  # functions that it calls
         self.count = 0
 
     # -- text --------------------------------------------------------------------------------------------------
@@ -57,10 +133,10 @@ class Code:
     def emit(self, text: str) -> None:
         self.lines.append(f"  {text}")
 
-    def value(self, text: str, bits: int, vary: bool, real: bool = False) -> Value:
+    def value(self, text: str, bits: int, vary: int, real: bool = False) -> Value:
         name = f"%{self.name()}"
         self.lines.append(f"  {name} = {text}")
-        return Value(name, bits, vary, real)
+        return Value(name, bits, LANES if vary is True else vary, real, self)
 
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
@@ -71,29 +147,59 @@ class Code:
     def jump(self, to: str) -> None:
         self.emit(f"br label %{to}")
 
+    def close(self, head: str) -> None:
+        """Make a function of this head of the lines so far."""
+        self.helpers[head], self.lines = "\n".join([f"{head} {{", *self.lines, "}"]), []
+
+    def module(self) -> str:
+        """The text of all of it."""
+        return "\n".join([*self.declarations.values(), *self.helpers.values()])
+
     # -- constants, shapes, types ------------------------------------------------------------------------------
-    @staticmethod
-    def constant(value: int, bits: int, vary: bool = False) -> Value:
+    def constant(self, value: Any, bits: int, vary: int = 0) -> Value:
         value = int(value) & ((1 << bits) - 1)
         one = str(value) if bits > 1 else ("true" if value else "false")
-        return Value(f"splat (i{bits} {one})" if vary else one, bits, vary)
+        vary = LANES if vary is True else vary
+        return Value(f"splat (i{bits} {one})" if vary else one, bits, vary, False, self)
 
-    def real(self, value: float, bits: int, vary: bool) -> Value:
+    def real(self, value: float, bits: int, vary: int = 0) -> Value:
         """A constant number, which a float of so many bits represents exactly."""
         one = f"0x{int.from_bytes(bytes(ctypes.c_double(value)), 'little'):016X}"
-        return Value(f"splat ({REALS[bits]} {one})" if vary else one, bits, vary, True)
+        vary = LANES if vary is True else vary
+        return Value(f"splat ({REALS[bits]} {one})" if vary else one, bits, vary, True, self)
 
-    def spread(self, v: Value) -> Value:
-        """The same value in all lanes."""
+    def constants(self, array: np.ndarray) -> Value:
+        """A vector of known elements."""
+        bits = 1 if array.dtype == bool else 8 * array.itemsize
+        kind, mask = type_of(bits, 0), (1 << bits) - 1
+        return Value(f"<{', '.join(f'{kind} {int(v) & mask}' for v in array)}>", bits, len(array), False, self)
+
+    def pair(self, a, b) -> tuple[Value, ...]:
+        """Two operands in the type of one of them."""
+        a, b = (self.constants(x) if hasattr(x, "dtype") and x.ndim else x for x in (a, b))
+        like = max((v for v in (a, b) if isinstance(v, Value)), key=lambda v: (v.real, v.vary, v.bits))
+        return tuple(self.shaped(v, like) for v in (a, b))
+
+    def shaped(self, v, like: Value) -> Value:
+        """A value in the type of another one, or as it is if it is a vector or wider; it becomes no other number."""
+        if not isinstance(v, Value):
+            make = self.real if like.real else self.constant
+            return make(v, like.bits, like.vary)
+        if not v.real and not like.real and (like.vary and not v.vary or v.bits < like.bits):
+            v = self.cast(v, like.bits)
+        return self.spread(v, like.vary) if like.vary else v
+
+    def spread(self, v: Value, n: int = LANES) -> Value:
+        """The same value in all of n lanes."""
         if v.vary:
             return v
         if v.text[0] != "%":
             one = f"{type_of(v.bits, False, v.real)} {v.text}"
-            return Value(f"splat ({one})", v.bits, True, v.real)
-        wide = type_of(v.bits, True, v.real)
-        first = self.value(f"insertelement {wide} poison, {v}, i32 0", v.bits, True, v.real)
-        mask = f"<{LANES} x i32> zeroinitializer"
-        return self.value(f"shufflevector {first}, {wide} poison, {mask}", v.bits, True, v.real)
+            return Value(f"splat ({one})", v.bits, n, v.real, self)
+        wide = type_of(v.bits, n, v.real)
+        first = self.value(f"insertelement {wide} poison, {v}, i32 0", v.bits, n, v.real)
+        mask = f"<{n} x i32> zeroinitializer"
+        return self.value(f"shufflevector {first}, {wide} poison, {mask}", v.bits, n, v.real)
 
     def cast(self, v: Value | int, bits: int, sign: bool = False) -> Value:
         """An integer in another width: cut, or extended by zeros or its sign."""
@@ -108,9 +214,9 @@ class Code:
         """The values in one shape and the width of the widest, or `bits`; of ints alone, 64 bits."""
         known = [v for v in values if isinstance(v, Value)]
         bits = bits or max((v.bits for v in known), default=64)
-        vary = any(v.vary for v in known)
+        vary = max((v.vary for v in known), default=0)
         out = [self.cast(v, bits) if isinstance(v, Value) else self.constant(v, bits, vary) for v in values]
-        return [self.spread(v) for v in out] if vary else out
+        return [self.spread(v, vary) for v in out] if vary else out
 
     def as_real(self, v: Value) -> Value:
         """Bits as the number that they stand for."""
@@ -120,12 +226,12 @@ class Code:
         return self.value(f"bitcast {v} to {type_of(v.bits, v.vary)}", v.bits, v.vary)
 
     # -- operations --------------------------------------------------------------------------------------------
-    def binary(self, what: str, a: Value | int, b: Value | int, bits: int = 0) -> Value:
+    def binary(self, what: str, a: Any, b: Any, bits: int = 0) -> Value:
         """An operation on two integers, or on two numbers: add, sub, mul, and, or, xor, udiv; fadd, fmul, ..."""
         if not (isinstance(a, Value) and a.real):
             a, b = self.alike(a, b, bits=bits)
         elif a.vary != b.vary:
-            a, b = self.spread(a), self.spread(b)
+            a, b = (self.spread(v, a.vary or b.vary) for v in (a, b))
         return self.value(f"{what} {a}, {b.text}", a.bits, a.vary, a.real)
 
     def shift(self, what: str, a: Value | int, n: Value | int) -> Value:
@@ -139,21 +245,21 @@ class Code:
         a, n = self.alike(a, n)
         return self.value(f"{what} {a}, {n.text}", a.bits, a.vary)
 
-    def compare(self, how: str, a: Value | int, b: Value | int, bits: int = 0) -> Value:
+    def compare(self, how: str, a: Any, b: Any, bits: int = 0) -> Value:
         """icmp eq, ult, slt, ... of integers, fcmp oeq, uno, ... of numbers: one bit."""
         if isinstance(a, Value) and a.real:
             if a.vary != b.vary:
-                a, b = self.spread(a), self.spread(b)
+                a, b = (self.spread(v, a.vary or b.vary) for v in (a, b))
             return self.value(f"fcmp {how} {a}, {b.text}", 1, a.vary)
         a, b = self.alike(a, b, bits=bits)
         return self.value(f"icmp {how} {a}, {b.text}", 1, a.vary)
 
-    def choose(self, p: Value, a: Value | int, b: Value | int, bits: int = 0) -> Value:
+    def choose(self, p: Value, a: Any, b: Any, bits: int = 0) -> Value:
         """p ? a : b, of all lanes where one of the three is."""
         if not (isinstance(a, Value) and a.real):
             a, b = self.alike(a, b, bits=bits)
         if p.vary or a.vary or b.vary:
-            a, b = self.spread(a), self.spread(b)
+            a, b = (self.spread(v, p.vary or a.vary or b.vary) for v in (a, b))
         return self.value(f"select {p}, {a}, {b}", a.bits, a.vary, a.real)
 
     def invert(self, p: Value) -> Value:
@@ -161,15 +267,15 @@ class Code:
 
     def intrinsic(self, what: str, *values: Value, flags: str = "", result: Value | None = None) -> Value:
         """llvm.WHAT of values of one shape. flags: constant arguments behind them; result: of which type it is."""
-        if any(v.vary for v in values):
-            values = tuple(self.spread(v) for v in values)
+        if n := max(v.vary for v in values):
+            values = tuple(self.spread(v, n) for v in values)
         first = values[0]
         one = ("f" if first.real else "i") + str(first.bits)
-        suffix = f"v{LANES}{one}" if first.vary else one
+        suffix = f"v{n}{one}" if n else one
         out = result or first
         if result is not None:  # a conversion names both types
             to = ("f" if out.real else "i") + str(out.bits)
-            suffix = (f"v{LANES}{to}" if first.vary else to) + "." + suffix
+            suffix = (f"v{n}{to}" if n else to) + "." + suffix
         name = f"@llvm.{what}.{suffix}"
         kind = type_of(out.bits, first.vary, out.real)
         types = [v.type for v in values] + [f.split()[0] for f in flags.split(", ") if f]
@@ -179,7 +285,8 @@ class Code:
 
     def lanes_true(self, p: Value) -> Value:
         """The lanes in which p holds, a bit each."""
-        return self.value(f"bitcast {self.spread(p)} to i{LANES}", LANES, False)
+        p = self.spread(p)
+        return self.value(f"bitcast {p} to i{p.vary}", p.vary, 0)
 
 
 # -- the compiler ------------------------------------------------------------------------------------------------------
@@ -201,20 +308,32 @@ class Compiler:
 
     def function(self, text: str) -> int:
         """Compile a module; returns the address of its function `block`."""
+        return self.compiled(text).get_function_address("block")
+
+    def export(self, text: str, names: list[str]) -> None:
+        """Compile functions that all modules behind this one may call by their names."""
+        engine = self.compiled(text)
+        for name in names:
+            self.llvm.add_symbol(name, engine.get_function_address(name))
+
+    def compiled(self, text: str):
+        """Compile a module; returns its engine."""
         llvm = self.llvm
         module = llvm.parse_assembly(text)
         module.verify()
-        with contextlib.closing(llvm.create_pass_builder(self.machine, llvm.create_pipeline_tuning_options(1))) as b:
+        tuning = llvm.create_pipeline_tuning_options(1)
+        tuning.inlining_threshold, tuning.loop_unrolling = INLINED, False
+        with contextlib.closing(llvm.create_pass_builder(self.machine, tuning)) as b:
             with contextlib.closing(b.getModulePassManager()) as passes:
                 passes.run(module, b)
         engine = llvm.create_mcjit_compiler(module, self.machine)
         engine.finalize_object()
         self.engines.append(engine)  # which holds the code
-        return engine.get_function_address("block")
+        return engine
 
 
 @functools.cache
-def compiler() -> Compiler | None:
+def compiler() -> Any:
     """The process's compiler; None where llvmlite is not installed, and all blocks stay Python."""
     try:
         return Compiler()

@@ -12,13 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .llvm import Code, compiler
-
-
-def pointer(array: np.ndarray) -> int:
-    try:  # a quarter of the time of the other way, but only for what may be written and lies in one piece
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
-    except (TypeError, ValueError):
-        return array.__array_interface__["data"][0]
+from .rules import pointer
 
 
 class Text(Code):

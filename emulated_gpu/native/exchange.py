@@ -6,6 +6,8 @@ Member masks are the same in all lanes, and are those: Translator.waits has seen
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..jit.llvm import LANES, Code, Value
 from .arithmetic import Int
 
@@ -50,11 +52,11 @@ def _fixed(c: Code, mode: str, a: Value, b: int, clamp: int, segment: int) -> tu
         top = lane & segment | clamp & ~segment
         source = {"up": lane - b, "down": lane + b, "bfly": lane ^ b, "idx": lane & segment | b & ~segment}[mode]
         ok = source >= top if mode == "up" else source <= top
-        inside.append("true" if ok else "false")
+        inside.append(ok)
         sources.append((source if ok else lane) & 31)
     picks = ", ".join(f"i32 {s}" for s in sources)
     moved = c.value(f"shufflevector {a}, {a.type} poison, <{LANES} x i32> <{picks}>", a.bits, True)
-    return moved, Value("<" + ", ".join(f"i1 {ok}" for ok in inside) + ">", 1, True)
+    return moved, c.constants(np.array(inside))
 
 
 def vote(c: Code, lanes, mode: str, p, members=None) -> Value:

@@ -326,6 +326,7 @@ class Region:
         raw = np.zeros(size + 64, np.uint8)
         start = -raw.ctypes.data % 64
         self.buffer = raw[start : start + size]
+        access.export(self.code.forms)
         address = compiler().function(self._text(inputs))
         function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
         self.call = lambda at=self.buffer.ctypes.data: function(at)
@@ -366,12 +367,13 @@ class Region:
             )
         ]
         head += [f"  %{name} = alloca [{size} x i8], align 64" for name, size in sorted(code.scratch.items())]
-        if code.accesses:
+        if code.forms:
             head += [
                 "  %active = alloca i32",
                 "  %h.context = getelementptr i8, ptr %base, i64 40",
-                "  %context = load ptr, ptr %h.context",
-                f"  %h.active = getelementptr i64, ptr %context, i64 {layout.ACTIVE}",
+                "  %context = load i64, ptr %h.context",
+                "  %at.context = inttoptr i64 %context to ptr",
+                f"  %h.active = getelementptr i64, ptr %at.context, i64 {layout.ACTIVE}",
                 "  %l.active = load i64, ptr %h.active",
                 "  %l.active.32 = trunc i64 %l.active to i32",
                 "  store i32 %l.active.32, ptr %active",
@@ -412,8 +414,7 @@ class Region:
                     body += self._store(f"x{n}", r, *names[r])
             body.append(f"  ret i64 {n}")
         return "\n".join([
-            *((access.DECLARATIONS if code.accesses else {}) | code.declarations).values(), *code.helpers.values(),
-            *([access.shadow_text(), *code.accesses.values()] if code.accesses else []),
+            *code.declarations.values(), *code.helpers.values(),
             "define i64 @block(ptr noalias %base) {", "entry:", *head, *body, "}",
         ])  # fmt: skip
 
@@ -475,9 +476,9 @@ class Region:
         scope.update(self.units)
         limit = "heap[0][0] + g.clock.quantum if heap else inf"
         scope["begin"] = self.memory.begin
-        shared = any(".shared." in name for name in self.code.accesses)
+        shared = any(form.shared for form in self.code.forms)
         header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
-        header += ["g.warp.live_mask", f"begin(g, {shared})" if self.code.accesses else "0", "g.warp.actor.epoch"]
+        header += ["g.warp.live_mask", f"begin(g, {shared})" if self.code.forms else "0", "g.warp.actor.epoch"]
         lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
@@ -558,7 +559,7 @@ class Region:
                 with self.buffer_lock:  # another thread of the script may launch the same kernel
                     e = self.by_number[enter(g)]
                     e.save(g)
-                    if self.code.accesses:
+                    if self.code.forms:
                         self.memory.finish(g, self.origin)
             except AMISS:
                 self.widen(g, position)

@@ -10,6 +10,8 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..jit.llvm import LANES, Code, Untranslated, Value, type_of
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, arithmetic, conversion, exchange
@@ -134,12 +136,11 @@ class Translator(Code):
         self.bits, self.varying = bits, varying
         self.registers: set[int] = set()  # that are used
         self.inputs: dict[str, Input] = {}
-        self.helpers: dict[str, str] = {}
         self.scratch: dict[str, int] = {}  # bytes of memory by name
         self.local: dict[str, object] = {}
         self.bail_to: Callable[[], str] | None = None
         self.index = 0  # of the instruction in its program
-        self.accesses: dict[str, str] = {}  # functions of memory
+        self.forms: set[access.Form] = set()  # of accesses
         self.meets = False  # whether lanes of the warp meet anywhere
 
     def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
@@ -338,8 +339,6 @@ class Translator(Code):
                 active = self.binary("and", active, self.lanes_true(mask))
             else:
                 active = self.choose(mask, active, 0)
-        name = f"{'store' if write else 'load'}.{space}.{size}.{count}{'.nc' * nc}"
-        self.accesses[name] = access.access_text(name, write, space == "shared", size, count, nc)
         self.scratch |= {"s64.0": 8 * LANES, "values": 32 * LANES}
         self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
         places = [self.value_place(k * LANES * size) for k in range(count)]
@@ -349,12 +348,14 @@ class Translator(Code):
                 self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
             else:
                 self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
-        arguments = f"ptr %context, ptr %s64.0, {active}, ptr %values, i32 {self.index}"
-        if space == "shared":
-            key = self.cast(self.shift("shl", self.epoch(), LANE_BITS), 32)
-            self.helpers["lanes"] = access.lanes_text()
-            arguments += f", {key}, i1 {'false' if vary else 'true'}"
-        self.bail_where(self.value(f"call i1 @{name}({arguments})", 1, False))
+        addresses, kept = (self.value(f"ptrtoint ptr %{name} to i64", 64, 0) for name in ("s64.0", "values"))
+        epoch = self.cast(self.cast(self.shift("shl", self.epoch(), LANE_BITS), 32), 64)
+        form = access.Form(write, space == "shared", size, count, nc)
+        self.forms.add(form)
+        self.declarations[str(form)] = f"declare i1 @{form}({', '.join(f'i{bits}' for bits in access.ARGUMENTS)})"
+        active = self.cast(active, 64)
+        given = f"i64 %context, {addresses}, {active}, {kept}, i64 {self.index}, {epoch}, {self.constant(not vary, 1)}"
+        self.bail_where(self.value(f"call i1 @{form}({given})", 1, 0))
         if write:
             return None
         kind = type_of(8 * size, vary)
@@ -390,7 +391,7 @@ class Translator(Code):
         self.bail_where(self.compare("ne", self.header("lane_mask"), FULL))
 
     def lane_numbers(self) -> Value:
-        return Value("<" + ", ".join(f"i32 {k}" for k in range(LANES)) + ">", 32, True)
+        return self.constants(np.arange(LANES, dtype=np.uint32))
 
     def across(self, what: str, a: Value) -> Value:
         name = f"@llvm.vector.reduce.{what}.v{LANES}i{a.bits}"

@@ -439,7 +439,8 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
         _begin_copies(g, to, read, n, size, origin, key)
     else:
         for rank in np.unique(ranks):
-            _begin_copies(g, *(x[ranks == rank] for x in (to, read, n)), size, origin, key)
+            here = ranks == rank
+            _begin_copies(g, to[here], read[here], n[here], size, origin, key)
 
 
 def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray, size: int, origin, key) -> None:

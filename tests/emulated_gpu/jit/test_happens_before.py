@@ -64,14 +64,15 @@ def asked(seed: int) -> list:
     return answers
 
 
-@pytest.fixture
-def answered(monkeypatch):
-    """Answers by Python alone and with machine code, and how often that said yes."""
+@pytest.fixture(params=["machine code", "rules as Python"])
+def answered(monkeypatch, request):
+    """Answers by Python alone and by the rules, and how often those said yes."""
     functions, yes = happens_before._functions(), []
     counting = happens_before.Happened.__new__(happens_before.Happened)
     counting.__dict__ = dict(vars(functions))
     for name in ("knows", "note"):
-        function = getattr(functions, name)
+        compiled = request.param == "machine code"
+        function = getattr(functions if compiled else happens_before, name)
         setattr(counting, name, lambda *a, function=function: yes.append(function(*a)) or yes[-1])
 
     def both(seed: int):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import weakref
 from itertools import product
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from emulated_gpu.formats import alu
 from emulated_gpu.machine.cta import Cluster, Cta
 from emulated_gpu.machine.warp import UNITS
 from emulated_gpu.model.tally import tallied
-from emulated_gpu.native import hot_blocks
+from emulated_gpu.native import access, hot_blocks
 from emulated_gpu.native.region import Region
 from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.isa import lookup
@@ -261,7 +262,7 @@ def test_access_forms(monkeypatch):
             region = region_of(straight([counted, instr]), varying)
             region.compile()
             parsed[-1].verify()
-            assert len(region.code.accesses) == 1, instr.text
+            assert len(region.code.forms) == 1, instr.text
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -392,6 +393,39 @@ def test_rows_leave_the_same(monkeypatch):
     """Elements of all widths by whole warps, one lane's behind the other's, and all at one address."""
     mine, theirs = both(ROWS, monkeypatch)
     assert not mine.error and any(mine.out)
+    for name, value in vars(theirs).items():
+        assert getattr(mine, name) == value, name
+
+
+@pytest.fixture
+def access_in_python(monkeypatch):
+    """Machine code calls the rules of accesses as Python; returns the forms that were called."""
+    called: set[access.Form] = set()
+    kept: list = []  # which machine code calls
+
+    def export(forms):
+        for form in forms:
+
+            def call(*arguments, form=form):
+                called.add(form)
+                return bool(access.access(*arguments, form))
+
+            kinds = [ctypes.c_bool, *(ctypes.c_bool if bits == 1 else ctypes.c_int64 for bits in access.ARGUMENTS)]
+            kept.append(ctypes.PYFUNCTYPE(*kinds)(call))
+            llvm.add_symbol(str(form), ctypes.cast(kept[-1], ctypes.c_void_p).value)
+
+    name = access.Form.__str__
+    monkeypatch.setattr(access.Form, "__str__", lambda form: f"python.{name(form)}")
+    monkeypatch.setattr(access, "export", export)
+    yield called
+    kept.clear()
+
+
+@pytest.mark.parametrize("body", [MEMORY, ROWS], ids=["lanes", "rows"])
+def test_rules_of_accesses_as_python_leave_the_same(body, access_in_python, monkeypatch):
+    """Their one text, run instead of compiled."""
+    mine, theirs = both(body + "    ", monkeypatch)  # a program of its own
+    assert not mine.error and any(mine.out) and len(access_in_python) > 8
     for name, value in vars(theirs).items():
         assert getattr(mine, name) == value, name
 

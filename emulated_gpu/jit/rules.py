@@ -1,0 +1,545 @@
+"""Rules: functions of numbers and arrays that run as Python, and as machine code, which comes from the same text.
+
+A rule's arguments are integers of 64 bits without a sign, arrays in memory by their addresses, tuples of those, and
+constants. In machine code each set of constants gives a function of its own: what hangs on constants alone is decided
+when it is written. There a rule may have `if`, `while`, `for k in range(..)`, loops over constants, which are written
+turn by turn, `return`, assignments, calls of rules, and of Python that computes with what it is given. A slice
+`[a:a + n]` of an array, n constant, is a vector. Both sides of what has no branches (`where`, `&`) are computed, not of
+`and`.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import ctypes
+import functools
+import inspect
+import operator
+import struct
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .llvm import Code, Untranslated, Value, compiler, type_of, values_of, writer_of
+
+
+def pointer(array: Any) -> int:
+    try:  # a quarter of the time of the other way, but only for what may be written and lies in one piece
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError):
+        return array.__array_interface__["data"][0]
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+class Kind(NamedTuple):
+    """What an array in memory is of. Called with an address, it gives the array."""
+
+    bits: int
+    real: bool = False
+
+    def __call__(self, address) -> Array:
+        return Array(self, address)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(f"{'f' if self.real else 'u'}{self.bits // 8}")
+
+
+int8, int16, int32, int64, float32 = Kind(8), Kind(16), Kind(32), Kind(64), Kind(32, True)
+
+
+class Array:
+    """Elements of a kind from an address on. One of them is an int of 64 bits, or a float."""
+
+    __slots__ = ("kind", "address", "_base")
+
+    def __init__(self, kind: Kind, address: Any):
+        self.kind, self.address = kind, address
+        if isinstance(address, Value):
+            self._base = address.code.value(f"inttoptr {address} to ptr", 64, 0).text
+
+    def at(self, index) -> Array:
+        """The same from another element on."""
+        return Array(self.kind, self.address + index * (self.kind.bits // 8))
+
+    def _memory(self, first: Any, n: int) -> np.ndarray:
+        size = self.kind.bits // 8
+        at = int(self.address) + int(first) * size
+        memory: Any = (ctypes.c_char * (n * size)).from_address(at)
+        return np.frombuffer(memory, self.kind.dtype)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return self._memory(index.start, index.stop - index.start).copy()
+        if (code := writer_of(self, index)) is not None:
+            return self.load(code, index)
+        return self._memory(index, 1)[0].item()
+
+    def __setitem__(self, index, value):
+        if isinstance(index, slice):
+            self._memory(index.start, index.stop - index.start)[:] = value
+        elif (code := writer_of(self, index)) is not None:
+            self.store(code, index, value)
+        else:
+            mask = (1 << self.kind.bits) - 1
+            self._memory(index, 1)[0] = value if self.kind.real else value & mask
+
+    def _place(self, code: Code, index) -> str:
+        kind, index = type_of(*self._one), code.shaped(index, WORD)
+        return code.value(f"getelementptr {kind}, ptr {self._base}, {index}", 64, 0).text
+
+    @property
+    def _one(self) -> tuple[int, int, bool]:
+        return self.kind.bits, 0, self.kind.real
+
+    def load(self, code: Code, index, n: int = 0) -> Value:
+        bits, _, real = self._one
+        text = f"load {type_of(bits, n, real)}, ptr {self._place(code, index)}, align {bits // 8}"
+        found = code.value(text, bits, n, real)
+        return found if n or real else code.cast(found, 64)
+
+    def store(self, code: Code, index, value, n: int = 0) -> None:
+        bits, _, real = self._one
+        value = code.shaped(value, Value("", bits, n, real, code))
+        if not real:
+            value = code.cast(value, bits)
+        code.emit(f"store {value}, ptr {self._place(code, index)}, align {bits // 8}")
+
+
+WORD = Value("", 64, 0)
+
+
+# -- what rules call, beside operators ---------------------------------------------------------------------------------
+def where(p, a, b):
+    """p ? a : b, element by element; both are computed."""
+    if (code := writer_of(p, a, b)) is None:
+        return np.where(p, a, b) if isinstance(p, np.ndarray) else a if p else b
+    if isinstance(p, np.ndarray):
+        p = code.constants(p)
+    if not isinstance(p, Value):
+        return a if p else b
+    if isinstance(a, Value) or isinstance(b, Value):
+        a, b = code.pair(a, b)
+    else:
+        a, b = (code.constant(x, 64) for x in (a, b))
+    return code.choose(p, a, b)
+
+
+def bits(mask) -> Any:
+    """The elements of a mask, a bit each."""
+    if isinstance(mask, Value):
+        return mask.code.cast(mask.code.lanes_true(mask), 64)
+    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
+
+
+def mask(given, n: int):
+    """n bits as a mask."""
+    if isinstance(given, Value):
+        return given.code.value(f"bitcast {given.code.cast(given, n)} to <{n} x i1>", 1, n)
+    return np.unpackbits(np.frombuffer(given.to_bytes(n // 8, "little"), np.uint8), bitorder="little").astype(bool)
+
+
+def trailing_zeros(x) -> Any:
+    if isinstance(x, Value):
+        return x.code.intrinsic("cttz", x, flags="i1 true")
+    return (x & -x).bit_length() - 1
+
+
+def count_ones(x) -> Any:
+    return x.code.intrinsic("ctpop", x) if isinstance(x, Value) else x.bit_count()
+
+
+def fill(array: Array, first, count, value: int) -> None:
+    """`count` bytes of an array of bytes become a value."""
+    if (code := writer_of(array, first, count)) is None:
+        array[first : first + count] = value
+        return
+    code.declarations["memset"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
+    size = code.shaped(count, WORD)
+    code.emit(f"call void @llvm.memset.p0.i64(ptr {array._place(code, first)}, i8 {value}, {size}, i1 false)")
+
+
+def room(n: int) -> Array:
+    """Room for n ints, until the rule returns."""
+    kept = np.zeros(n, np.int64)
+    array = int64(pointer(kept))
+    array._base = kept
+    return array
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+class Part(NamedTuple):
+    """A rule in machine code, for some constants. result: its type, None for none; needs: the text of what it calls,
+    its own last."""
+
+    name: str
+    result: tuple[int, int, bool] | None
+    needs: dict[str, str]
+    declarations: dict[str, str]
+
+
+def _shape(x):
+    """What tells arguments apart that need different machine code."""
+    if isinstance(x, Value):
+        return Value, x.bits, x.vary, x.real
+    if isinstance(x, Array):
+        return Array, x.kind, _shape(x.address)
+    return (type(x), *map(_shape, x)) if isinstance(x, tuple) else (type(x), x)
+
+
+def _rebuilt(x, values):
+    """The same with other Values."""
+    if isinstance(x, Value):
+        return next(values)
+    if isinstance(x, Array):
+        return Array(x.kind, _rebuilt(x.address, values))
+    if isinstance(x, tuple):
+        each = [_rebuilt(e, values) for e in x]
+        return type(x)(*each) if hasattr(x, "_fields") else tuple(each)
+    return x
+
+
+@functools.cache
+def _functions(file: str) -> dict[str, ast.FunctionDef]:
+    """The functions at the top of a file, by name."""
+    return {node.name: node for node in ast.parse(Path(file).read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+class Rule:
+    """A function as said above. Called with Values it writes a call of its machine code, else it runs."""
+
+    lock = threading.RLock()
+    __name__: str
+
+    def __init__(self, function):
+        self.function = function
+        self.parts: dict[tuple, Part] = {}
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *arguments):
+        code = writer_of(*arguments)
+        if code is None:
+            return self.function(*arguments)
+        part = self.part(arguments)
+        code.helpers.update(part.needs)
+        code.declarations.update(part.declarations)
+        call = f"@{part.name}({', '.join(map(str, values_of(arguments)))})"
+        if part.result is None:
+            return code.emit(f"call void {call}")
+        return code.value(f"call {type_of(*part.result)} {call}", *part.result)
+
+    def part(self, arguments: tuple) -> Part:
+        with self.lock:
+            key = _shape(arguments)
+            if key not in self.parts:
+                self.parts[key] = Writer(self, arguments, f"{self.__name__}.{len(self.parts)}").part
+            return self.parts[key]
+
+    @functools.cached_property
+    def tree(self) -> ast.FunctionDef:
+        return _functions(self.function.__code__.co_filename)[self.__name__]
+
+    @functools.cached_property
+    def assigned(self) -> dict[str, int]:
+        """How often each name is."""
+        names = [n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        return {name: names.count(name) for name in names}
+
+
+rule = Rule
+OPERATORS: dict[type, Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.Div: operator.truediv, ast.Eq: operator.eq,
+    ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.USub: operator.neg, ast.Invert: operator.invert,
+}  # fmt: skip
+
+
+class Writer(Code):
+    """Writes one rule for some constants."""
+
+    def __init__(self, rule: Rule, arguments: tuple, name: str):
+        super().__init__()
+        self.rule = rule
+        self.heads: list[str] = []  # of what lies in memory
+        self.loops: list[tuple[str, str]] = []  # where turns end, and the loops
+        self.result: tuple[int, int, bool] | None = None
+        self.variables: dict[str, tuple[str, tuple[int, int, bool]]] = {}
+        given = list(values_of(arguments))
+        own = [Value(f"%p{k}", v.bits, v.vary, v.real, self) for k, v in enumerate(given)]
+        names = [a.arg for a in rule.tree.args.args]
+        self.local = dict(zip(names, _rebuilt(arguments, iter(own)), strict=True))
+        outer = inspect.getclosurevars(rule.function)
+        self.outside = {**vars(builtins), **rule.function.__globals__, **outer.nonlocals}
+        if not self.block(rule.tree.body):
+            self.emit("ret void" if self.result is None else "unreachable")
+        kind = "void" if self.result is None else type_of(*self.result)
+        head = f"define internal {kind} @{name}({', '.join(map(str, own))}) {{"
+        text = "\n".join([head, "entry:", *self.heads, *self.lines, "}"])
+        self.part = Part(name, self.result, {**self.helpers, name: text}, self.declarations)
+
+    # -- statements --------------------------------------------------------------------------------------------
+    def block(self, body: list[ast.stmt]) -> bool:
+        """Write statements; returns whether what comes behind them is never reached."""
+        return any(self.statement(node) for node in body)
+
+    def statement(self, node: Any) -> bool | None:
+        match node:
+            case ast.Expr(value=ast.Constant()) | ast.Pass():
+                return None
+            case ast.Expr():
+                self.expression(node.value)
+            case ast.Assign(targets=[target]):
+                self.assign(target, self.expression(node.value))
+            case ast.AugAssign():
+                load = ast.fix_missing_locations(ast.parse(ast.unparse(node.target), mode="eval")).body
+                self.assign(node.target, OPERATORS[type(node.op)](self.expression(load), self.expression(node.value)))
+            case ast.Return():
+                self.leave(None if node.value is None else self.expression(node.value))
+                return True
+            case ast.If():
+                return self.branches(node)
+            case ast.While():
+                self.turn(node, lambda inside, end: self.decide(node.test, inside, end), lambda: None)
+            case ast.For(iter=ast.Call(func=ast.Name(id="range"))):
+                self.count_up(node)
+            case ast.For():
+                for each in self.expression(node.iter):
+                    self.local[ast.unparse(node.target)] = each
+                    if self.block(node.body):
+                        return True
+            case ast.Break() | ast.Continue():
+                self.jump(self.loops[-1][isinstance(node, ast.Break)])
+                return True
+            case _:
+                raise Untranslated(ast.unparse(node))
+        return None
+
+    def leave(self, value) -> None:
+        if value is None:
+            self.emit("ret void")
+            return
+        if not isinstance(value, Value):
+            value = self.constant(value, 1 if isinstance(value, bool) else 64)
+        kind = value.bits, value.vary, value.real
+        if self.result not in (None, kind):
+            raise Untranslated(f"results of two types of {self.rule.__name__}")
+        self.result = kind
+        self.emit(f"ret {value}")
+
+    def branches(self, node: ast.If) -> bool:
+        then, other, end = (self.name(what) for what in ("then", "else", "end"))
+        known = self.decide(node.test, then, other if node.orelse else end)
+        if known is not None:
+            return self.block(node.body if known else node.orelse)
+        self.label(then)
+        if not (left := self.block(node.body)):
+            self.jump(end)
+        if node.orelse:
+            self.label(other)
+            if not (gone := self.block(node.orelse)):
+                self.jump(end)
+            if left and gone:
+                return True
+        self.label(end)
+        return False
+
+    def decide(self, node: ast.expr, yes: str, no: str) -> bool | None:
+        """Go to one of two labels; returns the answer instead if it is known. What comes behind `and` or `or` is
+        computed only where it decides."""
+        match node:
+            case ast.UnaryOp(op=ast.Not()):
+                known = self.decide(node.operand, no, yes)
+                return None if known is None else not known
+            case ast.BoolOp():
+                stops, asked = isinstance(node.op, ast.Or), False
+                for part in node.values:
+                    on = self.name("on")
+                    known = self.decide(part, *((yes, on) if stops else (on, no)))
+                    if known is None:
+                        asked = True
+                        self.label(on)
+                    elif known == stops:
+                        break
+                else:
+                    known = not stops
+                if not asked:
+                    return known
+                self.jump(yes if known else no)
+                return None
+            case _:
+                value = self.expression(node)
+                if not isinstance(value, Value):
+                    return bool(value)
+                self.branch(value if value.bits == 1 else self.compare("ne", value, 0), yes, no)
+                return None
+
+    def truth(self, node: ast.expr) -> Any:
+        """The answer as a value."""
+        yes, no, end = (self.name(what) for what in ("yes", "no", "end"))
+        known = self.decide(node, yes, no)
+        if known is not None:
+            return known
+        for label in (yes, no):
+            self.label(label)
+            self.jump(end)
+        self.label(end)
+        return self.value(f"phi i1 [true, %{yes}], [false, %{no}]", 1, 0)
+
+    def turn(self, node: Any, test, step) -> None:
+        """A loop: test(label of its body, label behind it); step() between turns."""
+        head, inside, latch, end = (self.name(what) for what in ("head", "body", "next", "end"))
+        self.jump(head)
+        self.label(head)
+        if test(inside, end):
+            self.jump(inside)
+        self.label(inside)
+        self.loops.append((latch, end))
+        if not self.block(node.body):
+            self.jump(latch)
+        self.loops.pop()
+        self.label(latch)
+        step()
+        self.jump(head)
+        self.label(end)
+
+    def count_up(self, node: Any) -> None:
+        ends = [self.expression(a) for a in node.iter.args]
+        first, end, step = (0, *ends, 1) if len(ends) == 1 else (*ends, 1)[:3]
+        name = node.target.id
+        kind = 64, 0, False
+        place = self.variable(kind)
+        outer, self.variables[name] = self.variables.get(name), (place, kind)
+        self.local.pop(name, None)
+        self.emit(f"store {self.shaped(first, WORD)}, ptr {place}")
+
+        def number() -> Any:
+            return self.value(f"load i64, ptr {place}", 64, 0)
+
+        self.turn(
+            node, lambda inside, behind: self.branch(number() < end, inside, behind),
+            lambda: self.emit(f"store {number() + step}, ptr {place}"),
+        )  # fmt: skip
+        if outer:
+            self.variables[name] = outer
+
+    def variable(self, kind: tuple[int, int, bool]) -> str:
+        name = f"%{self.name('a')}"
+        self.heads.append(f"  {name} = alloca {type_of(*kind)}")
+        return name
+
+    def assign(self, target: ast.expr, value) -> None:
+        match target:
+            case ast.Name(id=name):
+                self.bind(name, value)
+            case ast.Tuple(elts=each):
+                for one, v in zip(each, value, strict=True):
+                    self.assign(one, v)
+            case ast.Subscript(slice=ast.Slice()):
+                first, n = self.piece(target.slice)
+                self.expression(target.value).store(self, first, value, n)
+            case ast.Subscript():
+                self.expression(target.value)[self.expression(target.slice)] = value
+            case _:
+                raise Untranslated(ast.unparse(target))
+
+    def bind(self, name: str, value: Any) -> None:
+        """What is assigned once has its value; what changes lies in memory, of which LLVM makes registers."""
+        if self.rule.assigned[name] == 1 or not isinstance(value, (int, float, Value)):
+            self.local[name] = value
+            return
+        if not isinstance(value, Value):
+            value = self.constant(value, 1 if isinstance(value, bool) else 64)
+        kind = value.bits, value.vary, value.real
+        if name not in self.variables:
+            self.variables[name] = self.variable(kind), kind
+            self.local.pop(name, None)
+        place, before = self.variables[name]
+        if before != kind:
+            raise Untranslated(f"{name} of two types in {self.rule.__name__}")
+        self.emit(f"store {value}, ptr {place}")
+
+    # -- expressions -------------------------------------------------------------------------------------------
+    def expression(self, node: Any) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name(id=name):
+                if name in self.local:
+                    return self.local[name]
+                if name in self.variables:
+                    place, kind = self.variables[name]
+                    return self.value(f"load {type_of(*kind)}, ptr {place}", *kind)
+                return self.outside[name]
+            case ast.Attribute():
+                return getattr(self.expression(node.value), node.attr)
+            case ast.Tuple() | ast.List():
+                return tuple(self.expression(e) for e in node.elts)
+            case ast.Subscript(slice=ast.Slice()) if isinstance(array := self.expression(node.value), Array):
+                first, n = self.piece(node.slice)
+                return array.load(self, first, n)
+            case ast.Subscript():
+                return self.expression(node.value)[self.expression(node.slice)]
+            case ast.BinOp():
+                return OPERATORS[type(node.op)](self.expression(node.left), self.expression(node.right))
+            case ast.UnaryOp(op=ast.Not()) | ast.BoolOp():
+                return self.truth(node)
+            case ast.UnaryOp():
+                return OPERATORS[type(node.op)](self.expression(node.operand))
+            case ast.Compare(ops=[ast.Is() | ast.IsNot() as how], comparators=[ast.Constant(value=None)]):
+                return (self.expression(node.left) is None) == isinstance(how, ast.Is)
+            case ast.Compare():
+                sides = [self.expression(e) for e in (node.left, *node.comparators)]
+                each = [OPERATORS[type(o)](a, b) for o, a, b in zip(node.ops, sides, sides[1:])]
+                return functools.reduce(operator.and_, each)
+            case ast.IfExp():
+                test = self.expression(node.test)
+                if isinstance(test, Value):
+                    raise Untranslated("a choice that is not known when it is compiled: where() computes both")
+                return self.expression(node.body if test else node.orelse)
+            case ast.Call(func=called):
+                function = self.expression(called)
+                if function is room:
+                    size = self.expression(node.args[0])
+                    name = f"%{self.name('room')}"
+                    self.heads.append(f"  {name} = alloca [{size} x i64]")
+                    return int64(self.value(f"ptrtoint ptr {name} to i64", 64, 0))
+                return function(*map(self.expression, node.args))
+            case _:
+                raise Untranslated(ast.unparse(node))
+
+    def piece(self, part: Any) -> tuple:
+        """The first element and the size of a slice."""
+        match part:
+            case ast.Slice(lower=low, upper=ast.BinOp(left=left, op=ast.Add(), right=size)):
+                if low is not None and ast.dump(low) == ast.dump(left):
+                    return self.expression(low), self.expression(size)
+            case ast.Slice(lower=ast.Constant(value=first), upper=ast.expr() as end):
+                return first, self.expression(end) - first
+        raise Untranslated("a slice that is not [a:a + n]")
+
+
+class Function:
+    """The machine code of a rule of ints, called with them."""
+
+    def __init__(self, rule: Rule):
+        self.rule, self.lock = rule, threading.Lock()  # of the arguments: other threads may run kernels, too
+        count = len(rule.tree.args.args)
+        self.pack = struct.Struct(f"<{count}q").pack_into
+        self.arguments: Any = np.zeros(count, np.int64)
+        code = Code()
+        arguments = int64(Value("%at", 64, 0, False, code))
+        result = rule(*(arguments[k] for k in range(count)))
+        code.emit(f"ret {code.cast(result, 64) if result is not None else 'i64 0'}")
+        code.close("define i64 @block(i64 %at)")
+        function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(compiler().function(code.module()))
+        self.run = functools.partial(function, pointer(self.arguments))
+
+    def __call__(self, *arguments: int) -> int:
+        with self.lock:
+            self.pack(self.arguments, 0, *arguments)
+            return self.run()
