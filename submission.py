@@ -9,7 +9,7 @@ register: each weight byte is read once per token tile, and one compiled kernel 
 
     weight warp, token warp --TMA--> ring [weights | tokens | scales] --MMA warp--> tensor memory --epilogue warps--> C
 
-The file reads top-down: config, PTX, schedule, tensormaps, kernel, host, tuning, group GEMM, dual GEMM, entry.
+The file reads top-down: config, PTX, schedule, kernel of the group GEMM, of the dual GEMM, host, entry.
 """
 
 import ctypes
@@ -98,31 +98,9 @@ class Config:
         assert self.stages <= MAX_STAGES and self.sms % self.cluster == 0
         assert {self.weight_policy, self.token_policy, self.store_policy} <= set(CACHE_POLICY)
 
-    @property
-    def cluster(self) -> int:
-        """CTAs per cluster."""
-        return PAIR * self.pairs
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of CTAs per cluster."""
-        return self.sharers * self.token_sharers
-
-    @property
-    def token_unit(self) -> int:
-        """What the tokens of a tile are rounded up to: each CTA loads half of them, or a quarter, by 16."""
-        return 32 * self.token_sharers
-
-    @property
-    def weight_boxes(self) -> list[int]:
-        """Rows of the TMA boxes of B. A copy of any size takes 50 cycles to issue: the fewer, the better."""
-        return [TILE_M // 2] if self.sharers == 2 else [rows for rows in (128, 64, 32) if rows >= self.gran]
-
-    @property
-    def token_boxes(self) -> list[int]:
-        """Rows of the TMA boxes of A."""
-        narrow = [rows for rows in (64, 32, 16) if self.token_box <= rows < self.wide_token_box]
-        return [self.wide_token_box, *narrow]
+    pairs = property(lambda self: self.sharers * self.token_sharers)  # of CTAs in a cluster
+    cluster = property(lambda self: PAIR * self.pairs)  # CTAs
+    token_unit = property(lambda self: 32 * self.token_sharers)  # of a tile: each CTA loads a half, or a quarter, by 16
 
 
 def candidates(first: Config, changes: Iterable[dict]) -> tuple[Config, ...]:
@@ -137,7 +115,7 @@ WEIGHTS_FIRST = {"weight_policy": FIRST, "token_policy": LAST, "store_policy": N
 NO_POLICY = dict.fromkeys(WEIGHTS_FIRST, NORMAL)
 
 # (M of each group), N, K of a benchmark case -> its Configs, the best guess first: the first call finds out which is
-# fastest ("tuning" below). Every other problem runs on DEFAULT. The timing model chose tiles and schedules of first
+# fastest (`Plan.tune`). Every other problem runs on DEFAULT. The timing model chose tiles and schedules of first
 # guesses (whole tiles of 128 rows, as parts take the tensor core as long; narrow token tiles where that fills the SMs),
 # an H200 all else (silicon/entry/h200_loads.py). The changes are where the two disagree.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
@@ -157,6 +135,23 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
         replace(TUNED, tokens=128, token_box=64, prefetch=3),
         [{"prefetch": 0}, {"epilogue_warps": 8}, {"token_box": 32}, NO_POLICY],
     ),
+}
+
+DUAL_DEFAULT = replace(EIGHT_WARPS, prefetch=2, **NO_POLICY)
+DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, WEIGHTS_FIRST
+
+# M, N, K of a benchmark case of the dual GEMM -> its tiles, so that each pair of CTAs has at most one of 128 rows of
+# both B, and what else to try: pairs on their own, or sharers. Every other problem runs on DUAL_DEFAULT.
+ALONE = {"sharers": 1, "token_sharers": 1, "sms": 148}
+DUAL_TILES = {
+    (256, 4096, 7168): ({"tokens": 128, "sharers": 2, "sms": 128}, ALONE),
+    (512, 4096, 7168): ({"tokens": 256}, {"sharers": 2, "sms": 128}),
+    (256, 3072, 4096): ({"tokens": 128, "sharers": 2, "sms": 96}, ALONE | {"tokens": 96}),
+    (512, 3072, 7168): ({"tokens": 192, "token_sharers": 2, "sms": 144, "wide_token_box": 48}, ALONE),
+}
+DUAL_CONFIG_MAP = {
+    shape: candidates(replace(DUAL_DEFAULT, **tiles), (*DUAL_CHANGES, other))
+    for shape, (tiles, other) in DUAL_TILES.items()
 }
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
@@ -233,19 +228,17 @@ TMEM_LOAD = f"tcgen05.ld.sync.aligned.16x256b.x4.b32 {{{', '.join(f'${i}' for i 
 tmem_load, tmem_load_wait = partial(ptx, TMEM_LOAD, "=r," * 16 + "r"), partial(ptx, "tcgen05.wait::ld.sync.aligned;")
 pack_half = partial(ptx, "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r")  # 9.7.9.21: two f32 bit patterns, the low half first
 # 9.7.14.5.16, column i of matrix j [8, 8] of fp16 to the 16 bytes at lane 8 * j + i's address: address, four matrices
-STORE_MATRIX = "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};"
-store_matrix = partial(ptx, STORE_MATRIX, "r,r,r,r,r")
+store_matrix = partial(ptx, "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r")
 
 
 def tma_load(to: Int32, tensormap: Int64, at: tuple, bar: Int32, policy: str, condition: Int32, mask) -> None:
     """Load the box at coordinates `at` (9.7.9.25.5.2); with a mask, to each of these CTAs, and signal each pair."""
-    n, multicast = len(at), mask is not None
-    coordinates = ", ".join(f"${i + 4}" for i in range(n))
-    text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-    text += ".multicast::cluster" * multicast + f".cta_group::2.L2::cache_hint [$0], [$1, {{{coordinates}}}], [$2], "
-    text += f"${n + 4}, " * multicast + "$3;"
-    operands = to, tensormap, bar, CACHE_POLICY[policy], *at, *([mask] if multicast else [])
-    ptx(text, "r,l,r,l" + ",r" * n + ",h" * multicast, *operands, condition=condition)
+    n, masks = len(at), [] if mask is None else [mask]
+    multicast, coordinates = ".multicast::cluster" * len(masks), ", ".join(f"${i + 4}" for i in range(n))
+    text = f"cp.async.bulk.tensor.{n}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{multicast}"
+    text += f".cta_group::2.L2::cache_hint [$0], [$1, {{{coordinates}}}], [$2], " + f"${n + 4}, " * len(masks) + "$3;"
+    kinds = "r,l,r,l" + ",r" * n + ",h" * len(masks)
+    ptx(text, kinds, to, tensormap, bar, CACHE_POLICY[policy], *at, *masks, condition=condition)
 
 
 def select(condition, x, y) -> Int32 | Int64:
@@ -340,9 +333,6 @@ def deal(ranges: list, clusters: int) -> list[tuple]:
         return deal(ranges[rest:], more) + deal(ranges[:rest], clusters - more)
     turns = [ranges[i * clusters :][:clusters] for i in range(each)]
     return [*zip(*(turn[::-1] if i % 2 else turn for i, turn in enumerate(turns)))]
-
-
-# ----------------------------------------------------------------------------------------------------------- tensormaps
 
 
 def tma_atom(dtype, address: Int64, shape: tuple, stride: tuple, layout, box: tuple, op=None):
@@ -470,8 +460,6 @@ class GroupGemm:
       3           CTAs in the grid, bytes of shared memory, groups
       the rest    of each cluster: stages | bytes of tokens per stage << 32, the positions at which its ranges start
                   and end, and two zeros after several ranges
-    `DualGemm` replaces the members from here to `stage_layout`, `tma_atoms`, `rows_per_cta`, `weight_row`,
-    `weight_boxes`, `matrix_at`, `low_lanes` and `output_matrices`.
     """
 
     addresses = 5  # words of a group's addresses
@@ -480,12 +468,18 @@ class GroupGemm:
     operands_after_tokens = 3  # SFB, SFA, C
     weight_scales_matrix, weight_scales_step = SF_MATRIX, SF_ATOM  # in shared memory; bytes from K step to K step
     store_box = STORE_BOX
+    contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"  # of a call
+    outputs = slice(2, None, 5)  # which of them are returned
 
     def __init__(self, groups: int, config: Config):
         self.groups, self.config = groups, config
-        # Operands with a tensormap for each group: B and A in boxes of several sizes, SFB, SFA, C
-        self.tokens_operand = len(config.weight_boxes)
-        self.scales_operand = self.tokens_operand + len(config.token_boxes)
+        # Rows of the TMA boxes of B and of A. A copy of any size takes 50 cycles to issue: the fewer, the better.
+        self.weight_sizes = [TILE_M // 2] if config.sharers == 2 else [x for x in (128, 64, 32) if x >= config.gran]
+        narrow = [rows for rows in (64, 32, 16) if config.token_box <= rows < config.wide_token_box]
+        self.token_sizes = [config.wide_token_box, *narrow]
+        # Operands with a tensormap for each group: B and A in boxes of these sizes, SFB, SFA, C
+        self.tokens_operand = len(self.weight_sizes)
+        self.scales_operand = self.tokens_operand + len(self.token_sizes)
         self.operands = self.scales_operand + self.operands_after_tokens
         self.store_bytes = config.epilogue_warps * config.store_boxes * self.store_box
         self.sizes, self.scalars = self.addresses * groups, (self.addresses + 2) * groups
@@ -496,6 +490,14 @@ class GroupGemm:
         self.mma_warp, self.weight_warp, self.token_warp = (config.epilogue_warps + i for i in range(3))
         self.threads = 32 * (config.epilogue_warps + 3)
         self.blocks = self.blocks_per_pair * config.token_sharers  # of 128 weight rows that a cluster takes in turn
+
+    @staticmethod
+    def words_of(part: list[int], _operands: list[torch.Tensor]) -> Callable[[list[int]], tuple | list]:
+        """Return what picks the addresses of these groups' tensors from those of a call's."""
+        words = [5 * g + i for g in part for i in range(5)]
+        if words == [*range(words[0], words[0] + len(words))]:  # a slice takes less time
+            return itemgetter(slice(words[0], words[-1] + 1))
+        return itemgetter(*words)
 
     def stage_layout(self, token_bytes):
         """Return the offsets of tokens, weight scales and token scales after the weights of a stage, and its size."""
@@ -526,8 +528,8 @@ class GroupGemm:
     def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
         """Make the TMA atoms of a group's operands, in their order."""
         (a, b, c, sfa, sfb), config = addresses, self.config
-        of_b = [fp4_tensormap(b, n, k, rows) for rows in config.weight_boxes]
-        of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
+        of_b = [fp4_tensormap(b, n, k, rows) for rows in self.weight_sizes]
+        of_a = [fp4_tensormap(a, m, k, rows) for rows in self.token_sizes]
         of_scales = [scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k, config.token_sharers)]
         return [*of_b, *of_a, *of_scales, output_tensormap(c, m, n, 32)]
 
@@ -581,8 +583,10 @@ class GroupGemm:
         return (n >> turn.bit_length() - 1) * TILE_M + minimum(n & (turn - 1), TILE_M)
 
     def weight_row(self, row: Int32, cta: Cta) -> Int32:
-        """Return the row of B that a CTA counts as `row`."""
-        block = cta.rank + PAIR * cta.sharer if self.config.token_sharers == 2 else cta.rank
+        """Return the row of B that a CTA counts as `row`: it has one block of 128 of those that its cluster takes."""
+        block = cta.rank if self.blocks_per_pair == PAIR else 0
+        if self.config.token_sharers == 2:
+            block = block + self.blocks_per_pair * cta.sharer
         return self.blocks * row - (self.blocks - 1) * (row & 127) + TILE_M * block
 
     def boxes(
@@ -612,27 +616,24 @@ class GroupGemm:
         y, offset = self.weight_row(tile.row, cta), (tile.row & 127) * (TILE_K // 2)
         scales = self.tensormap(cta.params, self.scales_operand, tile.group)
         if self.config.sharers == 2:
-            size, mask = self.config.weight_boxes[0], 5 << cta.rank
+            size, mask = self.weight_sizes[0], 5 << cta.rank
             place, y_half = cta.sharer * (size * TILE_K // 2), y + cta.sharer * size
             weights, half = self.tensormap(cta.params, 0, tile.group), cta.sharer * (SF_BYTES // 2)
             return [
                 Box(Int32(1), place, size * TILE_K // 2, weights, row_at(y_half), mask),
                 Box(Int32(1), cta.weight_scales + half, SF_BYTES // 2, scales, row_at(y >> 7, half >> 3), mask),
             ]
-        boxes = self.boxes(cta, tile, 0, self.config.weight_boxes, offset, y, tile.rows)
+        boxes = self.boxes(cta, tile, 0, self.weight_sizes, offset, y, tile.rows)
         return boxes + [Box(Int32(1), cta.weight_scales, SF_BYTES, scales, row_at(y >> 7))]
 
     def token_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Return the loads of A and SFA: this CTA's half of the tokens, and the scales of the 1 or 2 blocks of all.
-
-        Each of two sharers of tokens loads half of that for both.
-        """
+        """Return the loads of A, of which each CTA and sharer has its part, and of SFA, of the 1 or 2 blocks of all."""
         share, part, mask = tile.tokens >> 1, SF_BYTES // self.config.token_sharers, None
         y, offset, of_scales = tile.token + cta.rank * share, Int32(cta.tokens), Int32(0)
         if self.config.token_sharers == 2:
             share, mask, of_scales = tile.tokens >> 2, 5 << cta.rank, cta.sharer * part
             y, offset = y + cta.sharer * share, offset + cta.sharer * share * (TILE_K // 2)
-        boxes = self.boxes(cta, tile, self.tokens_operand, self.config.token_boxes, offset, y, share, mask=mask)
+        boxes = self.boxes(cta, tile, self.tokens_operand, self.token_sizes, offset, y, share, mask=mask)
         scales = self.tensormap(cta.params, self.scales_operand + 1, tile.group)
         for i in range(2):
             condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
@@ -783,9 +784,9 @@ class GroupGemm:
         place, slot, acc = cta.start, PipelineState(Int32(0), Int32(0)), PipelineState(Int32(0), Int32(0))
         previous, stage = Int32(0), Int64(0)
         # Descriptors of the first stage; the address is the lowest field, in units of 16 bytes
-        operands = (0, K_MAJOR), (cta.tokens, K_MAJOR), (cta.weight_scales, self.weight_scales_matrix)
-        operands += ((cta.token_scales, SF_MATRIX),)
-        firsts = [Int64((cta.ring + offset) >> 4) | Int64(matrix) for offset, matrix in operands]
+        offsets = 0, cta.tokens, cta.weight_scales, cta.token_scales
+        matrices = K_MAJOR, K_MAJOR, self.weight_scales_matrix, SF_MATRIX
+        firsts = [Int64((cta.ring + offset) >> 4) | Int64(matrix) for offset, matrix in zip(offsets, matrices)]
         while place.at < place.end:
             tile = self.tile_at(cta, place)
             tokens, k, place = tile.tokens, tile.k, tile.next
@@ -835,11 +836,6 @@ class GroupGemm:
         """Return C's matrices [8 weights, 8 tokens], by tokens and then weights; low and high are [16, 32] each."""
         return [[x[4 * i + j :][:2] for x in (low, high) for j in (0, 2)] for i in range(4)]
 
-    @staticmethod
-    def load_accumulator(at: Int32, low_lanes: Int32) -> tuple:
-        """Begin to load 32 columns of a warp's lanes: `low` and `high` have 16 lanes each."""
-        return tmem_load(at + low_lanes), tmem_load(at + (16 << 16) - low_lanes)
-
     @cute.jit
     def store(self, cta: Cta, tmem: Int32, warp: Int32, lane: Int32):
         """As an epilogue warp, store accumulators [weight rows, tokens] in f32 to C [tokens, weight rows] in fp16."""
@@ -865,11 +861,13 @@ class GroupGemm:
             step, last = 8 * config.epilogue_warps, tile.tokens - 32
             mbarrier_wait(cta.header + ACC_FULL + 8 * acc.index, acc.phase)
             tcgen05_fence_after()
-            low, high = self.load_accumulator(d + minimum(half * 32, last), low_lanes)  # needed or not
+            columns = d + minimum(half * 32, last)
+            low, high = tmem_load(columns + low_lanes), tmem_load(columns + (16 << 16) - low_lanes)  # needed or not
             tmem_load_wait()
             for column in cutlass.range(half * 32, tokens, step, unroll=1):
                 halves = [[pack_half(*x) for x in four] for four in self.output_matrices(low, high)]
-                low, high = self.load_accumulator(d + minimum(column + step, last), low_lanes)  # meanwhile the next
+                columns = d + minimum(column + step, last)  # the next, meanwhile
+                low, high = tmem_load(columns + low_lanes), tmem_load(columns + (16 << 16) - low_lanes)
                 cute.arch.cp_async_bulk_wait_group(config.store_boxes - 1, read=True)  # of lane 0, which stores
                 cute.arch.sync_warp()
                 for i, four in enumerate(halves):
@@ -890,310 +888,11 @@ class GroupGemm:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------- host
-
-
-def gemm_operands(names: list[str], m: int, n: int, k: int, batches: int = 1) -> dict[str, torch.Tensor]:
-    """Return tensors without memory that are what A, each B, C, SFA and the SFB of each B must be, by these names."""
-    empty, rows = partial(torch.empty, device="meta"), [m] + [n] * (len(names) // 2 - 1)
-    matrices = [empty(batches, x, k // 2, dtype=torch.float4_e2m1fn_x2).permute(1, 2, 0) for x in rows]
-    output = empty(batches, m, n, dtype=torch.float16).permute(1, 2, 0)
-    atoms = [empty(batches, -(-x // 128), k // MMA_K, 32, 4, 4, dtype=torch.float8_e4m3fn) for x in rows]
-    return dict(zip(names, [*matrices, output, *(x.permute(3, 4, 1, 5, 2, 0) for x in atoms)], strict=True))
-
-
-class Operands:
-    """Checks a call's tensors, by torch.compile's C++ guards of the last ones or else in Python; reads addresses."""
-
-    def __init__(self, contents: str, operands: dict[str, torch.Tensor]):
-        self.contents, self.operands, self.guards = contents, operands, None
-
-    def __call__(self, tensors: list[torch.Tensor]) -> list[int]:
-        """Return the addresses of the tensors; a ValueError unless all are as they must be."""
-        if not (self.guards and len(tensors) == len(self.operands) and self.guards.check(*tensors)):
-            self.check(tensors)
-            if TensorGuards:
-                sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
-                self.guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        addresses = [*map(torch.Tensor.data_ptr, tensors)]
-        if math.gcd(16, *addresses) != 16:
-            raise ValueError("every tensor must be aligned to 16 bytes")
-        return addresses
-
-    def check(self, tensors: list[torch.Tensor]) -> None:
-        """Raise a ValueError that says what is not as it must be, if anything but an address."""
-        if len(tensors) != len(self.operands) or not all(isinstance(t, torch.Tensor) for t in tensors):
-            raise ValueError(self.contents)
-        device = torch.device("cpu")  # where an emulated B200 has its memory
-        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
-            device = torch.device("cuda", torch.cuda.current_device())
-        for (name, wanted), t in zip(self.operands.items(), tensors):
-            matters = [size > 1 and t.numel() > 0 for size in t.shape]  # which strides
-            strides = [(*itertools.compress(x.stride(), matters),) for x in (t, wanted)]
-            others = ("device", t.device, device), ("shape", (*t.shape,), (*wanted.shape,)), ("strides", *strides)
-            for what, has, must in (("type", t.dtype, wanted.dtype), *others):
-                if has != must:
-                    raise ValueError(f"{name} has {what} {has}, but must have {must}")
-
-
-@cache
-def compiled(kernel: type[GroupGemm], groups: int, config: Config):
-    """Compile the kernel for this many groups: 2 to 5 seconds the first time."""
-    return cute.compile(kernel(groups, config), make_ptr(Int64, 16, cute.AddressSpace.generic))
-
-
-@cache
-def clusters_at_once(size: int) -> int:
-    """Return how many clusters of so many CTAs the GPU runs at once, one CTA per SM; SMs of a GPC are left over."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()  # makes the context current, which HardwareInfo needs, in a thread that had none
-    return HardwareInfo().get_max_active_clusters(size)
-
-
-def fitting(config: Config) -> Config:
-    """Return the config, without sharers if not all its clusters run at once: the last would double the time."""
-    if config.pairs == 2 and clusters_at_once(config.cluster) < config.sms // config.cluster:
-        return replace(config, sharers=1, token_sharers=1, sms=Config.sms)
-    return config
-
-
-class Launch:
-    """One launch of a kernel for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
-
-    def __init__(self, kernel: type[GroupGemm], sizes: list[tuple[int, int, int]], config: Config):
-        groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
-        gemm = kernel(groups, config)
-        widths = [token_tile(m, config) for m, _, _ in sizes]
-        clusters, segments = config.sms // config.cluster, []
-        for g, ((m, n, k), width) in enumerate(zip(sizes, widths)):
-            for token in range(0, m, width * config.sharers):
-                tokens = round_up(min(width, m - token), config.token_unit) // PAIR * config.token_cost // 100
-                segments.append((Position(g, token, 0), gemm.rows_per_cta(n), tokens, k))
-        of_clusters = deal(partition(segments, clusters * config.waves, config.gran), clusters)
-        fixed, smem, table = SMEM_HEADER + gemm.store_bytes, 0, []
-        for ranges in of_clusters:  # each has as deep a ring as its widest tile leaves room for
-            packed = [position.pack() for ends in ranges for position in ends]
-            lasts = [Position.unpack(end - 1).group for end in packed[1::2]]
-            width = max(max(widths[start.group : last + 1]) for (start, _), last in zip(ranges, lasts))
-            token_bytes = round_up(width // PAIR, config.token_box) * TILE_K // 2
-            stage_bytes = gemm.stage_layout(token_bytes)[-1]
-            stages = config.stages or min((SMEM_PER_SM - 1024 - fixed) // stage_bytes, MAX_STAGES)
-            smem = max(smem, fixed + stages * stage_bytes)
-            of_cluster = [stages | token_bytes << 32, *packed]
-            table += of_cluster + [0] * (gemm.of_cluster - len(of_cluster))
-
-        words = [0] * gemm.sizes
-        for (m, n, k), width in [*zip(sizes, widths), *[(sizes[0], widths[0])] * (groups - len(sizes))]:
-            words += [m | n << 32, k | width << 32]
-        words += [len(of_clusters) * config.cluster, smem, len(sizes), *table]
-        of_kernel = replace(config, tokens=256, token_cost=100, stages=0)  # only the schedule reads these
-        self.words = (ctypes.c_int64 * gemm.words)(*words)
-
-        # What a call of the compiled host code needs, prepared; all of it has to live as long
-        self.executor = compiled(kernel, groups, of_kernel).to()
-        self.pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
-        self.arguments, _ = self.executor.generate_execution_args(self.pointer)
-        self.array = self.executor._get_invoke_packed_args(self.arguments)
-        self.function, self.packed = self.executor.capi_func, ctypes.addressof(self.array)
-        self.result = self.executor.cuda_result  # a ctypes integer that the function writes
-
-    def __call__(self, addresses: list[int]) -> None:
-        """Launch with these addresses, which are the kernel's first words."""
-        self.words[: len(addresses)] = addresses
-        self.function(self.packed)
-        if self.result.value:
-            raise RuntimeError(f"launch failed with CUDA error {self.result.value}")
-
-
-class Plan:
-    """Problems of these sizes: checks a call's tensors, launches under the first Config or a faster one (see "tuning").
-
-    A subclass has `kernel`, `contents`, a sentence that says what its tensors are, `outputs`, the slice of them that is
-    returned, and `words_of(part)`, which returns the function from the tensors' addresses to the first words of a
-    launch of the groups in `part`.
-    """
-
-    def __init__(self, sizes: list[tuple], operands: dict[str, torch.Tensor], configs: tuple[Config, ...]):
-        self.begin, self.sizes, self.operands = time.perf_counter(), sizes, Operands(self.contents, operands)
-        self.configs = list(dict.fromkeys(map(fitting, configs)))
-        self.config, self.waits = self.configs[0], len(self.configs) > 1
-        self.launches = self.launches_under(self.config)
-
-    def launches_under(self, config: Config) -> list[tuple[Launch, Callable]]:
-        """Prepare the launches of at most MAX_GROUPS groups each, and what makes their words."""
-        order = [g for g, (m, _, _) in enumerate(self.sizes) if m]
-        if config.waves > 1:
-            order.sort(key=lambda g: -self.sizes[g][0])
-        parts = [order[first : first + MAX_GROUPS] for first in range(0, len(order), MAX_GROUPS)]
-        return [(Launch(self.kernel, [self.sizes[g] for g in part], config), self.words_of(part)) for part in parts]
-
-    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch and return the outputs; a ValueError unless the tensors are as they must be."""
-        addresses = self.operands(tensors)
-        if self.waits:
-            self.waits = False
-            tune(self, tensors)
-        for launch, words in self.launches:
-            launch(words(addresses))
-        return tensors[self.outputs]
-
-
-def check_size(name: str, x: int, multiple: int, least: int, most: int) -> None:
-    """Raise a ValueError unless the kernel does this M, N, K or L."""
-    if not least <= x <= most or x % multiple:
-        raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {least} to {most}")
-
-
-# --------------------------------------------------------------------------------------------------------------- tuning
-
-# No model and no other GPU ranks configs that differ by a few percent on a B200; a B200 does, in the first call of a
-# shape that has several. GROUP_GEMM_TUNING=off keeps the first guess, =show says on stderr what was chosen.
-CALLS, ROUNDS = 15, 48  # calls between two events, as the grader times them; how often
-FLUSH, FLUSHES = 512 << 20, 8  # bytes, four times the L2, which they leave full of dirty lines; 0.8 ms to queue calls
-SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled; scratch
-
-
-def on_b200(tensor: torch.Tensor) -> bool:
-    """Say whether a B200 has the tensor's memory. An emulated one says what it is in its name."""
-    if not tensor.is_cuda or torch.cuda.get_device_capability() != (10, 0):
-        return False
-    return "emulated" not in torch.cuda.get_device_name()
-
-
-def timed(plan: Plan, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> float:
-    """Return the milliseconds of a call with each set of tensors, back to back, nothing of them in the L2."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    for i in range(FLUSHES):
-        scratch.fill_(i)
-    start.record()
-    for tensors in sets:
-        plan(tensors)
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
-
-
-def measured(plan: Plan, choices: list, tensors: list[torch.Tensor]) -> list[list[float]]:
-    """Return the milliseconds of each choice of launches in each round, on copies of the tensors, in random order."""
-    if CALLS * sum(t.nbytes for t in tensors) + FLUSH > BYTES:
-        raise MemoryError(f"more than {BYTES} bytes of copies")
-    scratch = torch.empty(FLUSH, dtype=torch.uint8, device=tensors[0].device)
-    sets = [[t.clone() for t in tensors] for _ in range(CALLS)]
-    times, draw = [[] for _ in choices], random.Random(0)
-    for _ in range(1 + ROUNDS):
-        for i in draw.sample(range(len(choices)), len(choices)):
-            plan.launches = choices[i]
-            times[i].append(timed(plan, sets, scratch))
-    return [of_choice[1:] for of_choice in times]  # in the first round the clocks rise
-
-
-def fastest(times: list[list[float]]) -> int:
-    """Choose the first plan, unless another is faster in the median by more than two standard errors of that."""
-    chosen, most = 0, 0.0
-    for i, of_plan in enumerate(times):
-        gains = [first - own for first, own in zip(times[0], of_plan)]
-        gain = statistics.median(gains)
-        spread = statistics.median(abs(x - gain) for x in gains)  # 1.86 / sqrt(rounds) of it is the standard error
-        if gain > max(most, 2 * 1.86 / math.sqrt(len(gains)) * spread):
-            chosen, most = i, gain
-    return chosen
-
-
-def tune(plan: Plan, tensors: list[torch.Tensor]) -> None:
-    """Set the plan's `config` and `launches` to the fastest on a B200. The tensors are read, and not written."""
-    mode, choices, chosen = os.environ.get("GROUP_GEMM_TUNING", ""), [plan.launches], 0
-    if mode == "off" or not on_b200(tensors[0]):
-        return
-    try:
-        for config in plan.configs[1:]:
-            if (time.perf_counter() - plan.begin) * (1 + 1 / len(choices)) > SECONDS:
-                break
-            choices.append(plan.launches_under(config))
-        times = measured(plan, choices, tensors)
-        chosen = fastest(times)
-        us = ", ".join(f"{statistics.median(of_choice) / CALLS * 1e3:.2f}" for of_choice in times)
-        said = f"of {len(plan.configs)} configs number {chosen} ({us} us): {plan.configs[chosen]}"
-    except Exception as error:  # whatever it is, the first guess gives the right result
-        said = f"the first config, since the others could not be timed: {type(error).__name__}: {error}"
-    plan.config, plan.launches = plan.configs[chosen], choices[chosen]
-    torch.cuda.empty_cache()
-    if mode == "show":
-        print(f"submission.py: {said}", file=sys.stderr)
-
-
-# ----------------------------------------------------------------------------------------------------------- group GEMM
-
-
-class GroupPlan(Plan):
-    """Group GEMMs of the (M, N, K, L) of each group, if no Configs are given under those that CONFIG_MAP has."""
-
-    kernel = GroupGemm
-    contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"
-    outputs = slice(2, None, 5)
-
-    def __init__(self, sizes: tuple[tuple[int, int, int, int], ...], configs: tuple[Config, ...] = ()):
-        if not sizes:
-            raise ValueError("there must be at least one group")
-        operands, names = {}, ("a", "b", "c", "reordered sfa", "reordered sfb")
-        for g, size in enumerate(sizes):
-            if len(size) != 4 or not all(isinstance(x, int) for x in size):
-                raise ValueError(f"group {g}: the sizes are {size}, but must be the integers (M, N, K, L)")
-            for name, x, *rule in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[MAX_SIZE] * 3, 1)):
-                check_size(f"group {g}: {name}", x, *rule)
-            operands |= gemm_operands([f"group {g}: {name}" for name in names], *size[:3])
-        ms, ns, ks, _ = zip(*sizes)
-        shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
-        super().__init__([size[:3] for size in sizes], operands, configs or CONFIG_MAP.get(shape, (DEFAULT,)))
-
-    def words_of(self, part: list[int]) -> Callable[[list[int]], tuple | list]:
-        """Return what picks the addresses of these groups' tensors."""
-        words = [5 * g + i for g in part for i in range(5)]
-        if words == [*range(words[0], words[0] + len(words))]:  # a slice takes less time
-            return itemgetter(slice(words[0], words[-1] + 1))
-        return itemgetter(*words)
-
-
-plan = lru_cache(maxsize=64)(GroupPlan)
-
-
-def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
-    """Compute C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, rounded once to fp16.
-
-    The lists are over the groups, of (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
-      a [M, K/2, 1] and b [N, K/2, 1] float4_e2m1fn_x2 with K contiguous, c [M, N, 1] float16 with N contiguous,
-      reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
-    Writes and returns the given c tensors. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
-    """
-    if not len(abc) == len(scales) == len(sizes):
-        raise ValueError(GroupPlan.contents)
-    of_groups = itertools.chain.from_iterable(zip(abc, scales))
-    return plan(tuple(map(tuple, sizes)))([*itertools.chain.from_iterable(of_groups)])
-
-
 # ------------------------------------------------------------------------------------------------------------ dual GEMM
-# C = silu(A @ B1.T) * (A @ B2.T), leaderboard nvfp4_dual_gemm: 16 rows of B1 and the same 16 of B2 alternate in the
-# lanes of one accumulator, so that a thread of the epilogue holds both factors.
+# C = silu(A @ B1.T) * (A @ B2.T), leaderboard nvfp4_dual_gemm
 
 DUAL_OPERANDS = tuple("a b1 b2 sfa sfb1 sfb2 sfa_permuted sfb1_permuted sfb2_permuted c".split())
 MAX_DISTANCE = 2**40  # bytes from B1 to B2, above the stride of a tensormap
-
-DUAL_DEFAULT = replace(EIGHT_WARPS, prefetch=2, **NO_POLICY)
-DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, WEIGHTS_FIRST
-
-# M, N, K of a benchmark case of the dual GEMM -> its tiles, so that each pair of CTAs has at most one of 128 rows of
-# both B, and what else to try: pairs on their own, or sharers. Every other problem runs on DUAL_DEFAULT.
-ALONE = {"sharers": 1, "token_sharers": 1, "sms": 148}
-DUAL_TILES = {
-    (256, 4096, 7168): ({"tokens": 128, "sharers": 2, "sms": 128}, ALONE),
-    (512, 4096, 7168): ({"tokens": 256}, {"sharers": 2, "sms": 128}),
-    (256, 3072, 4096): ({"tokens": 128, "sharers": 2, "sms": 96}, ALONE | {"tokens": 96}),
-    (512, 3072, 7168): ({"tokens": 192, "token_sharers": 2, "sms": 144, "wide_token_box": 48}, ALONE),
-}
-DUAL_CONFIG_MAP = {
-    shape: candidates(replace(DUAL_DEFAULT, **tiles), (*DUAL_CHANGES, other))
-    for shape, (tiles, other) in DUAL_TILES.items()
-}
 
 # 1 / (1 + exp(-x)) of f32 bit patterns, by ex2.approx (9.7.3.21) and rcp.approx (9.7.3.13); 0fBFB8AA3B = -log2(e).
 # Times x, over all f32 on an H200: within 2^-17.9 for |x| < 87, and 1.1e-36 off below: zero in fp16.
@@ -1237,7 +936,7 @@ class DualGemm(GroupGemm):
     """The kernel for up to `groups` batches of a dual GEMM, each of which has two B: low and high, by their addresses.
 
     A pair of CTAs multiplies 128 rows of both: CTA `rank` has rows 32 * i + 16 * rank + j, j < 16, of the low B in
-    lanes 32 * i + j and of the high B in the next 16.
+    lanes 32 * i + j and of the high B in the next 16, so that a thread of the epilogue holds both factors.
     The addresses of a group are A, low B, C, SFA, its SFB, high B, its SFB, and which B is B1, the gate: 1 if the high.
     """
 
@@ -1248,29 +947,24 @@ class DualGemm(GroupGemm):
     weight_scales_matrix = matrix_descriptor(swizzle=0, row_group=SF_ATOM)  # an eighth of 4 atoms, the next eighth
     weight_scales_step = SF_ATOM // 4
     store_box = STORE_BOX // 2
+    contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
+    outputs = slice(3, 4)
 
     def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
         """Make the TMA atoms of a group's operands: those of the group GEMM with both B in one, and the high SFB's."""
         (a, low, c, sfa, sf_low, high, sf_high, _), config = addresses, self.config
-        of_a = [fp4_tensormap(a, m, k, rows) for rows in config.token_boxes]
-        of_b = [dual_fp4_tensormap(low, high, n, k, rows) for rows in config.weight_boxes]
+        of_a = [fp4_tensormap(a, m, k, rows) for rows in self.token_sizes]
+        of_b = [dual_fp4_tensormap(low, high, n, k, rows) for rows in self.weight_sizes]
         of_scales = [dual_scale_tensormap(sf_low, n, k), scale_tensormap(sfa, m, k, config.token_sharers)]
         return [*of_b, *of_a, *of_scales, output_tensormap(c, m, n, 16), dual_scale_tensormap(sf_high, n, k)]
 
     def weight_row(self, row: Int32, cta: Cta) -> Int32:
         """Return the row of either B that comes first in the 32 lanes of a CTA from `row` on."""
-        return self.first_row(row, cta) + 16 * cta.rank
-
-    def first_row(self, row: Int32, cta: Cta) -> Int32:
-        """Return the row of either B that a pair counts as `row`; those of a cluster take blocks of 128 in turn."""
-        return 2 * row - (row & 127) + TILE_M * cta.sharer if self.config.token_sharers == 2 else row
+        return super().weight_row(row, cta) + 16 * cta.rank
 
     def weight_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Return the loads of both B, 16 rows of each from each 32 of the tile's, and of their scales.
-
-        Each of two sharers loads the first or the last 64 lanes, and the scales of one B.
-        """
-        y, half = self.first_row(tile.row, cta), SF_BYTES // 2
+        """Return the loads of both B and SFB; each of two sharers loads half of the lanes, and the scales of one B."""
+        y, half = super().weight_row(tile.row, cta), SF_BYTES // 2
 
         def at(row):
             return lambda step: (step * TILE_K, 16 * cta.rank, 0, row >> 5)
@@ -1280,14 +974,14 @@ class DualGemm(GroupGemm):
 
         scales = [self.tensormap(cta.params, self.scales_operand + i, tile.group) for i in (0, 3)]
         if self.config.sharers == 2:
-            mask, rows, weights = 5 << cta.rank, self.config.weight_boxes[0], self.tensormap(cta.params, 0, tile.group)
+            mask, rows, weights = 5 << cta.rank, self.weight_sizes[0], self.tensormap(cta.params, 0, tile.group)
             size, of_one = rows * TILE_K // 2, select(cta.sharer == 0, *scales)
             return [
                 Box(Int32(1), cta.sharer * size, size, weights, at(y + cta.sharer * rows), mask),
                 Box(Int32(1), cta.weight_scales + cta.sharer * half, half, of_one, at_scales, mask),
             ]
         offset = (tile.row & 127) * (TILE_K // 2)
-        boxes = self.boxes(cta, tile, 0, self.config.weight_boxes, offset, y, tile.rows, at)
+        boxes = self.boxes(cta, tile, 0, self.weight_sizes, offset, y, tile.rows, at)
         return boxes + [Box(Int32(1), cta.weight_scales + i * half, half, x, at_scales) for i, x in enumerate(scales)]
 
     @staticmethod
@@ -1305,24 +999,10 @@ class DualGemm(GroupGemm):
         out = silu_times(low, high)
         return [[out[8 * i + j :][:2] for j in (0, 2, 4, 6)] for i in range(2)]
 
-
-class DualPlan(Plan):
-    """Dual GEMMs of these sizes, if no Configs are given under those that DUAL_CONFIG_MAP has. A batch is a group."""
-
-    kernel = DualGemm
-    contents = f"the dual GEMM's data must be the tensors {', '.join(DUAL_OPERANDS)}"
-    outputs = slice(3, 4)
-
-    def __init__(self, m: int, n: int, k: int, batches: int, configs: tuple[Config, ...] = ()):
-        for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
-            check_size(name, x, multiple, multiple, MAX_SIZE)
-        operands = gemm_operands([*DUAL_OPERANDS[:3], "c", *DUAL_OPERANDS[6:9]], m, n, k, batches)
-        self.steps = [x.stride(-1) * x.itemsize for x in operands.values()]  # bytes from batch to batch
-        configs = configs or DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,))
-        super().__init__([(m, n, k)] * batches, operands, configs)
-
-    def words_of(self, part: list[int]) -> Callable[[list[int]], list[int]]:
-        """Return what makes DualGemm's words of these batches of the addresses of a, b1, b2, c, sfa, sfb1, sfb2."""
+    @staticmethod
+    def words_of(part: list[int], operands: list[torch.Tensor]) -> Callable[[list[int]], list[int]]:
+        """Return what makes the words of these batches of the addresses of a, b1, b2, c, sfa, sfb1, sfb2."""
+        steps = [x.stride(-1) * x.itemsize for x in operands]  # bytes from batch to batch
 
         def words(addresses: list[int]) -> list[int]:
             gate = int(addresses[2] < addresses[1])
@@ -1331,12 +1011,267 @@ class DualPlan(Plan):
             if distance >= MAX_DISTANCE:
                 raise ValueError(f"b1 and b2 lie {distance} bytes apart, but must be less than {MAX_DISTANCE}")
             order = 0, low, 3, 4, 4 + low, high, 4 + high
-            return [x for i in part for x in (*(addresses[t] + i * self.steps[t] for t in order), gate)]
+            return [x for i in part for x in (*(addresses[t] + i * steps[t] for t in order), gate)]
 
         return words
 
 
-dual_plan = lru_cache(maxsize=64)(DualPlan)
+# ----------------------------------------------------------------------------------------------------------------- host
+
+
+def gemm_operands(names: list[str], m: int, n: int, k: int, batches: int = 1) -> dict[str, torch.Tensor]:
+    """Return tensors without memory that are what A, each B, C, SFA and the SFB of each B must be, by these names."""
+    empty, rows = partial(torch.empty, device="meta"), [m] + [n] * (len(names) // 2 - 1)
+    matrices = [empty(batches, x, k // 2, dtype=torch.float4_e2m1fn_x2).permute(1, 2, 0) for x in rows]
+    output = empty(batches, m, n, dtype=torch.float16).permute(1, 2, 0)
+    atoms = [empty(batches, -(-x // 128), k // MMA_K, 32, 4, 4, dtype=torch.float8_e4m3fn) for x in rows]
+    return dict(zip(names, [*matrices, output, *(x.permute(3, 4, 1, 5, 2, 0) for x in atoms)], strict=True))
+
+
+@cache
+def compiled(kernel: type[GroupGemm], groups: int, config: Config):
+    """Compile the kernel for this many groups: 2 to 5 seconds the first time."""
+    return cute.compile(kernel(groups, config), make_ptr(Int64, 16, cute.AddressSpace.generic))
+
+
+@cache
+def clusters_at_once(size: int) -> int:
+    """Return how many clusters of so many CTAs the GPU runs at once, one CTA per SM; SMs of a GPC are left over."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # makes the context current, which HardwareInfo needs, in a thread that had none
+    return HardwareInfo().get_max_active_clusters(size)
+
+
+def fitting(config: Config) -> Config:
+    """Return the config, without sharers if not all its clusters run at once: the last would double the time."""
+    if config.pairs == 2 and clusters_at_once(config.cluster) < config.sms // config.cluster:
+        return replace(config, sharers=1, token_sharers=1, sms=Config.sms)
+    return config
+
+
+class Launch:
+    """One launch of a kernel for the (m, n, k) of at most MAX_GROUPS groups that are not empty."""
+
+    def __init__(self, kernel: type[GroupGemm], sizes: list[tuple[int, int, int]], config: Config):
+        groups = 1 << (len(sizes) - 1).bit_length()  # rounded up, so that few kernels serve every number of groups
+        gemm = kernel(groups, config)
+        widths = [token_tile(m, config) for m, _, _ in sizes]
+        clusters, segments = config.sms // config.cluster, []
+        for g, ((m, n, k), width) in enumerate(zip(sizes, widths)):
+            for token in range(0, m, width * config.sharers):
+                tokens = round_up(min(width, m - token), config.token_unit) // PAIR * config.token_cost // 100
+                segments.append((Position(g, token, 0), gemm.rows_per_cta(n), tokens, k))
+        of_clusters = deal(partition(segments, clusters * config.waves, config.gran), clusters)
+        fixed, smem, table = SMEM_HEADER + gemm.store_bytes, 0, []
+        for ranges in of_clusters:  # each has as deep a ring as its widest tile leaves room for
+            lasts = [end.group - (end == (end.group, 0, 0)) for _, end in ranges]
+            width = max(max(widths[start.group : last + 1]) for (start, _), last in zip(ranges, lasts))
+            token_bytes = round_up(width // PAIR, config.token_box) * TILE_K // 2
+            stage_bytes = gemm.stage_layout(token_bytes)[-1]
+            stages = config.stages or min((SMEM_PER_SM - 1024 - fixed) // stage_bytes, MAX_STAGES)
+            smem = max(smem, fixed + stages * stage_bytes)
+            of_cluster = [stages | token_bytes << 32, *(x.pack() for ends in ranges for x in ends)]
+            table += of_cluster + [0] * (gemm.of_cluster - len(of_cluster))
+
+        words = [0] * gemm.sizes
+        for (m, n, k), width in [*zip(sizes, widths), *[(sizes[0], widths[0])] * (groups - len(sizes))]:
+            words += [m | n << 32, k | width << 32]
+        words += [len(of_clusters) * config.cluster, smem, len(sizes), *table]
+        self.words = (ctypes.c_int64 * gemm.words)(*words)
+
+        # What a call of the compiled host code needs, prepared; all of it has to live as long
+        of_kernel = replace(config, tokens=256, token_cost=100, stages=0)  # only the schedule reads these
+        self.executor = compiled(kernel, groups, of_kernel).to()
+        self.pointer = make_ptr(Int64, ctypes.addressof(self.words), cute.AddressSpace.generic)
+        self.arguments, _ = self.executor.generate_execution_args(self.pointer)
+        self.array = self.executor._get_invoke_packed_args(self.arguments)
+        self.function, self.packed = self.executor.capi_func, ctypes.addressof(self.array)
+        self.result = self.executor.cuda_result  # a ctypes integer that the function writes
+
+    def __call__(self, addresses: list[int]) -> None:
+        """Launch with these addresses, which are the kernel's first words."""
+        self.words[: len(addresses)] = addresses
+        self.function(self.packed)
+        if self.result.value:
+            raise RuntimeError(f"launch failed with CUDA error {self.result.value}")
+
+
+# No model and no other GPU ranks configs that differ by a few percent on a B200; a B200 does, in the first call of a
+# shape that has several. GROUP_GEMM_TUNING=off keeps the first guess, =show says on stderr what was chosen.
+CALLS, ROUNDS = 15, 48  # calls between two events, as the grader times them; how often
+FLUSH, FLUSHES = 512 << 20, 8  # bytes, four times the L2, which they leave full of dirty lines; 0.8 ms to queue calls
+SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled; scratch
+
+
+def on_b200(tensor: torch.Tensor) -> bool:
+    """Say whether a B200 has the tensor's memory. An emulated one says what it is in its name."""
+    if not tensor.is_cuda or torch.cuda.get_device_capability() != (10, 0):
+        return False
+    return "emulated" not in torch.cuda.get_device_name()
+
+
+def fastest(times: list[list[float]]) -> int:
+    """Choose the first plan, unless another is faster in the median by more than two standard errors of that."""
+    chosen, most = 0, 0.0
+    for i, of_plan in enumerate(times):
+        gains = [first - own for first, own in zip(times[0], of_plan)]
+        gain = statistics.median(gains)
+        spread = statistics.median(abs(x - gain) for x in gains)  # 1.86 / sqrt(rounds) of it is the standard error
+        if gain > max(most, 2 * 1.86 / math.sqrt(len(gains)) * spread):
+            chosen, most = i, gain
+    return chosen
+
+
+class Plan:
+    """Checks a call's tensors and launches a kernel under the first of some Configs, or the fastest of them on a B200.
+
+    sizes: (m, n, k) of each group. operands: what each tensor of a call must be, by its name.
+    """
+
+    def __init__(self, kernel: type[GroupGemm], sizes: list[tuple], operands: dict, configs: tuple[Config, ...]):
+        self.begin, self.kernel, self.sizes, self.operands = time.perf_counter(), kernel, sizes, operands
+        self.configs = list(dict.fromkeys(map(fitting, configs)))
+        self.config, self.waits = self.configs[0], len(self.configs) > 1
+        self.launches, self.guards = self.launches_under(self.config), None
+
+    def launches_under(self, config: Config) -> list[tuple[Launch, Callable]]:
+        """Prepare the launches of at most MAX_GROUPS groups each, and what makes their first words of the addresses."""
+        order = [g for g, (m, _, _) in enumerate(self.sizes) if m]
+        if config.waves > 1:
+            order.sort(key=lambda g: -self.sizes[g][0])
+        parts = [order[first : first + MAX_GROUPS] for first in range(0, len(order), MAX_GROUPS)]
+        words_of, operands = self.kernel.words_of, [*self.operands.values()]
+        return [(Launch(self.kernel, [self.sizes[g] for g in x], config), words_of(x, operands)) for x in parts]
+
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Launch and return the outputs; a ValueError unless the tensors are as they must be."""
+        addresses = self.addresses(tensors)
+        if self.waits:
+            self.waits = False
+            self.tune(tensors)
+        for launch, words in self.launches:
+            launch(words(addresses))
+        return tensors[self.kernel.outputs]
+
+    def addresses(self, tensors: list[torch.Tensor]) -> list[int]:
+        """Check the tensors, by torch.compile's C++ guards of the last ones or else in Python; read their addresses."""
+        if not (self.guards and len(tensors) == len(self.operands) and self.guards.check(*tensors)):
+            self.check(tensors)
+            if TensorGuards:
+                sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
+                self.guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        addresses = [*map(torch.Tensor.data_ptr, tensors)]
+        if math.gcd(16, *addresses) != 16:
+            raise ValueError("every tensor must be aligned to 16 bytes")
+        return addresses
+
+    def check(self, tensors: list[torch.Tensor]) -> None:
+        """Raise a ValueError that says what is not as it must be, if anything but an address."""
+        if len(tensors) != len(self.operands) or not all(isinstance(t, torch.Tensor) for t in tensors):
+            raise ValueError(self.kernel.contents)
+        device = torch.device("cpu")  # where an emulated B200 has its memory
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
+            device = torch.device("cuda", torch.cuda.current_device())
+        for (name, wanted), t in zip(self.operands.items(), tensors):
+            matters = [size > 1 and t.numel() > 0 for size in t.shape]  # which strides
+            strides = [(*itertools.compress(x.stride(), matters),) for x in (t, wanted)]
+            others = ("device", t.device, device), ("shape", (*t.shape,), (*wanted.shape,)), ("strides", *strides)
+            for what, has, must in (("type", t.dtype, wanted.dtype), *others):
+                if has != must:
+                    raise ValueError(f"{name} has {what} {has}, but must have {must}")
+
+    def tune(self, tensors: list[torch.Tensor]) -> None:
+        """Set `config` and `launches` to the fastest on a B200. The tensors are read, and not written."""
+        mode, choices, chosen = os.environ.get("GROUP_GEMM_TUNING", ""), [self.launches], 0
+        if mode == "off" or not on_b200(tensors[0]):
+            return
+        try:
+            for config in self.configs[1:]:
+                if (time.perf_counter() - self.begin) * (1 + 1 / len(choices)) > SECONDS:
+                    break
+                choices.append(self.launches_under(config))
+            times = self.measured(choices, tensors)
+            chosen = fastest(times)
+            us = ", ".join(f"{statistics.median(of_choice) / CALLS * 1e3:.2f}" for of_choice in times)
+            said = f"of {len(self.configs)} configs number {chosen} ({us} us): {self.configs[chosen]}"
+        except Exception as error:  # whatever it is, the first guess gives the right result
+            said = f"the first config, since the others could not be timed: {type(error).__name__}: {error}"
+        self.config, self.launches = self.configs[chosen], choices[chosen]
+        torch.cuda.empty_cache()
+        if mode == "show":
+            print(f"submission.py: {said}", file=sys.stderr)
+
+    def measured(self, choices: list, tensors: list[torch.Tensor]) -> list[list[float]]:
+        """Time all choices of launches, in milliseconds in each round, in random order, on copies of the tensors."""
+        if CALLS * sum(t.nbytes for t in tensors) + FLUSH > BYTES:
+            raise MemoryError(f"more than {BYTES} bytes of copies")
+        scratch = torch.empty(FLUSH, dtype=torch.uint8, device=tensors[0].device)
+        sets = [[t.clone() for t in tensors] for _ in range(CALLS)]
+        times, draw = [[] for _ in choices], random.Random(0)
+        for _ in range(1 + ROUNDS):
+            for i in draw.sample(range(len(choices)), len(choices)):
+                self.launches = choices[i]
+                times[i].append(self.timed(sets, scratch))
+        return [of_choice[1:] for of_choice in times]  # in the first round the clocks rise
+
+    def timed(self, sets: list[list[torch.Tensor]], scratch: torch.Tensor) -> float:
+        """Return the milliseconds of a call with each set of tensors, back to back, nothing of them in the L2."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        for i in range(FLUSHES):
+            scratch.fill_(i)
+        start.record()
+        for tensors in sets:
+            self(tensors)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+def check_size(name: str, x: int, multiple: int, least: int, most: int) -> None:
+    """Raise a ValueError unless the kernel does this M, N, K or L."""
+    if not least <= x <= most or x % multiple:
+        raise ValueError(f"{name} is {x}, but must be a multiple of {multiple} from {least} to {most}")
+
+
+@lru_cache(maxsize=64)
+def plan(sizes: tuple[tuple[int, int, int, int], ...], configs: tuple[Config, ...] = ()) -> Plan:
+    """Plan group GEMMs of the (M, N, K, L) of each group, if no Configs are given under those that CONFIG_MAP has."""
+    if not sizes:
+        raise ValueError("there must be at least one group")
+    operands, names = {}, ("a", "b", "c", "reordered sfa", "reordered sfb")
+    for g, size in enumerate(sizes):
+        if len(size) != 4 or not all(isinstance(x, int) for x in size):
+            raise ValueError(f"group {g}: the sizes are {size}, but must be the integers (M, N, K, L)")
+        for name, x, *rule in zip("MNKL", size, (1, 16, 64, 1), (0, 16, 64, 1), (*[MAX_SIZE] * 3, 1)):
+            check_size(f"group {g}: {name}", x, *rule)
+        operands |= gemm_operands([f"group {g}: {name}" for name in names], *size[:3])
+    ms, ns, ks, _ = zip(*sizes)
+    shape = (ms, ns[0], ks[0]) if len(set(ns)) == len(set(ks)) == 1 else None
+    return Plan(GroupGemm, [size[:3] for size in sizes], operands, configs or CONFIG_MAP.get(shape, (DEFAULT,)))
+
+
+@lru_cache(maxsize=64)
+def dual_plan(m: int, n: int, k: int, batches: int, configs: tuple[Config, ...] = ()) -> Plan:
+    """Plan dual GEMMs, if no Configs are given under those that DUAL_CONFIG_MAP has. A batch is a group."""
+    for name, x, multiple in (("M", m, 1), ("N", n, 32), ("K", k, 64), ("L", batches, 1)):
+        check_size(name, x, multiple, multiple, MAX_SIZE)
+    operands = gemm_operands([*DUAL_OPERANDS[:3], "c", *DUAL_OPERANDS[6:9]], m, n, k, batches)
+    return Plan(DualGemm, [(m, n, k)] * batches, operands, configs or DUAL_CONFIG_MAP.get((m, n, k), (DUAL_DEFAULT,)))
+
+
+def group_gemm(abc: list, _, scales: list, sizes: list) -> list[torch.Tensor]:
+    """Compute C[g] = (A[g] * SFA[g]) @ (B[g] * SFB[g]).T for every group, rounded once to fp16.
+
+    The lists are over the groups, of (a, b, c), (sfa, sfb), (reordered sfa, reordered sfb), (M, N, K, 1), with
+      a [M, K/2, 1] and b [N, K/2, 1] float4_e2m1fn_x2 with K contiguous, c [M, N, 1] float16 with N contiguous,
+      reordered scales [32, 4, ceil(MN/128), 4, K/64, 1] float8_e4m3fn in blocks of 512 contiguous bytes.
+    Writes and returns the given c tensors. M may be 0, N is a multiple of 16, K of 64; all else is a ValueError.
+    """
+    if not len(abc) == len(scales) == len(sizes):
+        raise ValueError(GroupGemm.contents)
+    of_groups = itertools.chain.from_iterable(zip(abc, scales))
+    return plan(tuple(map(tuple, sizes)))([*itertools.chain.from_iterable(of_groups)])
 
 
 def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor:
@@ -1348,7 +1283,7 @@ def dual_gemm(a, b1, b2, _sfa, _sfb1, _sfb2, sfa, sfb1, sfb2, c) -> torch.Tensor
     """
     tensors = [a, b1, b2, c, sfa, sfb1, sfb2]
     if not all(isinstance(t, torch.Tensor) for t in tensors) or a.dim() != 3 or c.dim() != 3:
-        raise ValueError(f"{DualPlan.contents}; a is [M, K/2, L], c is [M, N, L]")
+        raise ValueError(f"{DualGemm.contents}; a is [M, K/2, L], c is [M, N, L]")
     m, n, batches = c.shape
     return dual_plan(m, n, 2 * a.shape[1], batches)(tensors)[0]
 

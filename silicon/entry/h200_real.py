@@ -140,10 +140,10 @@ def calls_of(s, config, problems: list[Problem]) -> list:
         if problem.dual:
             a, _, _, _, _, _, _, _, _, c = problem.data
             key = c.shape[0], c.shape[1], 2 * a.shape[1], c.shape[2]
-            make, tensors = s.DualPlan, [*problem.inputs[:3], c, *problem.inputs[3:]]
+            make, tensors = s.dual_plan, [*problem.inputs[:3], c, *problem.inputs[3:]]
         else:
             key = (tuple(problem.data[3]),)
-            make, tensors = s.GroupPlan, [t for x, y in zip(problem.data[0], problem.data[2]) for t in (*x, *y)]
+            make, tensors = s.plan, [t for x, y in zip(problem.data[0], problem.data[2]) for t in (*x, *y)]
         plan = plans.setdefault(key, None) or make(*key, (config,))
         plans[key] = plan
         yield lambda plan=plan, tensors=tensors: plan(tensors)

@@ -357,7 +357,7 @@ def test_refuses_weights_too_far_apart(submission, executors, data, monkeypatch)
     addresses = [16 * i for i in range(1, 8)]
     addresses[2] = addresses[1] + 2**40
 
-    monkeypatch.setattr(submission.Operands, "__call__", lambda self, tensors: addresses)
+    monkeypatch.setattr(submission.Plan, "addresses", lambda self, tensors: addresses)
     with pytest.raises(ValueError, match=f"b1 and b2 lie {2**40} bytes apart, but must be less than {2**40}"):
         submission.custom_kernel(data)
     addresses[2] -= 16
@@ -367,8 +367,8 @@ def test_refuses_weights_too_far_apart(submission, executors, data, monkeypatch)
 
 def test_words_of_launches(submission, executors, monkeypatch):
     """Each batch is a group: addresses of its operands, the lower of b1 and b2 first, then which one is the gate."""
-    looked_at, check = [], submission.Operands.check
-    monkeypatch.setattr(submission.Operands, "check", lambda *args: looked_at.append(args) or check(*args))
+    looked_at, check = [], submission.Plan.check
+    monkeypatch.setattr(submission.Plan, "check", lambda *args: looked_at.append(args) or check(*args))
     calls = [generate_dual_input(40, 64, 128, 2, seed, device=torch.device("cpu")) for seed in range(15)]
     calls += [(a, b2, b1, sfa, sfb2, sfb1, *permuted) for a, b1, b2, sfa, sfb1, sfb2, *permuted in calls]
     for data in calls:

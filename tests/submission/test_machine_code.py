@@ -114,7 +114,7 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     """One copy of each hot loop, and parameters where GroupGemm.tensormap and GroupGemm.word look for them."""
     assert ".target sm_100a" in ptx and ".local" not in ptx
     assert ptx.count("tcgen05.mma.") == 4
-    weight_boxes = len(submission.Config(**config).weight_boxes)
+    weight_boxes = len(submission.GroupGemm(groups, submission.Config(**config)).weight_sizes)
     token_boxes = [rows for rows in (128, 64, 32, 16) if rows >= config.get("token_box", 16)]
     boxes = weight_boxes + 1 + len(token_boxes) + 2  # two blocks of token scales
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared", ptx)) == boxes

@@ -305,7 +305,7 @@ TILING = [
     Fault("last token tile left out", "following_token < m\n", "following_token + width < m\n", UNWRITTEN, LONG, PAIR),
 ]
 SHARING = [
-    Fault("multicast to one pair", "boxes[0], 5 << cta.rank", "boxes[0], 1 << cta.rank", HANG, WIDE, SHARERS),
+    Fault("multicast to one pair", "sizes[0], 5 << cta.rank", "sizes[0], 1 << cta.rank", HANG, WIDE, SHARERS),
     Fault(
         "multicast to the other CTA of the pair", "[0], 5 << cta.rank", "[0], 5 << 1 - cta.rank", WRONG, ROWS, SHARERS
     ),
@@ -348,8 +348,8 @@ SHARING = [
     Fault("half of the tokens' scales", "row_at(block, of_scales >> 3)", "row_at(block)", WRONG, WIDE_K, TOKEN_SHARERS),
     Fault(
         "both pairs multiply the same rows",
-        "rank + PAIR * cta.sharer",
-        "rank",
+        "block + self.blocks_per_pair * cta.sharer",
+        "block + 0 * cta.sharer",
         "elements differ|race",
         ROWS,
         TOKEN_SHARERS,
