@@ -74,6 +74,11 @@ class Clock(ABC):
         """Return for how many ticks a warp stops behind an arrival or an atomic: who waited for it may go first."""
 
     @abstractmethod
+    def lingering(self, wrote: bool) -> float:
+        """Return for how many ticks a warp stops behind a strong load: what it has seen may be old then. wrote: or
+        behind a strong store: others may see that before the next one."""
+
+    @abstractmethod
     def cta_start(self, launch: int, sms: list[int]) -> float:
         """Return the ticks from the decision to start a cluster on these SMs to its first instruction."""
 

@@ -18,7 +18,8 @@ class Schedule:
     0  nothing: operations take a short time, warps and CTAs begin in their order
     1  the first warps and CTAs: each is far behind the next one, whenever it begins or is woken. An arrival, a commit
        or an atomic lets those go first that wait for it, and operations land at once
-    2  every asynchronous operation: it lands only when nothing else can move
+    2  every asynchronous operation: it lands only when nothing else can move. So does who has looked
+       at a flag by a volatile, relaxed or acquiring load: what it has seen may be old. Who has set one stops a while
     3  the last warps and CTAs: each is far behind the one before it. Operations land at once
     4  to 10: as 2, one class of operations alone. From 11 on: some classes. Warps take turns by a draw, also in 2
     """
@@ -27,6 +28,7 @@ class Schedule:
 
     LAZY = 20_000
     BEHIND = 3_000
+    SHORT = 600
     CLASSES = ("tma", "mma", "store", "commit", "ld", "remote", "st")
 
     def lazy_classes(self) -> frozenset[str]:
@@ -92,6 +94,9 @@ class FunctionalClock(Clock):
         if self.schedule.seed in (0, 3) or self.random.random() < 0.7:
             return 0
         return self.random.choice((30, 300, 3000))
+
+    def lingering(self, wrote: bool) -> float:
+        return (Schedule.SHORT if wrote else Schedule.LAZY) if self.schedule.seed == 2 else 0
 
     def cta_start(self, launch: int, sms: list[int]) -> float:
         return 0

@@ -492,8 +492,16 @@ class Group(LaneGroup):
             return self.lane_mask
         return sum(1 << lane for lane in self.lanes[np.broadcast_to(mask, self.n)].tolist())
 
+    def linger(self, wrote: bool = False):
+        if wrote:
+            self.t += self.clock.lingering(wrote)  # a release is its block's first instruction
+        else:
+            self._let_pass(self.clock.lingering(wrote))
+
     def hesitate(self):
-        ticks = self.clock.hesitation()
+        self._let_pass(self.clock.hesitation())
+
+    def _let_pass(self, ticks: float):
         if ticks:
             self.t += ticks
             self.engine.let_others_go_first(self.t)

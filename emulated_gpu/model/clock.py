@@ -127,6 +127,9 @@ class TimingClock(Clock):
     def hesitation(self) -> float:
         return 0.0
 
+    def lingering(self, wrote: bool) -> float:
+        return 0.0
+
     def after(self, time: float, ns: float) -> float:
         return time + self.p.cycles(ns)
 

@@ -187,6 +187,8 @@ def _loaded(
         _acquire(g, space, addresses)
     elif strong:
         _acquire(g, space, addresses, "sys", strong == "sys+")
+    if strong:
+        g.linger()
 
 
 def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = False, who: object = None) -> int:
@@ -292,6 +294,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             store_one(g, space, address + k * size, size, v, who, bool(sync))
         if sync:
             _release(g, space, address, sync, mask)
+            g.linger(wrote=True)
         return
     lanes = None if mask is True else np.flatnonzero(mask)
     if lanes is not None and not len(lanes):
@@ -332,6 +335,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             scatter(g, space, side_by_side(addresses, size, len(typed)), size, whole, lanes, who, bool(sync))
     if sync:
         _release(g, space, addresses, sync, mask)
+        g.linger(wrote=True)
 
 
 def _leave_out(g: LaneGroup, space: str, addresses: np.ndarray, size: int, sync: str) -> None:

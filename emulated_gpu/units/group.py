@@ -82,6 +82,11 @@ class LaneGroup(ABC):
         """Let other warps go on that may have waited for what this one has just done, if the schedule says so."""
 
     @abstractmethod
+    def linger(self, wrote: bool = False) -> None:
+        """Let others go far behind a strong load, if the schedule says so: what has been read may be old then. wrote:
+        or go on behind a strong store."""
+
+    @abstractmethod
     def origin(self, label: str) -> Any:
         """A name for the instruction that is executed, for reports; only the function that its code calls may ask."""
 

@@ -131,6 +131,18 @@ PROGRAMS = (
         @q bra HERE; @p bra S;""",
         WAIT.format("W", "full", 0) + " setp.eq.u32 q, tid, tid;", tuple(range(64)),
     ),
+    *(
+        Program(
+            f"the last entry of a queue comes between two looks, its producer is CTA {producer}",
+            f"""@!lead ret; setp.eq.u32 p, cta, {producer}; @p bra MAKE; S: {{}} setp.eq.u32 p, y, 0; @p bra S;
+            st.global.b32 [out+8], x; ret; MAKE: st.release.gpu.global.u32 [out], 1;
+            st.release.gpu.global.u32 [out], 2; st.release.gpu.global.u32 [out+4], 1;""",
+            "ld.acquire.gpu.global.u32 x, [out]; ld.acquire.gpu.global.u32 y, [out+4];",
+            "ld.acquire.gpu.global.u32 y, [out+4]; ld.acquire.gpu.global.u32 x, [out];",
+            (2, 1, 2), {"grid": 2, "threads": 32},
+        )
+        for producer in (0, 1)
+    ),
     Program(
         "lane 0 is taken for the elected one",
         """elect.sync _|p, -1; @p mad.wide.u32 at, {}, 4, out; mov.b32 b, 5; @p st.global.b32 [at], b;""",
