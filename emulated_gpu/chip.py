@@ -27,6 +27,8 @@ class Chip:
     shared_per_cta: the most that a kernel can opt in to. Clocks are the highest ones, as nvidia-smi says them: how fast
     the model is, its profiles say (model/profiles/). cluster: CTAs of the largest cluster, 1 where there are none.
     gpcs: SMs that one cluster can lie in, group by group; empty where nobody has measured it, so that any can be.
+    fp4_k: K of an instruction of tcgen05 with packed FP4. exclusive_columns: of tensor memory, that a CTA gets by
+    .exclusive; 0: there is no such form. wide_addresses: whether matrix descriptors have 15 bits for an address.
     """
 
     machine: str
@@ -47,6 +49,9 @@ class Chip:
     memory_bus_bits: int
     cluster: int
     gpcs: tuple[int, ...] = ()
+    fp4_k: tuple[int, ...] = (64,)
+    exclusive_columns: int = 0
+    wide_addresses: bool = False
 
     @property
     def compute(self) -> int:
@@ -77,8 +82,8 @@ class Chip:
 def read(path: Path) -> Chip:
     """Return the chip of a file of machines/."""
     values = {k: v["value"] if isinstance(v, dict) else v for k, v in tomllib.loads(path.read_text()).items()}
-    values |= {"machine": path.stem, "name": f"{values['name']} (emulated)", "gpcs": tuple(values.get("gpcs", ()))}
-    return Chip(**values)
+    values |= {name: tuple(values[name]) for name in ("gpcs", "fp4_k") if name in values}
+    return Chip(**values | {"machine": path.stem, "name": f"{values['name']} (emulated)"})
 
 
 CHIPS = {path.stem: read(path) for path in sorted(FOLDER.glob("*.toml"))}

@@ -1,7 +1,10 @@
 """The 32-bit instruction descriptor of tcgen05.mma: shape, element types and modifiers.
 
 Implements PTX ISA 9.7.16.4.2 (Tables 42-44), the dense rows without .ws of Table 39 (shapes), Tables 51, 52 (transpose,
-negate) and 56, 57 (scale vector sizes). [read from PTX ISA], all of it. Sparse MMA, .ws and K = 96 are Unsupported.
+negate) and 56, 57 (scale vector sizes). [read from PTX ISA], all of it. Sparse MMA and .ws are Unsupported.
+[read from CUTLASS include/cute/arch/mma_sm100_desc.hpp] bit 31 is K = 96 of packed FP4, on sm_103.
+[inferred, from what CuTe DSL 4.8.1 writes for sm_107] bit 3 is K = 128; a row has as many scale factors more, in the
+    words that follow, and their first one is where it is for K = 64.
 CUTLASS and CuTe DSL 4.5.2 accept the same N as Table 39 for operands in shared memory and are stricter for A in tensor
 memory (M = 128: N % 16, pairs: N % 32); `units.mma` applies that.
 """
@@ -85,9 +88,9 @@ class MmaForm:
     a_in_tmem: bool = False
     shift_a: bool = False
 
-    def decode(self, idesc: int) -> InstructionDescriptor:
-        """Decode the 32-bit instruction descriptor that this instruction got as an operand."""
-        return decode(idesc, self.kind, self.cta_group, self.scale_vec)
+    def decode(self, idesc: int, fp4_k: tuple[int, ...] = (64,)) -> InstructionDescriptor:
+        """Decode the 32-bit instruction descriptor that this instruction got as an operand. fp4_k: of the chip."""
+        return decode(idesc, self.kind, self.cta_group, self.scale_vec, fp4_k)
 
 
 def _require(ok: bool, idesc: int, what: str) -> None:
@@ -96,10 +99,12 @@ def _require(ok: bool, idesc: int, what: str) -> None:
 
 
 @lru_cache(maxsize=1024)
-def decode(idesc: int, kind: str, cta_group: int, scale_vec: int | None = None) -> InstructionDescriptor:
+def decode(
+    idesc: int, kind: str, cta_group: int, scale_vec: int | None = None, fp4_k: tuple[int, ...] = (64,)
+) -> InstructionDescriptor:
     """Decode and validate for .kind::`kind` and .cta_group::`cta_group`.
 
-    scale_vec: the N of the instruction's .scale_vec::NX qualifier, or None when it has none.
+    scale_vec: the N of the instruction's .scale_vec::NX qualifier, or None when it has none. fp4_k: as of chip.Chip.
     Fault("instruction-descriptor") for what the ISA forbids, Unsupported for what it allows and this emulator does not.
     """
     if kind not in _OPERAND_TYPES:
@@ -130,6 +135,7 @@ def decode(idesc: int, kind: str, cta_group: int, scale_vec: int | None = None) 
         common["saturate"] = bool(idesc & 8)
         result = InstructionDescriptor(m=(idesc >> 24 & 0x1F) * 16, d_type=_d_type(idesc, **common), **common)
     else:
+        common["k"] = _k_of_scaled(idesc, kind, fp4_k)
         result = _block_scaled(idesc, kind, scale_vec, common)
     _check_shape(idesc, result, cta_group)
     return result
@@ -145,11 +151,22 @@ def _d_type(idesc: int, kind: str, a_type: ElementType, b_type: ElementType, **_
     return F16 if half else F32
 
 
+def _k_of_scaled(idesc: int, kind: str, fp4_k: tuple[int, ...]) -> int:
+    """Return the K that bits 31 and 3 tell, of which a chip has those in `fp4_k`."""
+    if kind not in _FP4:
+        _require(not idesc & 0x8000_0008, idesc, "reserved bits")
+        return _K[kind]
+    _require(not (idesc >> 31 and idesc & 8), idesc, "K = 96 and K = 128")
+    k = 96 if idesc >> 31 else 128 if idesc & 8 else 64
+    _require(k != 128 or k in fp4_k, idesc, "reserved bits")
+    if k not in fp4_k:
+        raise Unsupported(f"K = {k} in instruction descriptor {idesc:#010x}: sm_103a and sm_107a have it")
+    return k
+
+
 def _block_scaled(idesc: int, kind: str, scale_vec: int | None, common: dict) -> InstructionDescriptor:
     scale_type = UE8M0 if idesc >> 23 & 1 else UE4M3
-    if idesc >> 31:
-        raise Unsupported("K = 96 (sm_103a) or reserved bit 31 in the instruction descriptor")
-    _require(not idesc & 0x0700_004B, idesc, "reserved bits")
+    _require(not idesc & 0x0700_0043, idesc, "reserved bits")
     if kind == "mxf8f6f4":
         allowed = {1} if scale_type is UE8M0 else set()
     elif kind == "mxf4":
@@ -165,6 +182,10 @@ def _block_scaled(idesc: int, kind: str, scale_vec: int | None, common: dict) ->
     _require(scale_vec in allowed, idesc, f"scale_vec::{scale_vec}X for {scale_type.name}, kind::{kind}")
     sfa_id, sfb_id = idesc >> 29 & 3, idesc >> 4 & 3
     ids = {1: (0, 1, 2, 3), 2: (0, 2), 4: (0,)}[scale_vec]
+    if common["k"] == 96:  # three factors, or six, of words of four
+        ids = (0, 1, 2, 3) if scale_vec == 2 else (0, 2)
+    elif common["k"] == 128:
+        ids = (0,)
     _require(sfa_id in ids and sfb_id in ids, idesc, f"scale factor ids {sfa_id}, {sfb_id} for scale_vec::{scale_vec}X")
     if kind in _FP4:
         _require(not idesc >> 15 & 3, idesc, "transpose of a 4-bit operand")
@@ -172,7 +193,7 @@ def _block_scaled(idesc: int, kind: str, scale_vec: int | None, common: dict) ->
         m=(idesc >> 27 & 3) * 128,
         d_type=F32,
         scale_type=scale_type,
-        scale_vec=scale_vec,
+        scale_vec=scale_vec * common["k"] // _K[kind],
         sfa_id=sfa_id,
         sfb_id=sfb_id,
         **common,

@@ -7,7 +7,12 @@ Implements PTX ISA 9.7.16.3 (strides and canonical layouts), 9.7.16.4.1 (the 64-
     Swizzle<2,5,2> o ((8,n),(4,k)):((1,LBO),(8,SBO)) in units of 16 bytes; CuTe DSL 4.5.2 emits strides that agree.
 [measured for TMA on sm_90, inferred for the tensor core] the swizzle permutes bits of the absolute shared address, not
     of the offset inside the tile, so that a tile which is not aligned to its swizzle pattern still has base offset 0.
-[inferred] addresses wrap at 256 KiB, the range of the 14-bit fields.
+[inferred] addresses wrap at 256 KiB, the range of the 14-bit fields; on sm_107 the start has 15 bits, the strides 14.
+[read from CUTLASS include/cute/arch/mma_sm100_desc.hpp] bit 52 is the absolute leading dimension mode of sm_103.
+[inferred, confirmed by exact results of CUTLASS's kernels] there the leading dimension is the address at which K goes
+    on behind the end of the swizzle's span in which it begins: K = 96 of FP4 takes 48 of a ring's 128 bytes.
+
+A descriptor here is the 64 bits of PTX, and above them what the machine's has beyond sm_100's (`of_chip`).
 
 Everything moves in chunks of 16 bytes, the unit that no swizzle mode splits. "rows" means M or N, "k" the contraction.
 """
@@ -19,12 +24,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..chip import Chip
 from ..errors import Fault, Unsupported
 from .swizzle import swizzle
 
 CHUNK = 16  # bytes
 _CHUNK_DTYPE = np.dtype(np.complex128)  # any 16-byte item: the gather then copies one machine register per chunk
-_ADDRESS_MASK = 0x3FFFF
+WIDE, ABSOLUTE = 1 << 64, 1 << 65  # 15 bits of an address; whether there is the absolute mode
 
 
 @dataclass(frozen=True)
@@ -49,26 +55,41 @@ SWIZZLES = {
 
 @dataclass(frozen=True)
 class MatrixDescriptor:
-    """`start`, `lbo` (leading dimension byte offset) and `sbo` (stride dimension byte offset) in bytes."""
+    """`start`, `lbo` (leading dimension byte offset) and `sbo` (stride dimension byte offset) in bytes.
+
+    absolute: `lbo` is an address. range: at which addresses wrap.
+    """
 
     start: int
     lbo: int
     sbo: int
     swizzle: Swizzle
+    absolute: bool = False
+    range: int = 1 << 18
+
+
+def of_chip(chip: Chip) -> int:
+    """Return what to add to the descriptors of a chip's instructions."""
+    return WIDE * chip.wide_addresses + ABSOLUTE * (96 in chip.fp4_k)
 
 
 @lru_cache(maxsize=4096)
 def decode(desc: int) -> MatrixDescriptor:
     """Decode a 64-bit descriptor. Fault("matrix-descriptor") if it is malformed, Unsupported for what sm_100 lacks."""
-    if desc >> 46 & 7 != 1 or desc >> 53 & 0xFF or desc >> 61 not in SWIZZLES or desc >> 14 & 3 or desc >> 30 & 3:
+    wide, may_be_absolute, desc = desc & WIDE, desc & ABSOLUTE, desc & (1 << 64) - 1
+    bits, mode = 15 if wide else 14, desc >> 61 & 7
+    reserved = desc >> 46 & 7 != 1 or desc >> 53 & 0xFF or desc >> 30 & 3 or (desc & 0xFFFF) >> bits
+    if reserved or mode not in SWIZZLES:
         raise Fault("matrix-descriptor", f"malformed shared memory descriptor {desc:#018x}")
-    if desc >> 49 & 7 and desc >> 61:  # without a swizzle there is no pattern whose start it could tell
+    if desc >> 49 & 7 and mode:  # without a swizzle there is no pattern whose start it could tell
         raise Unsupported(f"matrix base offset {desc >> 49 & 7} in descriptor {desc:#018x}")
-    if desc >> 52 & 1:
-        raise Unsupported(f"absolute leading dimension mode (sm_103a) in descriptor {desc:#018x}")
-    return MatrixDescriptor(
-        (desc & 0x3FFF) << 4, (desc >> 16 & 0x3FFF) << 4, (desc >> 32 & 0x3FFF) << 4, SWIZZLES[desc >> 61]
-    )
+    absolute = bool(desc >> 52 & 1)
+    if absolute and not may_be_absolute:
+        raise Unsupported(f"absolute leading dimension mode (sm_103a, sm_107a) in descriptor {desc:#018x}")
+    if absolute and SWIZZLES[mode].name in ("none", "128B_BASE32B"):
+        raise Unsupported(f"absolute leading dimension mode with swizzle {SWIZZLES[mode].name}")
+    start, lbo, sbo = (desc & (1 << bits) - 1) << 4, (desc >> 16 & 0x3FFF) << 4, (desc >> 32 & 0x3FFF) << 4
+    return MatrixDescriptor(start, lbo, sbo, SWIZZLES[mode], absolute, 16 << bits)
 
 
 @lru_cache(maxsize=8192)
@@ -82,7 +103,10 @@ def layout(d: MatrixDescriptor, rows: int, k: int, mn_major: bool, elem_bits: in
     contiguous = (rows if mn_major else k) * elem_bits // 8
     assert contiguous % CHUNK == 0, f"{contiguous} contiguous bytes are not whole 16-byte chunks"
     c = np.arange(contiguous // CHUNK)[None, :]
+    start = d.start
     if mn_major:
+        if d.absolute:
+            raise Unsupported("absolute leading dimension mode of an MN-major operand")
         if (elem_bits == 32) != (d.swizzle.name == "128B_BASE32B") or elem_bits < 8:  # Table 54
             raise Fault("matrix-descriptor", f"MN-major {elem_bits}-bit operand with swizzle {d.swizzle.name}")
         line = np.arange(k)[:, None]
@@ -94,9 +118,13 @@ def layout(d: MatrixDescriptor, rows: int, k: int, mn_major: bool, elem_bits: in
         if d.swizzle.name == "128B_BASE32B":
             raise Unsupported("128B swizzle with 32B atoms for a K-major operand: PTX gives no layout for it")
         line = np.arange(rows)[:, None]
-        outer = line // 8 * d.sbo + (c * d.lbo if d.swizzle.name == "none" else c * CHUNK)
+        along = c * (d.lbo if d.swizzle.name == "none" else CHUNK)
+        if d.absolute:
+            along = along + d.start % d.swizzle.span
+            start = np.where(along < d.swizzle.span, d.start - d.start % d.swizzle.span, d.lbo - d.swizzle.span)
+        outer = line // 8 * d.sbo + along
         inner = line % 8 * d.swizzle.span
-    address = swizzle((d.start + outer + inner) & _ADDRESS_MASK, d.swizzle.mode, d.swizzle.atom)
+    address = swizzle((start + outer + inner) % d.range, d.swizzle.mode, d.swizzle.atom)
     index = address // CHUNK
     index.flags.writeable = False
     return index, int(address.min()), int(address.max()) + CHUNK

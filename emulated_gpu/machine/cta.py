@@ -175,22 +175,25 @@ class Cta:
     def tmem(self) -> TensorMemory:
         """Its tensor memory, made when it is first looked at: most kernels do not."""
         seed = self.launch.seed_of(self.index) if self.launch.checks else 0
-        return TensorMemory(self._found, seed, self.cluster.space)
+        return TensorMemory(self._found, seed, self.cluster.space, self.launch.chip.exclusive_columns)
 
-    def tmem_room(self, columns: int) -> bool:
-        """Return whether so many columns are free, given what all CTAs on this SM hold."""
-        return self.resources.columns + columns <= COLUMNS and self.tmem.room(columns) is not None
+    def tmem_room(self, columns: int, exclusive: bool = False) -> bool:
+        """Return whether so many columns are free, given what all CTAs on this SM hold. exclusive: by .exclusive, as
+        which a CTA has the SM's tensor memory alone [inferred]."""
+        held = self.resources.columns
+        free = not held if exclusive else held + columns <= COLUMNS
+        return free and self.tmem.room(columns, exclusive) is not None
 
-    def tmem_alloc(self, columns: int) -> int:
+    def tmem_alloc(self, columns: int, exclusive: bool = False) -> int:
         """Allocate columns, for which there must be room; returns the first."""
-        self.resources.columns += columns
-        base = self.tmem.alloc(columns)
+        base = self.tmem.alloc(columns, exclusive)
+        self.resources.columns += COLUMNS if exclusive else columns
         self.launch.tmem_columns = max(self.launch.tmem_columns, sum(self.tmem.allocations.values()))
         return base
 
     def tmem_dealloc(self, address: int, columns: int):
+        self.resources.columns -= COLUMNS if address in self.tmem.exclusive else columns
         self.tmem.dealloc(address, columns)
-        self.resources.columns -= columns
         self.resources.wake()
 
     def _found(self, fault: Fault):

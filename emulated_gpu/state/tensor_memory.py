@@ -1,4 +1,4 @@
-"""Tensor memory of one CTA: 128 lanes x 512 columns of 32-bit cells, addressed as lane << 16 | column.
+"""Tensor memory of one CTA: 128 lanes x 512 columns of 32-bit cells, addressed as lane << 16 | column; 576 on sm_107.
 
 Implements PTX ISA 9.7.16.1 (addressing, allocation), 9.7.16.2.3.1 (fragments), 9.7.16.7 (alloc), 9.7.16.8 (ld, st) and
 9.7.16.9 (cp, shift).
@@ -26,6 +26,7 @@ from .order import Actor, Order, Space
 from .shadow import NOTHING, Known, Plane
 
 LANES, COLUMNS, HALF = 128, 512, 16
+SHADOW = 576  # columns of the shadow, which has all that any chip has
 ALL = tuple(range(LANES // HALF))  # the halves of quadrants: lanes 16 * h .. 16 * h + 15
 _MAX_NUM = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}  # Table 49
 
@@ -72,7 +73,7 @@ def fragment(shape: str, num: int, packed: bool = False, half_split: int = 0) ->
 
 @lru_cache(maxsize=8192)
 def _places(halves: tuple[int, ...], lo: int, hi: int) -> np.ndarray:
-    found = (np.array(halves)[:, None] * COLUMNS + np.arange(lo, hi)).ravel()
+    found = (np.array(halves)[:, None] * SHADOW + np.arange(lo, hi)).ravel()
     found.flags.writeable = False
     return found
 
@@ -82,58 +83,69 @@ class TensorMemory:
     raises them. order: of the cluster's events.
 
     seed: what a previous kernel left in the cells; the same in all four partitions, so that stale scale factors pass
-    for replicated. 0 leaves zeros.
+    for replicated. 0 leaves zeros. exclusive: columns of an allocation by .exclusive, 0 where there is no such form.
 
     The shadow has a place for each column of each 16 lanes: half of what a warp may access, as much as an accumulator
     with M = 64 has of it.
     """
 
-    def __init__(self, report: Callable[[Fault], None] = stop, seed: int = 0, space: Space | None = None):
-        self.cells = np.zeros((LANES, COLUMNS), np.uint32)
+    def __init__(
+        self, report: Callable[[Fault], None] = stop, seed: int = 0, space: Space | None = None, exclusive: int = 0
+    ):
+        self.columns = max(COLUMNS, exclusive)
+        self.cells = np.zeros((LANES, self.columns), np.uint32)
         if seed:
-            garbage = np.random.default_rng(seed).integers(0, 2**32, (32, COLUMNS), np.uint32)
-            self.cells.reshape(4, 32, COLUMNS)[:] = garbage
+            garbage = np.random.default_rng(seed).integers(0, 2**32, (32, self.columns), np.uint32)
+            self.cells.reshape(4, 32, self.columns)[:] = garbage
         self._order = Order() if space is None else space.order
-        self.shadow = Plane(self._order, LANES // HALF * COLUMNS, 1)
-        self.written = np.zeros((LANES, COLUMNS), bool)
-        self.allocated, self.usable = np.zeros((2, COLUMNS), bool)  # usable: nobody has come to free them
+        self.shadow = Plane(self._order, LANES // HALF * SHADOW, 1)
+        self.written = np.zeros((LANES, self.columns), bool)
+        self.allocated, self.usable = np.zeros((2, self.columns), bool)  # usable: nobody has come to free them
         self.allocations: dict[int, int] = {}  # base column -> columns
         self.groups: dict[int, bool] = {}  # base column -> whether it was allocated with .cta_group::2
-        self._last_size = COLUMNS
+        self.exclusive: set[int] = set()  # base columns of allocations by .exclusive
+        self._last_size = self.columns
         self._relinquished = False
         self._report = report
 
     # ---- allocation
 
-    def room(self, columns: int) -> int | None:
+    def room(self, columns: int, exclusive: bool = False) -> int | None:
         """The base column that an allocation would have, or None while there is no room (the caller blocks)."""
-        if columns not in (32, 64, 128, 256, 512):
-            raise Fault("tmem-alloc", f"{columns} columns: must be a power of two between 32 and 512")
+        most = self.columns if exclusive else COLUMNS
+        if columns not in (32, 64, 128, 256, 512, most):
+            or_all = f", or {most}" * (most > COLUMNS)
+            raise Fault("tmem-alloc", f"{columns} columns: must be a power of two between 32 and 512{or_all}")
         if self._relinquished:
             raise Fault("tmem-alloc", "tcgen05.alloc after tcgen05.relinquish_alloc_permit")
         if columns > self._last_size:
             raise Fault("tmem-alloc", f"{columns} columns after an allocation of {self._last_size}: must not increase")
-        for base in range(0, COLUMNS - columns + 1, 32):
+        for base in range(0, most - columns + 1, 32):
             if not self.allocated[base : base + columns].any():
                 return base
         return None
 
-    def alloc(self, columns: int) -> int | None:
+    def alloc(self, columns: int, exclusive: bool = False) -> int | None:
         """The base column of a new allocation, or None while there is no room."""
-        base = self.room(columns)
+        base = self.room(columns, exclusive)
         if base is None:
             return None
         self._last_size = columns
         self.allocations[base] = columns
+        if exclusive:
+            self.exclusive.add(base)
         self.allocated[base : base + columns] = self.usable[base : base + columns] = True
         self.written[:, base : base + columns] = False
         return base
 
-    def close(self, addr: int, columns: int, pair: bool = False) -> None:
+    def close(self, addr: int, columns: int, pair: bool = False, exclusive: bool = False) -> None:
         """A warp comes to free the allocation at address `addr`: nothing may use it any more."""
         if self.groups.get(addr, pair) != pair:
             what = (f"cta_group::{1 + of}" for of in (pair, not pair))
             raise Fault("tmem-alloc", "tcgen05.dealloc.{} of columns allocated with .{}".format(*what))
+        if addr in self.allocations and exclusive != (addr in self.exclusive):
+            what = "with" if exclusive else "without"
+            raise Fault("tmem-alloc", f"tcgen05.dealloc {what} .exclusive of columns that were allocated otherwise")
         if self.allocations.get(addr) != columns or not self.usable[addr]:
             raise Fault(
                 "tmem-alloc", f"dealloc of {columns} columns at {addr:#x}: live allocations are {self.allocations}"
@@ -143,6 +155,7 @@ class TensorMemory:
     def dealloc(self, addr: int, columns: int) -> None:
         """Free an allocation that is closed."""
         del self.allocations[addr]
+        self.exclusive.discard(addr)
         self.allocated[addr : addr + columns] = False
 
     def relinquish(self) -> None:
@@ -159,7 +172,7 @@ class TensorMemory:
     @staticmethod
     def places(halves, lo: int, hi: int) -> np.ndarray:
         """Where the shadow has columns lo..hi-1 of these halves of quadrants, in a cached array."""
-        return _places(tuple(halves), lo, min(hi, COLUMNS))
+        return _places(tuple(halves), lo, min(hi, SHADOW))
 
     def check_order(self, places: np.ndarray, by: Actor, write: bool, what, but: Known = NOTHING) -> None:
         """A warp must have waited for what others did there. but: what is in order with this anyway."""
@@ -167,7 +180,7 @@ class TensorMemory:
         if conflict is None and write:
             conflict = self.shadow.unordered_read(places, by, but)
         if conflict is not None:
-            half, column = divmod(conflict.at, COLUMNS)
+            half, column = divmod(conflict.at, SHADOW)
             who = self._order.who(conflict.number)
             message = f"{what} of tensor memory at lane {HALF * half}, column {column}, which {who} may still "
             message += f"{conflict.use}: nothing that {by} has waited for comes after that"
@@ -178,7 +191,7 @@ class TensorMemory:
     # ---- cells
 
     def _check(self, lane: int, lanes: int, column: int, columns: int, what: str) -> None:
-        if lane < 0 or lane + lanes > LANES or column < 0 or column + columns > COLUMNS:
+        if lane < 0 or lane + lanes > LANES or column < 0 or column + columns > self.columns:
             raise Fault("tmem-out-of-bounds", f"{what}: lanes {lane}+{lanes}, columns {column}+{columns}")
         if 0 in self.usable[column : column + columns].tobytes():
             freed = any(not self.usable[base] for base in self.allocations)
@@ -197,7 +210,7 @@ class TensorMemory:
     def _uninitialised(self, lane: int, column: int, what: str) -> Fault:
         def written_by():
             if self.written[lane, column]:
-                return self._order.who(int(self.shadow.written[lane // HALF * COLUMNS + column]))
+                return self._order.who(int(self.shadow.written[lane // HALF * SHADOW + column]))
             return None
 
         fault = Fault("tmem-uninitialised", f"{what} reads lane {lane}, column {column}, which nothing has written")
@@ -215,8 +228,8 @@ class TensorMemory:
         """A view of the first `lanes` lanes of some of the 32-lane partitions, uint32 [partitions, lanes, columns]."""
         self._check(0, LANES, column, columns, what)
         block = np.s_[partitions, :lanes, column : column + columns]
-        self._check_written(self.written.reshape(4, 32, COLUMNS)[block], 32 * partitions.start, column, what)
-        return self.cells.reshape(4, 32, COLUMNS)[block]
+        self._check_written(self.written.reshape(4, 32, self.columns)[block], 32 * partitions.start, column, what)
+        return self.cells.reshape(4, 32, self.columns)[block]
 
     def write(self, lane: int, column: int, values: np.ndarray, what: str) -> None:
         """Store uint32 [lanes, columns] at (lane, column)."""
@@ -238,7 +251,7 @@ class TensorMemory:
             )
         lanes, columns = fragment(shape, num, packed, half_split)
         self._check(lane, height, column, int(columns.max()) + 1 + packed, what)
-        return (lane + lanes) * COLUMNS + column + columns
+        return (lane + lanes) * self.columns + column + columns
 
     def load(
         self, addr: int, quadrant: int, shape: str, num: int, pack: bool = False, half_split: int = 0,
@@ -254,7 +267,7 @@ class TensorMemory:
         written, cells = self.written.ravel(), self.cells.ravel()
         valid = written[index] & written[index + 1] if pack else written[index]
         if 0 in valid.tobytes():
-            lane, column = divmod(int(index[~valid][0]), COLUMNS)
+            lane, column = divmod(int(index[~valid][0]), self.columns)
             fault = self._uninitialised(lane, column, what)
             if unwritten is None:
                 self._report(fault)
@@ -315,7 +328,7 @@ class TensorMemory:
         columns = source.shape[1]
         if multicast == "warpx4" and not lane:  # all partitions at once
             self._check(0, LANES, column, columns, what)
-            self.cells.reshape(4, 32, COLUMNS)[:, :, column : column + columns] = source
+            self.cells.reshape(4, 32, self.columns)[:, :, column : column + columns] = source
             self.written[:, column : column + columns] = True
             return
         for first, count, lanes in groups:

@@ -153,10 +153,10 @@ class Cta(Protocol):
     def vote(self, barrier: CountedBarrier, mode: str, predicate, group) -> None:
         """Note what a group of lanes brings to a bar.red."""
 
-    def tmem_room(self, columns: int) -> bool:
+    def tmem_room(self, columns: int, exclusive: bool = False) -> bool:
         """Return whether so many columns are free, given what all CTAs on this SM hold."""
 
-    def tmem_alloc(self, columns: int) -> int:
+    def tmem_alloc(self, columns: int, exclusive: bool = False) -> int:
         """Allocate columns, for which there must be room; returns the first."""
 
     def tmem_dealloc(self, address: int, columns: int) -> None:

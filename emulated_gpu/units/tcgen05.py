@@ -19,7 +19,7 @@ from ..state.tensor_memory import ALL, HALF, LANES, TensorMemory
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
 from .barriers import note_visit, pass_dependency
 from .group import LaneGroup
-from .mma import Operands, accumulator_blocks, accumulator_columns
+from .mma import Operands, accumulator_blocks, accumulator_columns, scale_columns
 from .mma import execute as execute_mma
 
 PIPE, LD, DELIVERED, ST = "tcgen05", "tcgen05.ld", "tcgen05.ld delivered", "tcgen05.st"  # components of a warp
@@ -60,7 +60,7 @@ def together(g: LaneGroup, what: str, columns: int, pair: bool) -> Collective:
     return g.token
 
 
-def alloc(g: LaneGroup, address, columns, pair: bool) -> bool:
+def alloc(g: LaneGroup, address, columns, pair: bool, exclusive: bool = False) -> bool:
     """Both CTAs of a pair get their columns at once, when both have come and both have room (9.7.16.7)."""
     g.need_whole_warp("tcgen05.alloc")
     columns = int(pick(columns, 0))
@@ -69,9 +69,9 @@ def alloc(g: LaneGroup, address, columns, pair: bool) -> bool:
         return g.wait_on(all_here)
     if all_here.results is None:
         for cta in all_here.ctas:
-            if not cta.tmem_room(columns):
+            if not cta.tmem_room(columns, exclusive):
                 return g.wait_on(cta.resources)
-        all_here.results = [cta.tmem_alloc(columns) for cta in all_here.ctas]
+        all_here.results = [cta.tmem_alloc(columns, exclusive) for cta in all_here.ctas]
         all_here.wake()
     g.token = None
     base = all_here.results[all_here.ctas.index(g.cta)]
@@ -82,7 +82,7 @@ def alloc(g: LaneGroup, address, columns, pair: bool) -> bool:
     return True
 
 
-def dealloc(g: LaneGroup, address, columns, pair: bool) -> bool:
+def dealloc(g: LaneGroup, address, columns, pair: bool, exclusive: bool = False) -> bool:
     """The columns of a pair are free for others when both CTAs have come; each may not use its own from then on.
 
     For it is left open whether the first one waits (9.7.16.5).
@@ -92,7 +92,7 @@ def dealloc(g: LaneGroup, address, columns, pair: bool) -> bool:
     if g.token is None:
         if g.launch.checks:
             _check_free(g, address & 0xFFFF, columns)
-        g.cta.tmem.close(address, columns, pair)
+        g.cta.tmem.close(address, columns, pair, exclusive)
     all_here = together(g, "tcgen05.dealloc", columns, pair)
     if not all_here.complete:
         return g.wait_on(all_here)
@@ -128,14 +128,15 @@ def tensor_ctas(g: LaneGroup, pair: bool) -> list:
 
 def mma(g: LaneGroup, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disable, mask):
     """Issue tcgen05.mma. Operands: see mma.Operands; idesc: the descriptor; disable: disable-output-lane or None."""
-    pair = form.cta_group == 2
+    pair, extended = form.cta_group == 2, matrix_descriptor.of_chip(g.launch.chip)
     for p in active(g, mask):
         d_, a_, b_, accumulate_ = (pick(v, p) for v in (d, a, b, accumulate))
         sfa_, sfb_ = (None if v is None else pick(v, p) for v in (sfa, sfb))
         if any(pick(v, p) for v in disable or ()):
             raise Unsupported("tcgen05.mma with disable-output-lane")
+        a_, b_ = a_ if form.a_in_tmem else a_ | extended, b_ | extended
         ctas = tensor_ctas(g, pair)
-        description = form.decode(pick(idesc, p))
+        description = form.decode(pick(idesc, p), g.launch.chip.fp4_k)
         if not g.cta.computes_mma:
             _occupy(g, g.clock.mma(g, description, pair, form.a_in_tmem))
             continue
@@ -167,9 +168,10 @@ def _check_mma(g: LaneGroup, ctas, form: MmaForm, description, o: Operands, orig
     if form.a_in_tmem:
         at = o.a & 0xFFFF
         (writes if form.shift_a else reads).append((_halves(o.a, description, form.cta_group), at, at + 8))
-    for at, rows in (o.sfa, description.m // form.cta_group), (o.sfb, description.n):
+    d = description
+    for at, rows, sf_id in (o.sfa, d.m // form.cta_group, d.sfa_id), (o.sfb, d.n, d.sfb_id):
         if at is not None:
-            reads.append((ALL, at & 0xFFFF, (at & 0xFFFF) + -(-rows // 32)))
+            reads.append((ALL, at & 0xFFFF, (at & 0xFFFF) + scale_columns(rows, d, sf_id)))
     for cta in ctas:
         _use(g, cta, reads, False, origin)
         _use(g, cta, writes, True, origin)
@@ -252,7 +254,7 @@ def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
         if not g.cta.computes_mma:
             _occupy(g, g.clock.tensor_copy(g, pair))
             continue
-        to, desc_ = pick(address, p), pick(desc, p)
+        to, desc_ = pick(address, p), pick(desc, p) | matrix_descriptor.of_chip(g.launch.chip)
         origin = g.origin("tcgen05.cp")
         ctas = tensor_ctas(g, pair)
         reading, first = [], to & 0xFFFF

@@ -24,19 +24,20 @@ def _whole_warp(m: Mods) -> None:
 
 @op("tcgen05.alloc", cost="tmem_alloc", dst=0, blocking=True, collective=True)
 def _alloc(w, i, m):
-    pair = _pair(m)
+    pair, exclusive = _pair(m), m.take("exclusive")
     space = m.take("shared::cta")
     _whole_warp(m)
     address = w.address(i.operands[0])
     address = address if space else f"addresses.from_generic({address}, 'shared')"
-    w.wait_unless(f"tcgen05.alloc(g, {address}, {w.read(i.operands[1], 32)}, {pair})")
+    w.wait_unless(f"tcgen05.alloc(g, {address}, {w.read(i.operands[1], 32)}, {pair}, {exclusive})")
 
 
 @op("tcgen05.dealloc", cost="async", dst=0, blocking=True, collective=True)
 def _dealloc(w, i, m):
-    pair = _pair(m)
+    pair, exclusive = _pair(m), m.take("exclusive")
     _whole_warp(m)
-    w.wait_unless(f"tcgen05.dealloc(g, {w.read(i.operands[0], 32)}, {w.read(i.operands[1], 32)}, {pair})")
+    address, columns = (w.read(one, 32) for one in i.operands)
+    w.wait_unless(f"tcgen05.dealloc(g, {address}, {columns}, {pair}, {exclusive})")
 
 
 @op("tcgen05.relinquish_alloc_permit", cost="async", dst=0, collective=True)
@@ -52,7 +53,8 @@ def _mma(w, i, m):
     kind = m.one_of(*KINDS).removeprefix("kind::")
     scaled, shift_a = m.take("block_scale"), m.take("ashift")
     vec = m.one_of("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32", default=None)
-    m.drop(*(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")))  # what stays in a buffer
+    # what stays in a buffer
+    m.drop(*(f"collector::{of}::{use}" for of in "ab" for use in ("fill", "use", "lastuse", "discard")))
     d, a, b, idesc, *rest = i.operands
     if not isinstance(d, Mem):
         raise Unsupported("destination of tcgen05.mma")
