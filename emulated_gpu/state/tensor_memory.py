@@ -144,8 +144,8 @@ class TensorMemory:
             what = (f"cta_group::{1 + of}" for of in (pair, not pair))
             raise Fault("tmem-alloc", "tcgen05.dealloc.{} of columns allocated with .{}".format(*what))
         if addr in self.allocations and exclusive != (addr in self.exclusive):
-            what = "with" if exclusive else "without"
-            raise Fault("tmem-alloc", f"tcgen05.dealloc {what} .exclusive of columns that were allocated otherwise")
+            how = "with" if exclusive else "without"
+            raise Fault("tmem-alloc", f"tcgen05.dealloc {how} .exclusive of columns that were allocated otherwise")
         if self.allocations.get(addr) != columns or not self.usable[addr]:
             raise Fault(
                 "tmem-alloc", f"dealloc of {columns} columns at {addr:#x}: live allocations are {self.allocations}"

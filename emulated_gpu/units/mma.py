@@ -201,9 +201,9 @@ def scale_factors(
     what, lane, column = "tcgen05.mma scale factors", addr >> 16 & 0x3FFF, addr & 0xFFFF
     if lane:
         raise Fault("tmem-lane-access", f"{what} at lane {lane}")
-    if (words := -(-(sf_id + scale_vec) // WORD)) > 1:
+    if (several := -(-(sf_id + scale_vec) // WORD)) > 1:
         step = scale_columns_of_word(rows)
-        parts = [scale_factors(tmem, column + i * step, rows, WORD, 0, partitions) for i in range(words)]
+        parts = [scale_factors(tmem, column + i * step, rows, WORD, 0, partitions) for i in range(several)]
         return np.concatenate(parts, axis=1)[:, sf_id : sf_id + scale_vec]
     out = np.empty((-(-rows // 32), 32, 4), np.uint8)  # [row blocks, rows, bytes]
     for block, lanes in ((np.s_[: rows // 32], 32), (np.s_[rows // 32 :], rows % 32)):
