@@ -103,7 +103,7 @@ def layout(d: MatrixDescriptor, rows: int, k: int, mn_major: bool, elem_bits: in
     contiguous = (rows if mn_major else k) * elem_bits // 8
     assert contiguous % CHUNK == 0, f"{contiguous} contiguous bytes are not whole 16-byte chunks"
     c = np.arange(contiguous // CHUNK)[None, :]
-    start = d.start
+    start: int | np.ndarray = d.start
     if mn_major:
         if d.absolute:
             raise Unsupported("absolute leading dimension mode of an MN-major operand")
