@@ -88,16 +88,14 @@ def of_public(kernel: str, what: str) -> tuple[Row, Row]:
     """A public kernel, of which no one has PDL, on the model and as its author published it."""
     points = points_of(kernel)
     modelled = tuple(point["modelled_us"] for point in points)
-    may_be = tuple(uncertainty.interval(us, uncertainty.kind_of(p)) for us, p in zip(modelled, points, strict=True))
+    may_be = tuple(map(uncertainty.interval, modelled))
     return Row("modelled", what, modelled, may_be), Row("published", what, tuple(p["published_us"] for p in points))
 
 
-def of_ours(what: str, replies: list[dict], same: str) -> Row:
-    """Modelled times of this repository. replies: of the cases of the public kernel `same`, which reads as much."""
-    us, may_be = tuple(reply["us"] for reply in replies), []
-    for time, reply, point in zip(us, replies, points_of(same), strict=True):
-        kind = uncertainty.kind(time, point["read_mb"])
-        may_be.append(uncertainty.interval(time, kind, reply["modelled"]["pdl"]))
+def of_ours(what: str, replies: list[dict]) -> Row:
+    """Modelled times of this repository. replies: of the cases."""
+    us = tuple(reply["us"] for reply in replies)
+    may_be = (uncertainty.interval(time, reply["modelled"]["pdl"]) for time, reply in zip(us, replies, strict=True))
     return Row("modelled", what, us, tuple(may_be))
 
 
@@ -127,7 +125,7 @@ def group_gemm() -> dict[str, Row]:
         ("ours", "a", "this repository, as submitted"),
         ("ours, plain", "b", "this repository, without PDL and L2 prefetch"),
     ):
-        rows[name] = of_ours(what, [case[side] for case in compared["cases"]], "gau.nernst, v6c")
+        rows[name] = of_ours(what, [case[side] for case in compared["cases"]])
     v6c, v2 = (of_public(kernel, kernel) for kernel in ("gau.nernst, v6c", "NaregAmirianMegan, v2"))
     return rows | {
         "v6c, modelled": v6c[0],
@@ -147,7 +145,7 @@ def dual_gemm() -> dict[str, Row]:
     cases = json.loads((RESULTS / "dual_gemm.json").read_text())["cases"]
     guaguabear = of_public("dual GEMM, guaguabear", "guaguabear's kernel")
     return {
-        "ours": of_ours("this repository, as submitted", cases, "dual GEMM, guaguabear"),
+        "ours": of_ours("this repository, as submitted", cases),
         "guaguabear, modelled": guaguabear[0],
         "guaguabear": guaguabear[1],
         "rank 1": best(DUAL, "gau.nernst", 1),

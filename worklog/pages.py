@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import re
 import statistics
 import sys
@@ -85,31 +86,25 @@ def times(points: list[dict]) -> list[tuple[float, float]]:
     return [(point["published_us"], point["modelled_us"]) for point in points]
 
 
-def covered(points: list[dict], of: list[dict]) -> int:
-    """How many published times lie where those `of` which intervals are made let the modelled ones be."""
-    low, high = uncertainty.narrowest(sorted(modelled / published - 1 for published, modelled in times(of)))
-    return sum(low <= modelled / published - 1 <= high for published, modelled in times(points))
-
-
 def intervals() -> str:
-    """The known errors by kind, what of them an interval holds, and what if no kernel helped to make its own."""
+    """What the brackets rest on, by author, and how many of each author's times lie in those of the others' points."""
     rows = []
-    for kind in uncertainty.KINDS:
-        points = [p for p in uncertainty.POINTS["plain"] if uncertainty.kind_of(p) == kind]
-        errors = uncertainty.errors(kind)
-        middle = " to ".join(f"{error:+.1%}" for error in uncertainty.narrowest(errors))
-        kernels = {p["kernel"] for p in points}
-        strange = sum(
-            covered([p for p in points if p["kernel"] == kernel], [p for p in points if p["kernel"] != kernel])
-            for kernel in kernels
-        )
-        held = covered(points, points)
-        rows.append([
-            kind, str(len(points)), str(len(kernels)), f"{statistics.mean(errors):+.1%}", middle,
-            f"{held} ({held / len(points):.0%})", str(strange),
-        ])  # fmt: skip
-    columns = ["kind", "points", "kernels", "mean error", "nine of ten errors", "held", "held by the other kernels'"]
-    return f"{markdown(columns, rows)}\n\n{summary(times(uncertainty.POINTS['plain']))}"
+    for machine in ("b200", "h200"):
+        points = uncertainty.known(machine)
+        held = uncertainty.held(points)
+        for author, (within, count) in held.items():
+            mine = [point for point in points if point.author == author]
+            middle = statistics.fmean(math.exp(-point.error) - 1 for point in mine)
+            kernels = str(len({point.kernel for point in mine}))
+            share = f"{within} ({within / count:.0%})"
+            rows.append([machine.upper(), author, str(count), kernels, f"{middle:+.1%}", share])
+        within, count = (sum(each) for each in zip(*held.values(), strict=True))
+        bias, width = uncertainty.expected(points)
+        bracket = f"model's time x {math.exp(bias):.3f}, {math.exp(-width) - 1:+.1%} to {math.exp(width) - 1:+.1%}"
+        share = f"**{within} ({within / count:.0%})**"
+        rows.append([machine.upper(), f"**all**: {bracket}", str(count), "", "", share])
+    columns = ["", "author (H200: family)", "points", "kernels", "mean error", "held by the others' bracket"]
+    return f"{markdown(columns, rows)}\n\nOn a B200 {summary(times(uncertainty.POINTS['plain']))}"
 
 
 def in_order(kernels: list[list[tuple[float, float]]]) -> tuple[int, int]:

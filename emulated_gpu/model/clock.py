@@ -64,6 +64,7 @@ class TimingClock(Clock):
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
         self._costs: dict[int, list[issue.Cost]] = {}
         self._wavefronts: dict[tuple, tuple[int, int]] = {}  # of an access to shared memory, by where its lanes lie
+        self.tensor_busy = 0.0  # cycles for which tensor cores multiply, all together
         self._boxes: dict = {}  # lines of a box from its first one on, by its shape and place in that line
         self._maps: dict = {}  # id -> (tensormap, what its properties say)
         self._known: dict = {}  # tensormap by value -> the first launch that had it
@@ -467,6 +468,7 @@ class TimingClock(Clock):
         interval = interpolate(description.n, t["n"], t[shape])
         slope, base = t[f"latency_{shape}"]
         done = start + slope * description.n + base - t["commit_cycles"] - t["harness_cycles"]
+        self.tensor_busy += interval * len(sms)
         for s, rows in zip(sms, self._operand_rows(description, pair, a_in_tmem)):
             s.tensor = start + interval
             s.shared.read_operands(self.engine.now, start, start + interval, rows * OPERAND_ROW / (interval * LINE))

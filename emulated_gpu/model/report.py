@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ..formats import cubin
 from ..state.shared_memory import BASE
 from ..state.tensor_memory import COLUMNS
 from . import timeline, uncertainty
+from .made_of import MadeOf, made_of
 from .run import TimedLaunch, TimedRun
 from .trace import Trace
 
@@ -40,19 +42,19 @@ def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: P
 
 def of_launch(launch: TimedLaunch) -> dict:
     """us: what the model says from the end of the launch before, or its own start if there is none, to its end;
-    us_corrected: the same with the model's known bias taken out; us_interval: where it may lie."""
+    us_corrected: the same with the model's known bias taken out; us_interval: where it may lie, or None, and `unlike`
+    why."""
     run, us, before = launch.run, launch.run.profile.us, launch.before
     start, end = launch.interval
     time = us(end - (before.interval[1] if before else 0.0))
-    kind = uncertainty.kind(time, run.read_mb(launch.number), before is None, run.profile.name)
-    between = uncertainty.interval(time, kind, launch.launch.pdl, run.profile.name)
+    shares = made_of(run, launch.number)
+    stack = resources(launch.launch.program).get("frame") or 0
+    told = uncertainty.estimate(time, shares, launch.launch.pdl, run.profile.name, stack).told()
     return {
         "launch": launch.number,
         "kernel": launch.launch.program.kernel.name,
         "title": launch.launch.program.kernel.title,
-        "us": time,
-        "us_corrected": uncertainty.corrected(between),
-        "us_interval": list(between),
+        **told,
         "start_us": us(start),
         "end_us": us(end),
         "pdl": launch.launch.pdl,
@@ -87,20 +89,18 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
     read, back, given = (mean(row[column] for row in inside) for column in (1, 2, 3))
     hbm = read + back
     busy = mean(s.end - s.start for s in trace.spans if s.kind == "tensor" and s.launch in set(numbers))
-    code = cubin.resources(launch.program.machine_code) if launch.program.machine_code else {}
-    used = code.get(launch.program.kernel.name, {})
+    used = resources(launch.program)
     threads, shared = math.prod(launch.block), launch.shared_bytes - BASE
     first = chosen[0].interval
     us = mean(of_launch(timed)["us"] for timed in chosen)
-    kind = uncertainty.kind(us, mean(map(run.read_mb, numbers)), chosen[-1].before is None, profile.name)
-    between = uncertainty.interval(us, kind, launch.pdl, profile.name)
+    shares = MadeOf(*map(mean, zip(*(made_of(run, n) for n in numbers), strict=True)))
+    told = uncertainty.estimate(us, shares, launch.pdl, profile.name, used.get("frame") or 0).told()
     return {
         "kernel": launch.program.kernel.name,
         "title": launch.program.kernel.title,
         "launches": numbers,
-        "us": us,
-        "us_corrected": uncertainty.corrected(between),
-        "us_interval": list(between),
+        **told,
+        "made_of": shares._asdict(),
         "first_us": profile.us(first[1] - first[0]),
         "grid": list(launch.grid),
         "cluster": list(launch.cluster),
@@ -119,6 +119,13 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
             "tensor cores": profile.us(busy / len(run.placement.sms)),
         },
     }
+
+
+@functools.lru_cache(maxsize=64)  # a launch asks for it, and a script launches a kernel often
+def resources(program) -> dict:
+    """Return what the machine code of a program's kernel uses, {} where there is none: registers, frame."""
+    code = program.machine_code
+    return cubin.resources(code).get(program.kernel.name, {}) if code else {}
 
 
 def resident(chip: Chip, threads: int, shared: int, registers: int | None, columns: int) -> dict:
@@ -146,6 +153,7 @@ def lines(found: dict) -> list[str]:
         out.append(f"{one['launch']:6} {times}  {name}")
     for kernel in found["kernels"]:
         out += ["", *kernel_lines(kernel)]
+        out += [f"  {kernel['unlike']}"] if kernel["unlike"] else []
     out += ["", "us, may be: the model's known bias is taken out; all other times are the model's own"]
     return [*out, "", *breakdown_lines(found["breakdown"])]
 
@@ -172,7 +180,7 @@ def kernel_lines(kernel: dict) -> list[str]:
 
 def between(timed: dict) -> str:
     """Say between which times a launch may lie."""
-    return "{:.2f}..{:.2f}".format(*timed["us_interval"])
+    return "{:.2f}..{:.2f}".format(*timed["us_interval"]) if timed["us_interval"] else "no bracket"
 
 
 def breakdown_lines(breakdown: dict) -> list[str]:

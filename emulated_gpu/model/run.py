@@ -68,6 +68,7 @@ class TimedLaunch(Owner):
         self.end: float | None = None
         self.dirty = 0.0  # bytes of the flush that were still in L2 at the end
         self.read_bytes = 0  # from HBM until the end, by this launch and those before
+        self.tensor_busy = 0.0  # cycles for which tensor cores have multiplied until then, all together
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -117,6 +118,7 @@ class TimedLaunch(Owner):
     def _complete(self):
         run = self.run
         self.end, self.dirty, self.read_bytes = run.engine.now, run.clock.memory.dirty, run.clock.memory.read_bytes
+        self.tensor_busy = run.clock.tensor_busy
         run.active.remove(self)
         if run.enough is not None and run.enough(run):
             return run.stop()

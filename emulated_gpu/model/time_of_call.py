@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import uncertainty
+from .made_of import made_of
 
 if TYPE_CHECKING:
     from .run import TimedRun
@@ -15,19 +16,15 @@ def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
     """Say what a run came to, times in microseconds (the `reply` of evaluation/JSON.md). launches: those of a call.
 
     us: what the grader reads from its two events, over the number of calls, by the model; us_corrected: the same with
-    the model's known bias taken out; us_interval: where it may lie on a B200, by the known errors of times of its kind.
+    the model's known bias taken out; us_interval: where it may lie, by the known errors, or None, and `unlike` why.
     """
     us = run.profile.us
     time = (us(steady.total()) + run.profile["launch"]["events_ns"] / 1e3) / steady.calls
     pdl = any(launch.launch.pdl for launch in run.launches[:launches])
-    read = run.read_mb(launches * len(steady.ends) - 1, launches)
-    kind = uncertainty.kind(time, read, steady.calls == 1, run.profile.name)
-    between = uncertainty.interval(time, kind, pdl, run.profile.name)
+    shares = made_of(run, launches * len(steady.ends) - 1, launches)
     return {
-        "us": time,
-        "us_corrected": uncertainty.corrected(between),
-        "us_interval": list(between),
-        "errors_of": kind,
+        **uncertainty.estimate(time, shares, pdl, run.profile.name).told(),
+        "made_of": shares._asdict(),
         "pdl": pdl,
         "calls": steady.calls,
         "simulated": len(steady.ends),

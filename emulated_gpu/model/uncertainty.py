@@ -1,106 +1,188 @@
-"""How wrong a modelled time may be: intervals from whole kernels whose times were published or measured.
+"""How wrong a modelled time may be: brackets from whole kernels whose times were published or measured.
 
 whole_kernels.json has them, each with its time on silicon and the model's. `plain`: kernels of others on a B200, none
-of which uses programmatic dependent launch (PDL); emulated_gpu/VALIDATION.md has the tables. The model's errors differ
-by what a time is of, so that an interval rests on the points of its own kind (`kind`). `dependent`: nobody has
-published a kernel with PDL, so the load side of this repo's submission stands for them, measured on an H200 with PDL
-and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without, and as PDL makes it on top.
+of which uses programmatic dependent launch (PDL); emulated_gpu/VALIDATION.md has the tables. A time on silicon is the
+model's, times a constant, an effect of the kernel's author, one of the kernel and a rest. The bracket is that of a
+kernel whose author the model has not met: the constant comes from all kernels, each of which counts the same, and its
+width from what each author's kernels differ by from the constant of the others'. It is a factor, so that a time that
+changes little has a bracket that does. A kernel of which a time is made otherwise than of any that is known
+(`made_of`) gets none: `unlike` says why.
 
-whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine, of whatever kind: point ->
+`dependent`: nobody has published a kernel with PDL, so the load side of this repo's submission stands for them,
+measured on an H200 with PDL and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without,
+and as PDL makes it on top.
+
+whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine and on an H100: point ->
 measured, modelled us. `python -m silicon.whole_kernels.hopper table . --write silicon/whole_kernels/README.md` writes
-it and the table there.
+it and the table there. Authors are the families there. Kernels whose accumulators do not fit the registers are left
+out: a kernel with a stack has no bracket.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import statistics
 from pathlib import Path
+from typing import NamedTuple
 
-from .profile import load
+from .made_of import WORDS, MadeOf
 
 POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
 POINTS_H200 = json.loads(Path(__file__).with_name("whole_kernels_h200.json").read_text())
-ALONE, BYTES_BOUND, LATENCY_BOUND = KINDS = "single calls", "in a row, bytes-bound", "in a row, latency-bound"
-HALF = 0.5  # of the time in which HBM at its full rate brings what is read: from there on a call is bytes-bound
+SPILLING = "2xacc 128x128"  # of the H200's: two accumulators of 128 registers a thread
+COVERED = 0.9  # share of the times on silicon that a bracket claims to hold
+BEYOND = 1.25  # a time, and 1.1 a share, may be so many times the most or the least that is known
+SHARE_BEYOND, ROOM = 1.1, 0.02
+
+
+class Known(NamedTuple):
+    """A point: who wrote the kernel, which it is, and the logarithm of its time on silicon over the model's."""
+
+    author: str
+    kernel: str
+    error: float
 
 
 def basis(machine: str) -> str:
-    """Return the basis of the intervals as a sentence without its full stop. machine: b200 or h200."""
+    """Return the basis of the brackets as a sentence without its full stop. machine: b200, h200 or h100."""
     whose = {
-        "b200": "public kernels on a B200 (single calls, or calls in a row that are bound by bytes or by latency)",
+        "b200": "public kernels on a B200",
         "h200": "CUTLASS's kernels and our own on an H200",
+        "h100": "CUTLASS's kernels and our own on an H200: none was timed on an H100",
     }[machine]
     return (
-        f"may be: nine of ten known errors of the model are smaller, those of {whose}; with programmatic dependent "
-        "launch, whose errors only an H200 shows, theirs are added. See emulated_gpu/VALIDATION.md"
+        f"may be: nine of ten times of a kernel whose author the model has not met, by known errors of {whose}; with "
+        "programmatic dependent launch, whose errors only an H200 shows, theirs are added; a kernel of which a time is "
+        "made otherwise gets no bracket. See emulated_gpu/VALIDATION.md"
     )
 
 
 BASIS = basis("b200")
-COVERED = 0.9  # share of the known errors that lie within an interval
 
 
-def kind(us: float, read_mb: float, alone: bool = False, machine: str = "b200") -> str:
-    """Return which of KINDS a modelled time belongs to; the known errors of that kind make its interval.
+def known(machine: str = "b200") -> list[Known]:
+    """List the points that brackets of a machine rest on."""
+    if machine == "b200":
+        return [
+            Known(point["author"], point["kernel"], math.log(point["published_us"] / point["modelled_us"]))
+            for point in POINTS["plain"]
+        ]
+    return [
+        Known(name.split(" ")[0], name.partition("/")[0], math.log(measured / modelled))
+        for name, (measured, modelled) in POINTS_H200.items()
+        if not name.startswith(SPILLING)
+    ]
 
-    us: of a call. read_mb: what the call reads from HBM, in 10^6 bytes. alone: one call between two events, not one of
-    several back to back.
+
+def _by_kernel(points: list[Known]) -> dict[str, list[list[float]]]:
+    """Errors of each author's kernels."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for author, kernel, error in points:
+        found.setdefault(author, {}).setdefault(kernel, []).append(error)
+    return {author: [*kernels.values()] for author, kernels in found.items()}
+
+
+def _middle(kernels: list[list[float]]) -> float:
+    return statistics.fmean(map(statistics.fmean, kernels))
+
+
+def expected(points: list[Known]) -> tuple[float, float]:
+    """Return the middle and half the width of a bracket, both as logarithms, from the points of two authors or more.
+
+    Each author's kernels are held against the middle of the others', and each author counts the same.
     """
-    if alone:
-        return ALONE
-    return BYTES_BOUND if read_mb / _full_rate(machine) >= HALF * us else LATENCY_BOUND
+    authors = _by_kernel(points)
+    missed = []
+    for author, kernels in authors.items():
+        middle = _middle([kernel for other, some in authors.items() if other != author for kernel in some])
+        missed.append(statistics.fmean(statistics.fmean((e - middle) ** 2 for e in kernel) for kernel in kernels))
+    middle = _middle([kernel for kernels in authors.values() for kernel in kernels])
+    return middle, statistics.NormalDist().inv_cdf((1 + COVERED) / 2) * math.sqrt(statistics.fmean(missed))
 
 
-@functools.cache
-def _full_rate(machine: str) -> float:
-    """TB/s, which are 10^6 bytes a microsecond, that HBM is read with where enough is under way."""
-    return load(machine)["hbm"]["read_tb_s"]
+def held(points: list[Known]) -> dict[str, tuple[int, int]]:
+    """Return how many of each author's points lie in the bracket that all others' make, and how many there are."""
+    found = {}
+    for author in dict.fromkeys(point.author for point in points):
+        middle, width = expected([point for point in points if point.author != author])
+        mine = [point.error for point in points if point.author == author]
+        found[author] = sum(abs(error - middle) <= width for error in mine), len(mine)
+    return found
 
 
-def kind_of(point: dict) -> str:
-    """Return which of KINDS a point of `plain` belongs to."""
-    return kind(point["modelled_us"], point["read_mb"], not point["in a row"])
-
-
-def errors(of: str, pdl: bool = False, machine: str = "b200") -> list[float]:
-    """Signed relative errors of the model, ascending: -0.1 is a modelled time that is 10 % too short.
-
-    of: one of KINDS; an H200's are not told apart by it.
-    """
-    if machine == "h200":
-        plain = [modelled / measured for measured, modelled in POINTS_H200.values()]
-    else:
-        plain = [point["modelled_us"] / point["published_us"] for point in POINTS["plain"] if kind_of(point) == of]
-    if not pdl:
-        return sorted(ratio - 1 for ratio in plain)
-    added = [
-        point["modelled_us"] / point["measured_us"] * point["plain_measured_us"] / point["plain_modelled_us"]
+def added_by_pdl() -> list[float]:
+    """Return by how much silicon's gain by PDL differs from the model's, as logarithms of ratios of times."""
+    return [
+        math.log(
+            point["measured_us"] / point["modelled_us"] * point["plain_modelled_us"] / point["plain_measured_us"]
+        )
         for point in POINTS["dependent"]
     ]
-    return sorted(ratio * more - 1 for ratio in plain for more in added)
 
 
-def interval(us: float, of: str, pdl: bool = False, machine: str = "b200") -> tuple[float, float]:
-    """Where the time on the machine may lie of which the model says `us` microseconds: COVERED of the known errors.
+def interval(us: float, pdl: bool = False, machine: str = "b200") -> tuple[float, float]:
+    """Return where the time on the machine may lie of which the model says `us` microseconds."""
+    middle, width = expected(known(machine))
+    if pdl:
+        added = added_by_pdl()
+        middle += statistics.fmean(added)
+        spread = statistics.pstdev(added) * statistics.NormalDist().inv_cdf((1 + COVERED) / 2)
+        width = math.hypot(width, spread)
+    return us * math.exp(middle - width), us * math.exp(middle + width)
 
-    of: one of KINDS. With PDL a latency-bound time's holds COVERED of the load side's own errors, too: on a B200 its
-    problems are latency-bound.
+
+def unlike(us: float, shares: MadeOf | None, machine: str = "b200", stack: int = 0) -> str:
+    """Say why a modelled time has no bracket, or "". stack: bytes a thread, where that is known.
+
+    Where nobody has noted of what the known times are made, only the stack tells.
     """
-    low, high = narrowest(errors(of, pdl, machine))
-    if pdl and (of, machine) == (LATENCY_BOUND, "b200"):
-        own = narrowest(sorted(point["modelled_us"] / point["measured_us"] - 1 for point in POINTS["dependent"]))
-        low, high = min(low, own[0]), max(high, own[1])
-    return us / (1 + high), us / (1 + low)
+    if stack:
+        return f"no bracket: {stack} bytes of stack a thread, whose accesses the model does not have"
+    of_known = [point for point in POINTS["plain"] if "made_of" in point] if machine == "b200" else []
+    if not of_known or shares is None:
+        return ""
+    times = [point["modelled_us"] for point in POINTS["plain"]]
+    if not min(times) / BEYOND <= us <= max(times) * BEYOND:
+        return f"no bracket: {us:.3g} us, where known kernels take {min(times):.3g} to {max(times):.3g}"
+    for name, share in shares._asdict().items():
+        ones = [point["made_of"][name] for point in of_known]
+        if not min(ones) / SHARE_BEYOND - ROOM <= share <= max(ones) * SHARE_BEYOND + ROOM:
+            return (
+                f"no bracket: {WORDS[name]} {share:.0%} of the time, in kernels whose times are known "
+                f"{min(ones):.0%} to {max(ones):.0%}"
+            )
+    return ""
+
+
+class Estimate(NamedTuple):
+    """us: the model's own time; corrected: without its known bias; between: where it may lie, or None, and why not."""
+
+    us: float
+    corrected: float
+    between: tuple[float, float] | None
+    unlike: str
+
+    def told(self) -> dict:
+        """Return it as reports have it."""
+        between = list(self.between) if self.between else None
+        return {"us": self.us, "us_corrected": self.corrected, "us_interval": between, "unlike": self.unlike}
+
+
+def estimate(
+    us: float, shares: MadeOf | None, pdl: bool = False, machine: str = "b200", stack: int = 0
+) -> Estimate:
+    """Return what is known of a time of which the model says `us`. What is unlike all that is known stays as it is."""
+    if why := unlike(us, shares, machine, stack):
+        return Estimate(us, us, None, why)
+    between = interval(us, pdl, machine)
+    return Estimate(us, corrected(between), between, "")
 
 
 def corrected(between: tuple[float, float]) -> float:
     """Return a modelled time with the known bias of the model taken out: the middle of its interval, by ratio.
 
-    This is the value to print beside the interval. No other is less wrong at worst, whichever end is true, and none
-    that lies outside can come out. between: of `interval` or `mean_interval`, in any unit.
+    between: of `interval` or `mean_interval`, in any unit.
     """
     low, high = between
     return min(max(math.sqrt(low * high), low), high)
@@ -108,14 +190,12 @@ def corrected(between: tuple[float, float]) -> float:
 
 def of_point(point: dict) -> float:
     """Return the modelled time of a point of `plain` with the known bias of the model taken out, in microseconds."""
-    return corrected(interval(point["modelled_us"], kind_of(point)))
+    return corrected(interval(point["modelled_us"]))
 
 
-def narrowest(known: list[float]) -> tuple[float, float]:
-    """The two of the known values, which ascend, that are the closest of those with COVERED of all from one to the
-    other, both counted; of several the lowest."""
-    count = math.ceil(COVERED * len(known))
-    return min(zip(known, known[count - 1 :]), key=lambda ends: round(ends[1] - ends[0], 9))
+def written(between: tuple[float, float] | list[float] | None) -> str:
+    """Write a bracket as tables have it."""
+    return "{:.2f} to {:.2f}".format(*between) if between else "-"
 
 
 def best_public(args: dict) -> dict | None:
@@ -125,7 +205,10 @@ def best_public(args: dict) -> dict | None:
     return min(of_case, key=lambda point: point["modelled_us"], default=None)
 
 
-def mean_interval(intervals: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the interval of a geometric mean, as if all its cases were wrong alike, as one kernel's cases are."""
+def mean_interval(intervals: list) -> tuple[float, float] | None:
+    """Return the interval of a geometric mean, as if all its cases were wrong alike, as one kernel's cases are; None if
+    one of them has none."""
+    if None in intervals:
+        return None
     low, high = map(statistics.geometric_mean, zip(*intervals, strict=True))
     return low, high

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from emulated_gpu.grid import parse_config
-from emulated_gpu.model import ranking, uncertainty
+from emulated_gpu.model import ranking
 from emulated_gpu.page.write import fill, views
 from emulated_gpu.serve import variants
 from evaluation.commands import interrupt, model_process
@@ -83,7 +83,7 @@ def interval_of(verdict: Verdict) -> list[float] | None:
 
 def shown(verdict: Verdict) -> float:
     """Returns the time to print beside its interval: measured as it is, modelled without the model's known bias."""
-    return verdict.us if verdict.times else uncertainty.corrected(verdict.modelled["us_interval"])
+    return verdict.us if verdict.times else verdict.modelled["us_corrected"]
 
 
 def why(verdict: Verdict) -> str:

@@ -264,8 +264,8 @@ def show(screen: Screen, task: str, chosen: list, replies: list[dict]) -> None:
         if "error" in reply:
             screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
             continue
-        us, (low, high) = uncertainty.corrected(reply["us_interval"]), reply["us_interval"]
-        row = [str(number), shapes(case.args), f"{us:.2f}", f"{low:.2f} to {high:.2f}"]
+        us = reply["us_corrected"]
+        row = [str(number), shapes(case.args), f"{us:.2f}", uncertainty.written(reply["us_interval"])]
         row.append(f"{reply['simulated']} of {reply['calls']}")
         if "t" in case.args:
             row += [f"{x:.1f}" for x in reply["stages_us"].values()]
@@ -280,6 +280,9 @@ def show(screen: Screen, task: str, chosen: list, replies: list[dict]) -> None:
     if good:
         title = f"us per call, {modelled.label(good)}"
         screen.table(["case", "<", "us", "it may be", "calls simulated", *columns], rows, title)
+        for (number, _), reply in zip(chosen, replies):
+            if reply.get("unlike"):
+                screen.line((f"case {number}", "yellow"), f": {reply['unlike']}")
         screen.line(uncertainty.BASIS)
         screen.line(NOTE)
 

@@ -179,10 +179,10 @@ def experiment(change: dict[str, str], reply: dict, other: dict) -> str:
     if "error" in other:
         why = " ".join(other["error"].split())
         return f"experiment: {why if why.startswith(name) else f'{name}: {why}'}"
-    low, high = other["us_interval"]
-    us, before = (uncertainty.corrected(one["us_interval"]) for one in (other, reply))
+    us, before = other["us_corrected"], reply["us_corrected"]
     tells = ranking.tells(reply["us"], other["us"])
-    times = f"{us:.2f} us a call ({low:.2f} to {high:.2f}) instead of {before:.2f}"
+    may_be = uncertainty.written(other["us_interval"])
+    times = f"{us:.2f} us a call ({may_be}) instead of {before:.2f}"
     known = "a difference that it can tell" if tells else "less than it can tell"
     return f"experiment: with {name} the model says {times}, {known}"
 

@@ -235,9 +235,8 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
         for number, case, reply in zip(numbers, cases, replies):
             if "error" not in reply:
                 simulated = f"{reply['simulated']} of {reply['calls']}"
-                low, high = reply["us_interval"]
-                us = uncertainty.corrected(reply["us_interval"])
-                row = [str(number), f"{us:.2f}", f"{low:.2f} to {high:.2f}", simulated]
+                us = reply["us_corrected"]
+                row = [str(number), f"{us:.2f}", uncertainty.written(reply["us_interval"]), simulated]
                 if partly:
                     row.insert(3, f"{reply['priced']['share']:.0%}" if "priced" in reply else "-")
                 rows.append(row + options.task.extra_columns(case, us))
@@ -246,20 +245,23 @@ def show_modelled(screen: Screen, numbers, cases, replies: list[dict], options: 
     for number, reply in zip(numbers, replies):
         if "error" in reply:
             screen.line((f"case {number} not timed", "red"), f": {reply['error']}")
-        elif "priced" in reply:
+        elif reply["unlike"]:
+            screen.line((f"case {number}", "yellow"), f": {reply['unlike']}")
+        if "priced" in reply:
             screen.line((f"case {number} priced", "yellow"), f": {modelled.said_of_price(reply['priced'])}")
     if mean := modelled.geomean_us(replies):
-        low, high = between = modelled.geomean_interval(replies)
+        between, best = modelled.geomean_interval(replies), modelled.geomean_corrected(replies)
         how = "priced" if alone else "modelled, in part priced" if partly else "modelled"
         screen.line(
-            f"geometric mean: {uncertainty.corrected(between):.2f} us ({how}; it may be {low:.2f} to {high:.2f}; "
-            f"the model's own {mean:.3f})"
+            f"geometric mean: {best:.2f} us ({how}; "
+            + (f"it may be {uncertainty.written(between)}; " if between else "")
+            + f"the model's own {mean:.3f})"
         )
         screen.line(uncertainty.BASIS)
         if len(replies) > 1:
-            times = [uncertainty.corrected(reply["us_interval"]) for reply in replies]
+            times = [reply["us_corrected"] for reply in replies]
             floors = [reply["floor_us"] for reply in replies]
-            worth = score.rows(numbers, times, floors, uncertainty.corrected(between))
+            worth = score.rows(numbers, times, floors, best)
             screen.table(*worth, "which case is worth the time: each counts the same, by percents of its own time")
 
 
@@ -338,6 +340,6 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
     if replies and modelled_any:
         result |= modelled.labelled([reply for reply in replies if "error" not in reply])
         between = modelled.geomean_interval(replies) if mean else None
-        result["geomean_us_corrected"] = uncertainty.corrected(between) if between else None
+        result["geomean_us_corrected"] = modelled.geomean_corrected(replies) if mean else None
         result["geomean_us_interval"] = between
     return result

@@ -97,8 +97,9 @@ class MixedCalls(RecordedCalls):
 
     def with_rest(self, reply: dict) -> dict:
         us = reply["us"] + self.priced["us"]
-        interval = [each + self.priced["us"] for each in reply["us_interval"]]
-        reply |= {"us": us, "us_interval": interval, "us_corrected": uncertainty.corrected(tuple(interval))}
+        interval = reply["us_interval"] and [each + self.priced["us"] for each in reply["us_interval"]]
+        best = uncertainty.corrected(tuple(interval)) if interval else us
+        reply |= {"us": us, "us_interval": interval, "us_corrected": best}
         return reply | {"priced": self.priced | {"share": self.priced["us"] / us}}
 
     def checked(self, device: emulated.Device, calls: list[Call], placed: list, queues: list, places: list) -> dict:
@@ -117,7 +118,7 @@ class MixedCalls(RecordedCalls):
             if not one.unchanged(lambda contents=contents: contents):
                 raise NotTimed(CHANGED)
         profile = load(self.trial.options.profile)
-        reply = {"us": 0.0, "us_interval": [0.0, 0.0], "errors_of": "priced", "pdl": False, "calls": len(calls)}
+        reply = {"us": 0.0, "us_interval": [0.0, 0.0], "unlike": "", "pdl": False, "calls": len(calls)}
         reply |= {"simulated": 0, "ends_us": [], "interval_us": {}, "launches": 0, "compared": 1.0}
         reply = self.with_rest(reply | {"profile": profile.name, "validation": profile.validation})
         if reply["us"] < self.case.floor:

@@ -8,6 +8,8 @@ Simulating 15 calls takes minutes, but they soon repeat themselves. `Steady` (em
 and extrapolates, and says so.
 """
 
+import statistics
+
 import reference
 from emulated_gpu.model import uncertainty
 from emulated_gpu.model.profile import load
@@ -79,8 +81,13 @@ def geomean_us(replies: list[dict]) -> float | None:
     return geometric_mean(None if "error" in reply else reply["us"] for reply in replies)
 
 
-def geomean_interval(replies: list[dict]) -> tuple[float, float]:
-    """Says where the geometric mean may lie, in microseconds, if every case has a time."""
+def geomean_corrected(replies: list[dict]) -> float:
+    """Takes the geometric mean of what the model says without its known bias, in microseconds."""
+    return statistics.geometric_mean(reply["us_corrected"] for reply in replies)
+
+
+def geomean_interval(replies: list[dict]) -> tuple[float, float] | None:
+    """Says where the geometric mean may lie, in microseconds, if every case has a bracket."""
     return uncertainty.mean_interval([reply["us_interval"] for reply in replies])
 
 

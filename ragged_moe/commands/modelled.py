@@ -24,10 +24,11 @@ def say(kind: str, args: dict, machine: str, count: int) -> None:
         for call in calls:
             call()
     found = replied(timed.run, steady, each)
-    low, high = found["us_interval"]
+    between = found["us_interval"]
+    may_be = f"it may be {between[0]:.2f} to {between[1]:.2f}" if between else found["unlike"]
     of_config = f", {more['config']}" if "config" in more else ""
     click.echo(
-        f"{found['us_corrected']:.2f} us a call, it may be {low:.2f} to {high:.2f} (modelled, profile {machine}; "
+        f"{found['us_corrected']:.2f} us a call, {may_be} (modelled, profile {machine}; "
         f"{found['simulated']} of {found['calls']} calls simulated){of_config}"
     )
     last = len(steady.ends) * each

@@ -261,7 +261,7 @@ def test_benchmark_is_modelled(verdicts):
     reply = verdict.modelled
     assert reply["calls"] == 5 and reply["launches"] == 1 and reply["us_interval"][0] < reply["us"] < 10
     single = timed(verdicts, KERNEL).modelled
-    assert single["calls"] == 1 and single["errors_of"] == "single calls" and single["us"] > reply["us"]
+    assert single["calls"] == 1 and single["us"] > reply["us"]
 
 
 @pytest.mark.parametrize("name", UNTIMED)

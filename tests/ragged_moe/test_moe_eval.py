@@ -75,7 +75,8 @@ def asked(monkeypatch):
         for index, request in enumerate(given):
             requests.append(request)
             us = 9.0 - int(request.change.get("prefetch", 2))
-            reply = {"us": us, "us_interval": [us - 1, us + 1], "calls": 15, "simulated": 5, "profile": "b200"}
+            reply = {"us": us, "us_corrected": us, "us_interval": [us - 1, us + 1], "unlike": ""}
+            reply |= {"calls": 15, "simulated": 5, "profile": "b200"}
             reply |= {"validation": "v", "config": str(request.change), "stages_us": {"routing": 1.0, "GEMM1": 2.0}}
             replies.append({"error": "Tiles has no depth"} if "depth" in request.change else reply)
             on_reply(index, replies[-1])

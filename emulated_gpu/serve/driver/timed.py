@@ -11,9 +11,11 @@ import sys
 
 from ...device import DEVICE
 from ...model import uncertainty
+from ...model.made_of import made_of
 from ...model.profile import load
 from ...model.run import Recorded, TimedRun
 from ...model.steady import Steady
+from ...model.tally import tallied
 
 _times: dict[tuple, float] = {}  # launches -> microseconds
 
@@ -53,25 +55,28 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
     name = DEVICE.chip.machine
     profile, memory = load(name), DEVICE.memory
     time = profile["launch"]["events_ns"] / 1e3
-    calls, simulated, read = 1, 0, 0.0
+    simulated, shares = 0, None
     if launches:
         step = period(key)
         rule = Steady(list(range(step, len(key) + 1, step)))
         before = [(region, region.data.copy()) for region in memory.regions if not region.read_only]
         try:
-            run = TimedRun(profile, memory, launches, enough=rule).run()
+            run = TimedRun(profile, memory, launches, enough=rule)
+            for one in run.launches:
+                tallied(one.launch)
+            run.run()
         finally:
             for region, data in before:
                 region.data[:] = data
         time += profile.us(rule.total())
-        calls, simulated = rule.calls, len(rule.ends) * step
-        read = run.read_mb(simulated - 1, step)
+        simulated = len(rule.ends) * step
+        shares = made_of(run, simulated - 1, step)
     pdl = any(recorded.options.pdl for recorded in launches)
-    kind = uncertainty.kind(time / calls, read, calls == 1, name)
-    low, high = between = uncertainty.interval(time, kind, pdl, name)
+    found = uncertainty.estimate(time, shares, pdl, name)
+    may_be = f"it may be {uncertainty.written(found.between)}" if found.between else found.unlike
     print(
-        f"emulated-gpu: {uncertainty.corrected(between):.2f} us between two events: modelled, not measured (profile "
-        f"{name}, it may be {low:.2f} to {high:.2f}; the script gets the model's own {time:.2f}); "
+        f"emulated-gpu: {found.corrected:.2f} us between two events: modelled, not measured (profile {name}, "
+        f"{may_be}; the script gets the model's own {time:.2f}); "
         f"{len(launches)} launch{'es' * (len(launches) > 1)}, {simulated} of them simulated; nothing else takes time",
         file=sys.stderr,
     )

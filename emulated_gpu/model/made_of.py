@@ -1,0 +1,42 @@
+"""Of what a modelled time is made: by these shares a kernel is like those whose times are known, or unlike them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from .sm import SCHEDULERS
+
+if TYPE_CHECKING:
+    from .run import TimedRun
+
+WORDS = {
+    "hbm": "HBM at its full rate would bring what is read in",
+    "tensor": "the tensor cores multiply for",
+    "issue": "instructions take their turn in",
+}
+
+
+class MadeOf(NamedTuple):
+    """Shares of a time. hbm: in which HBM at its full rate brings what is read; tensor: for which the tensor cores of
+    all SMs multiply; issue: of the turns of all SMs' schedulers, those that instructions take."""
+
+    hbm: float
+    tensor: float
+    issue: float
+
+
+def made_of(run: TimedRun, last: int, count: int = 1) -> MadeOf:
+    """Return it of the launch of number `last` and as many before it as make `count`, which were counted (tally.py)."""
+    launches = run.launches[last + 1 - count : last + 1]
+    before = run.launches[last - count] if last >= count else None
+    begin = before.interval[1] if before else 0.0
+    cycles = max(launches[-1].interval[1] - begin, 1.0)
+    sms = len(run.clock.sms)
+    read = run.read_mb(last, count) / (run.profile["hbm"]["read_tb_s"] * run.profile.us(cycles))
+    busy = launches[-1].tensor_busy - (before.tensor_busy if before else 0.0)
+    turns = 0.0
+    for timed in launches:
+        executed = getattr(timed.launch.clock, "executed_blocks", [])
+        costs = timed.launch.costs
+        turns += sum(times * getattr(costs[block], "slots", 0.0) for block, times in enumerate(executed) if times)
+    return MadeOf(read, busy / (sms * cycles), turns / (SCHEDULERS * sms * cycles))
