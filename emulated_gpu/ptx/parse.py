@@ -34,6 +34,7 @@ from .syntax import (
     float_immediate,
 )
 
+WARP_SIZE = "WARP_SZ"  # the only constant with a name (4.4.1)
 _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[%$A-Za-z_][\w$]*(?:\.[\w]+)*|%[\w$.]+)
       |(?P<flt>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|-?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|-?\d+[eE][-+]?\d+)
@@ -233,7 +234,8 @@ class _Parser:
                 self.fail("initialiser that is not a list of numbers", pos)
             data = b"".join((v & ((1 << 8 * width) - 1)).to_bytes(width, "little") for v in numbers)
             data = data.ljust(count * width, b"\0")
-        return Variable(name, space, count * width, int(align[1]) if align else width * vector, data, addresses)
+        aligned = int(align[1]) if align else width * vector
+        return Variable(name, space, count * width, aligned, data, addresses, width * vector)
 
     @staticmethod
     def addresses(init: str, width: int) -> tuple[str, tuple[tuple[int, str, int], ...]]:
@@ -406,7 +408,7 @@ class _Parser:
         opcode = _OPCODE.match(rest)
         op = opcode[0] if opcode else ""
         operands = rest[len(op) :]
-        self.in_call = op.split(".")[0] == "call"
+        self.in_call, self.in_address = op.split(".")[0] == "call", False
         tokens = self.tokens(operands, pos)
         parsed = self.operand_list(tokens, scope, pos, closing=None)
         if op.startswith(("ld.param", "st.param")) and self.is_param_variable(op, parsed):
@@ -454,8 +456,11 @@ class _Parser:
             if value == "(" and self.in_call:
                 return Vec(tuple(self.operand_list(tokens, scope, pos, ")")))
             if value == "[":
-                base = self.operand(tokens, scope, pos)
-                offset = 0
+                self.in_address = True
+                base, offset = self.operand(tokens, scope, pos), 0
+                self.in_address = False
+                if isinstance(base, Mem):  # [array[2]]
+                    base, offset = base.base, base.offset
                 while tokens[0][1] == "+" or (tokens[0][0] == "num" and tokens[0][1].startswith("-")):
                     if tokens[0][1] == "+":
                         tokens.pop(0)
@@ -474,7 +479,7 @@ class _Parser:
                 return Pair("not", self.operand(tokens, scope, pos))
         if kind == "flt":
             return _float(value)
-        if kind == "num" or value == "(" or value in _UNARY:
+        if kind == "num" or value in ("(", WARP_SIZE) or value in _UNARY:
             tokens.insert(0, (kind, value))
             return Imm(self.expression(tokens, pos))
         if kind == "name":
@@ -482,14 +487,30 @@ class _Parser:
             if tokens[0][1] == "|":
                 tokens.pop(0)
                 return Pair(first, self.operand(tokens, scope, pos))
-            return first
+            return self.place_in(first, tokens, pos) if isinstance(first, Symbol) else first
         self.fail("operand", pos)
+
+    def place_in(self, symbol: Symbol, tokens, pos: int) -> Symbol | Mem:
+        """`array[2]` and `variable+8` with no brackets around them: that place of the variable (6.4.2, 9.7.9.5)."""
+        if tokens[0][1] == "[":
+            tokens.pop(0)
+            index = self.expression(tokens, pos)
+            if tokens.pop(0)[1] != "]":
+                self.fail("index of an array", pos)
+            variable = self.kernel.variables.get(symbol.name) or self.module.variables.get(symbol.name)
+            if variable is None:
+                self.fail(f"an element of {symbol.name}, which is no array", pos)
+            return Mem(symbol, index * variable.element)
+        if tokens[0][1] == "+" and not self.in_address:
+            tokens.pop(0)
+            return Mem(symbol, self.expression(tokens, pos))
+        return symbol
 
     def expression(self, tokens, pos: int, level: int = 0) -> int:
         """Value of a constant expression of operators that bind at least as tightly as `level`."""
         kind, value = tokens.pop(0)
-        if kind == "num":
-            left = _int(value)
+        if kind == "num" or value == WARP_SIZE:
+            left = _int(value) if kind == "num" else 32
         elif value == "(":
             left = self.expression(tokens, pos)
             if tokens.pop(0)[1] != ")":
@@ -519,8 +540,6 @@ class _Parser:
         found = scope.find("names", name)
         if found is not None:
             return found
-        if name == "WARP_SZ":
-            return Imm(32)
         if name.startswith("%"):
             if _SPECIALS.match(name):
                 return Special(name[1:])

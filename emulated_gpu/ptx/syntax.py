@@ -128,6 +128,8 @@ class Variable:
     init: bytes | None = None
     addresses: tuple[tuple[int, str, int], ...] = ()
     """What of it is to become an address: its byte there, whose, and how many bytes behind that one's first."""
+    element: int = 1
+    """Bytes of an array's element."""
 
 
 @dataclass

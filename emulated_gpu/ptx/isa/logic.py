@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
-from ..syntax import Imm, Special, Symbol, Vec
+from ..syntax import Imm, Mem, Special, Symbol, Vec
 from .registry import UNTIMED, Mods, flat, is_float, is_signed, op, pair, width
 
 SYMBOLS = {"and": "&", "or": "|", "xor": "^"}
@@ -250,6 +250,8 @@ def _mov(w, i, m):
             return
         terms = [f"(alu.extend({w.read(o, part)}, {part}, False, {bits}) << {part * n})" for n, o in enumerate(s.items)]
         w.write(d, w.made_of(s.items, " | ".join(terms)))
+    elif isinstance(s, Mem):  # the address of a place in a variable
+        w.write(d, f"alu.resize({w.address(s)}, {bits})")
     elif isinstance(s, (Special, Symbol)):
         w.write(d, f"alu.resize({w.read(s, bits)}, {bits})")
     else:

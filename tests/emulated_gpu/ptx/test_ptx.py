@@ -122,6 +122,32 @@ def test_reading_behind_the_parameters_is_a_fault():
         run("ld.param.b32 d, [table+64];", params=", .param .align 4 .b8 table[64]", args=[bytes(64)])
 
 
+ARRAYS = ".const .align 4 .u32 table[4] = {10, 20, 30, 40};\n.const .align 8 .v2 .u32 pairs[2] = {1, 2, 3, 4};\n"
+
+
+@pytest.mark.parametrize(
+    "body, value",
+    [
+        ("ld.const.u32 d, table[2];", 30),
+        ("ld.const.u32 d, [table[1]];", 20),
+        ("ld.const.u32 d, [table[1]+8];", 40),
+        ("ld.const.u32 d, table[WARP_SZ - 31];", 20),
+        ("mov.u64 w, table[3]; ld.const.u32 d, [w];", 40),
+        ("mov.u64 w, table+4; ld.const.u32 d, [w+4];", 30),
+        ("ld.const.v2.u32 {x, d}, pairs[1];", 4),
+        (".local .align 8 .u64 a[4]; mov.u64 w, a[1]; st.local.b32 [w+4], 7; ld.local.u32 d, [a+12];", 7),
+        (".shared .align 4 .u32 s[8]; mov.u64 w, s[2]; st.shared.b32 [w], 9; ld.shared.u32 d, s[2];", 9),
+    ],
+)
+def test_an_element_of_an_array_is_where_its_index_says(body, value):
+    assert run(body, ARRAYS, lanes=1) == [value]
+
+
+def test_an_element_of_what_is_no_array_is_refused():
+    with pytest.raises(Unsupported, match="an element of kernel2, which is no array"):
+        run("mov.u64 w, kernel2[1];", ".func kernel2() { ret; }")
+
+
 def test_local_arrays_are_declared_in_a_body():
     body = """.local .align 8 .b8 a[16]; .local .b32 b;
         st.local.b32 [a+4], tid; st.local.b32 [b], 5; ld.local.b32 d, [a+4]; ld.local.b32 x, [b]; add.u32 d, d, x;"""
