@@ -457,10 +457,9 @@ class _Parser:
                 return Vec(tuple(self.operand_list(tokens, scope, pos, ")")))
             if value == "[":
                 self.in_address = True
-                base, offset = self.operand(tokens, scope, pos), 0
+                inner = self.operand(tokens, scope, pos)
                 self.in_address = False
-                if isinstance(base, Mem):  # [array[2]]
-                    base, offset = base.base, base.offset
+                base, offset = (inner.base, inner.offset) if isinstance(inner, Mem) else (inner, 0)  # [array[2]]
                 while tokens[0][1] == "+" or (tokens[0][0] == "num" and tokens[0][1].startswith("-")):
                     if tokens[0][1] == "+":
                         tokens.pop(0)
