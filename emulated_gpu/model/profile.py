@@ -56,12 +56,16 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Profile:
-    """Return the profile profiles/<name>.toml. Raises Unsupported with the names that exist."""
+    """Return the profile profiles/<name>.toml, which may have a `base`, whose figures it has unless it has its own.
+
+    Raises Unsupported with the names that exist.
+    """
     path = FOLDER / f"{name}.toml"
     if not path.exists():
         raise Unsupported(f"times of {name!r}: no profile says how fast it is; there are {', '.join(names())}")
     raw = tomllib.loads(path.read_text())
-    units = {}
+    units = load(raw.pop("base")).units if "base" in raw else {}
     for unit, figures in raw.items():
-        units[unit] = {k: v["value"] if isinstance(v, dict) and "value" in v else v for k, v in figures.items()}
+        own = {k: v["value"] if isinstance(v, dict) and "value" in v else v for k, v in figures.items()}
+        units[unit] = units.get(unit, {}) | own
     return Profile(name, units)

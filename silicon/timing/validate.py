@@ -1,4 +1,4 @@
-"""Runs the points of h200.json on the timing model and prints the error of each family. No GPU is needed.
+"""Runs the points of h200.json or h100.json on the timing model, prints the error of each family. No GPU is needed.
 
     python -m silicon.timing.validate [--only SUBSTRING] [--half fitted|held-out] [--sample N] [--list] [--write FILE]
         [--results FILE]    points that the file has, run with this model, are not run again; others are added to it
@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import emulated_gpu
+from emulated_gpu.chip import chip_of
 from emulated_gpu.device import DEVICE, allocate
 from emulated_gpu.formats import tensormap
 from emulated_gpu.model.profile import Profile
@@ -152,7 +153,8 @@ class Inputs:
 
 def model(point: Point, profile: Profile) -> float:
     """A point's time as the model predicts it, in the point's unit: microseconds per launch, or cycles."""
-    value = _model(point, profile)
+    with DEVICE.as_chip(chip_of(profile.name)):
+        value = _model(point, profile)
     gc.collect()  # launches refer to themselves in circles, and hold the shared memory of their CTAs
     return value
 
@@ -171,10 +173,9 @@ def _model(point: Point, profile: Profile) -> float:
     if state != "cold":
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     inputs = [Inputs(point) for _ in range(min(run, point.inputs))]
-    ptx = point.ptx.replace("sm_90a", "sm_90", 1)  # for the machine of any profile
     with emulated_gpu.timing(profile) as timed:
         for i in range(run + warm):
-            _launch(ptx, point, inputs[i % len(inputs)])
+            _launch(point, inputs[i % len(inputs)])
     ends = timed.ends_us
     first = ends[0] if warm else 0.0
     last = ends[-1]
@@ -185,28 +186,27 @@ def _model(point: Point, profile: Profile) -> float:
     return (last - first + profile["launch"]["events_ns"] / 1e3) / launches
 
 
-def _launch(ptx: str, point: Point, inputs: Inputs):
+def _launch(point: Point, inputs: Inputs):
     cluster = point.cluster if point.cluster > 1 else None
     emulated_gpu.launch(
-        ptx, "kernel", point.grid, point.block, inputs.args, cluster=cluster, shared=point.shared, pdl=point.pdl
+        point.ptx, "kernel", point.grid, point.block, inputs.args, cluster=cluster, shared=point.shared, pdl=point.pdl
     )
 
 
 def _cycles(point: Point, profile: Profile, state: str) -> float:
     inputs = Inputs(point)
-    ptx = point.ptx.replace("sm_90a", "sm_90", 1)  # for the machine of any profile
     if state == "warm":
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     with emulated_gpu.timing(profile):
         for _ in range(2 if state == "warm" else 1):
-            _launch(ptx, point, inputs)
+            _launch(point, inputs)
     slots = inputs.outputs[0].view(np.uint32).reshape(point.grid, -1)
     return float(np.median(np.median(slots, axis=0)[slice(*point.slots)]) / point.per)
 
 
-def measured() -> dict[str, float]:
-    """Measured values by point's name."""
-    return {name: p["value"] for name, p in json.loads(TABLE.read_text())["points"].items()}
+def measured(card: str = "h200") -> dict[str, float]:
+    """Values by point's name that were measured on a card: h200 or h100."""
+    return {name: p["value"] for name, p in json.loads(TABLE.with_stem(card).read_text())["points"].items()}
 
 
 def model_digest(profile: Profile) -> str:
@@ -280,11 +280,11 @@ def main():
     parser.add_argument("--write", type=Path, help="the file whose table is replaced")
     parser.add_argument("--results", type=Path, help="a line for each point that has been run, by model")
     parser.add_argument("--known", action="store_true", help="only points that the results have")
-    parser.add_argument("--profile", default="h200")
+    parser.add_argument("--profile", choices=("h200", "h100"), default="h200", help="whose figures, and whose points")
     options = parser.parse_args()
     profile = command.profile_with(options.set, options.profile)
     results = Results(options.results, profile)
-    values, out, rows = measured(), held_out(), []
+    values, out, rows = measured(options.profile), held_out(), []
     start = time.time()
     for p in sample(options.sample) if options.sample else POINTS:
         half = "held-out" if p.name in out else "fitted"
