@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 KINDS = {
     # memory
@@ -122,6 +123,8 @@ class Fault(EmulatorError):
         self.kind, self.note, self.other = kind, note, other
         # If something was read too early: by now, who has written it, or None
         self.written_by: Callable[[], str | None] | None = None
+        # Of a load of what nothing has written: which elements, bool; None if the value is used, or is not followed
+        self.elements: Any = None
 
 
 class HostOrderFault(Fault):

@@ -21,59 +21,111 @@ class Follow(Exception):
 
 
 class Garbage:
-    """registers: of each that holds garbage, by its number, the fault of using that. fresh: the load that makes the
-    first of it is still to be executed."""
+    """registers: of each that holds garbage, by its number, the fault of using that, and in which lanes of the warp it
+    does, a bit each. fresh: the load that makes the first of it is still to be executed."""
 
     __slots__ = ("program", "registers", "fresh")
 
-    def __init__(self, program: ControlFlow, registers: dict[int, Fault] | None = None):
+    def __init__(self, program: ControlFlow, registers: dict[int, tuple[Fault, int]] | None = None):
         self.program, self.registers, self.fresh = program, registers or {}, registers is None
 
-    def live(self, block: int) -> Garbage | None:
-        """What of it a group holds that comes to a block, None for nothing."""
+    def live(self, block: int, lanes: int) -> Garbage | None:
+        """What of it lanes hold that come to a block, None for nothing."""
         if self.fresh:
             return self
         live = self.program.live[block] if block < len(self.program.live) else 0
-        held = {r: fault for r, fault in self.registers.items() if live >> r & 1}
+        held = {r: (fault, m & lanes) for r, (fault, m) in self.registers.items() if live >> r & 1 and m & lanes}
         return Garbage(self.program, held) if held else None
 
     @classmethod
     def of_all(cls, parts: list[Garbage]) -> Garbage:
         """What parts of a warp hold that meet."""
-        return cls(parts[0].program, {r: fault for part in parts for r, fault in part.registers.items()})
+        held: dict[int, tuple[Fault, int]] = {}
+        for part in parts:
+            for r, (fault, lanes) in part.registers.items():
+                held[r] = (held[r][0], held[r][1] | lanes) if r in held else (fault, lanes)
+        return cls(parts[0].program, held)
+
+    def hold(self, fault: Fault, registers, lanes: int) -> None:
+        """Lanes are about to have garbage in registers."""
+        for r in registers:
+            self.registers[r] = fault, lanes | (self.registers[r][1] if r in self.registers else 0)
 
     def meets(self, g, number: int, guard, chosen) -> None:
         """A group comes to an instruction. guard: the lanes that execute it; chosen: those in which a selp takes its
         first operand. Reports the fault if a register decides something here: if it is stored, branched on or an
         address, or goes to the tensor core."""
         self.fresh = False
-        program, instr = self.program, self.program.kernel.instrs[number]
-        doubtful = instr.guard is not None and instr.guard.index in self.registers
-        if not self.registers or not (doubtful or alu.some(guard)):
+        program, instr, held = self.program, self.program.kernel.instrs[number], self.registers
+        doubtful = held.get(instr.guard.index) if instr.guard is not None else None
+        if not held or not (doubtful or alu.some(guard)):
             return
-        sources, written = program.sources(instr), program.effects[number][1]
-        if doubtful:
-            sources.add(instr.guard.index)
-        elif not np.all(guard):
-            sources |= written  # which other lanes keep
+        at_work, written = g.lanes_of(guard), program.effects[number][1]
+        sources = program.sources(instr)
         if chosen is not None:
             first, second, by = (getattr(o, "index", -1) for o in instr.operands[1:])
-            sources -= {first, second}
-            sources |= {by} | ({first} if np.any(chosen) else set()) | (set() if np.all(chosen) else {second})
-        found = next((self.registers[r] for r in sorted(sources) if r in self.registers), None)
-        if found is not None and not _computes(instr):
-            self.registers = {r: fault for r, fault in self.registers.items() if fault is not found}
+            of_first = g.lanes_of(chosen if type(chosen) is np.ndarray else bool(chosen))
+            found = [
+                (held[r][0], held[r][1] & at_work & lanes)
+                for r, lanes in ((first, of_first), (second, ~of_first), (by, -1)) if r in held
+            ]  # fmt: skip
+        else:
+            found = [(held[r][0], held[r][1] & at_work) for r in sorted(sources) if r in held]
+        if doubtful is not None:
+            found.append((doubtful[0], doubtful[1] & g.lane_mask))
+        found = [(fault, lanes) for fault, lanes in found if lanes]
+        if found and not computes(instr):
+            fault = found[0][0]
+            self.registers = {r: (other, lanes) for r, (other, lanes) in held.items() if other is not fault}
             at = f"PTX line {instr.line}" + (f", {instr.loc}" if instr.loc else "")
-            found.message = found.message.replace(" reads ", f" reads, and {instr.op} ({at}) uses, ", 1)
-            return g.launch.found(found)
-        for r in written:
-            if found is None:
-                self.registers.pop(r, None)
+            if " reads " in fault.message:
+                fault.message = fault.message.replace(" reads ", f" reads, and {instr.op} ({at}) uses, ", 1)
             else:
-                self.registers[r] = found
+                fault.message += f"; {instr.op} ({at}) uses it"
+            return g.launch.found(fault)
+        bad = 0
+        for _, lanes in found:
+            bad |= lanes
+        if bad and instr.parts[0] in ACROSS:
+            bad = g.lane_mask
+        for r in written:
+            lanes = bad | (held[r][1] & ~at_work if r in held else 0)
+            if lanes:
+                held[r] = (found[0][0] if bad else held[r][0]), lanes
+            else:
+                held.pop(r, None)
+
+    def held_behind(self, number: int, block: int, registers, fault: Fault, lanes: int) -> bool:
+        """Hold what instruction `number` of a block loads, behind that block, if something else may come of it than
+        that it decides something: as far as control flow goes one way, it is only computed with. Returns whether."""
+        program, held, first, seen = self.program, set(registers), number + 1, set()
+        behind: set[int] | None = None
+        while block not in seen and block < len(program.end):
+            seen.add(block)
+            for i in range(first, program.end[block]):
+                instr, written = program.kernel.instrs[i], program.effects[i][1]
+                guard = {instr.guard.index} if instr.guard is not None else set()
+                if held & (program.sources(instr) | guard):
+                    if not computes(instr):
+                        return False
+                    held |= written
+                elif not guard:
+                    held -= written
+            behind = set(held) if behind is None else behind
+            if len(program.successors[block]) != 1:
+                break
+            block = program.successors[block][0]
+            first = program.start[block] if block < len(program.start) else 0
+        self.fresh = False
+        self.hold(fault, behind or (), lanes)
+        return True
 
 
-def _computes(instr) -> bool:
+# What lanes get of other lanes
+ACROSS = {"shfl", "vote", "redux", "match", "activemask", "elect", "mma", "wmma", "movmatrix"}
+
+
+def computes(instr) -> bool:
     """Whether an instruction makes registers of registers, and nothing else."""
     handler = lookup(instr)
     elsewhere = handler.tensor_results or instr.parts[0] in ("bar", "barrier")

@@ -33,7 +33,7 @@ from .engine import Engine
 from .placement import Placement
 from .schedule import FunctionalClock, Schedule
 from .special import TIMERS, Origins
-from .warp import actor_of, place_of, selects_alone
+from .warp import actor_of, follows, place_of, selects_alone
 
 _BLAS = ThreadpoolController()
 
@@ -400,6 +400,11 @@ class Launch:
             fault.before = tuple(f"last wait before {of}: {by.before(n)}" for of, by, n in parties if by is not None)
         if fault.kind == "uninitialized-read" and not fault.note and selects_alone(sys._getframe(1)):
             fault.note = "selected-away"
+        if fault.elements is not None and not fault.note:
+            fault.where = place_of(sys._getframe(1))
+            if follows(sys._getframe(1), fault):
+                fault.elements = None  # it is one where it is used
+                return
         if fault.note and not self.strict:
             at_end = f"kernel {self.program.kernel.title}, at its end"
             fault.where = fault.where or place_of(sys._getframe(1)) or at_end

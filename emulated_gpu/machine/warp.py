@@ -118,6 +118,12 @@ def selects_alone(frame) -> bool:
     return instr is not None and who.program.is_only_selected(instr)
 
 
+def follows(frame: FrameType | None, fault: Fault) -> bool:
+    """Whether the warp for which a Python frame works goes on with what nothing has written, until that is used."""
+    who, line = at_work(frame)
+    return isinstance(who, Group) and who.follows(fault, who.program.instruction_at(who.pc, line))
+
+
 def actor_of(frame: FrameType | None) -> Actor | None:
     """The warp that a Python frame works for, as its events know it."""
     who, _ = at_work(frame)
@@ -302,6 +308,8 @@ class Group(LaneGroup):
                     return engine.at(self.t + LATE, self.run)
                 if following < 0:
                     break
+                if self.garbage is not None:  # its registers are to be followed from here on
+                    blocks = [None] * len(blocks)
                 self.t = executed(self, costs[self.pc])
                 self.pc = pc = following
                 if self.owed and costs[pc].needs:
@@ -362,7 +370,7 @@ class Group(LaneGroup):
     def block(self, pc: int):
         """The function of a block: as it is compiled so far, or that which follows the garbage in its registers."""
         if self.garbage is not None:
-            self.garbage = self.garbage.live(pc)
+            self.garbage = self.garbage.live(pc, self.lane_mask)
             if self.garbage is not None:
                 return self.program.followed(pc, UNITS)
         # nothing to gain; a timed block has its own turn; machine code leaves nothing out
@@ -373,7 +381,32 @@ class Group(LaneGroup):
     def hold_garbage(self, fault: Fault, registers: list[int]) -> None:
         if self.garbage is None:
             raise Follow
-        self.garbage.registers |= dict.fromkeys(registers, fault)
+        self.garbage.hold(fault, registers, self.lane_mask)
+
+    def follows(self, fault: Fault, instr) -> bool:
+        """Follow what a load has found that nothing has written, instead of reporting the fault, if that can be."""
+        program = self.program
+        first, last = program.start[self.pc], program.end[self.pc]
+        number = next((i for i in range(first, last) if program.kernel.instrs[i] is instr), None)
+        if number is None or instr.parts[0] != "ld":  # None: another place than a block's code
+            return False
+        if self.engine.nested:
+            return False
+        self.engine.let_others_go_first(self.t + LATE)
+        if fault.written_by is not None and fault.written_by():  # it was read too early, whatever becomes of it
+            return False
+        registers, lanes = program.effects[number][1], self.lane_mask
+        bad = fault.elements
+        if bad is not None and len(bad) % self.n == 0:
+            lanes = self.lanes_of(bad.reshape(-1, self.n).any(axis=0))
+        if self.garbage is not None:
+            self.garbage.hold(fault, registers, lanes)
+            return True
+        garbage = Garbage(program)
+        if not garbage.held_behind(number, self.pc, registers, fault, lanes):
+            return False
+        self.garbage = garbage
+        return True
 
     def state(self) -> int:
         """Where the lanes are, and what they may still look at of their registers."""
@@ -587,7 +620,7 @@ class Group(LaneGroup):
             elif join >= 0:
                 child.given = [registers[r] for r in changes]
             child.carry, child.loads = self.carry, list(self.loads)
-            child.garbage = self.garbage and self.garbage.live(target)
+            child.garbage = self.garbage and self.garbage.live(target, child.lane_mask)
             child.owed = self.owed.copy()
             child.stores, self.stores = self.stores, []  # wait::st needs the whole warp again
             child.begin(parks=parks and passes)

@@ -180,7 +180,7 @@ class SharedMemory:
             raise Fault("misaligned", f"{size}-byte read of shared memory at {offset:#x}")
         if self.checks:
             if int(self.valid_views[size][offset // size]) != self.all_valid[size]:
-                self.explain_invalid(offset, offset + size)
+                self.explain_invalid(offset, offset + size, np.ones(1, bool))
             if by is not None:
                 self._note_read(self.shadow.range(offset, offset + size), by, who)
         return int(self.views[size][offset // size])
@@ -194,7 +194,7 @@ class SharedMemory:
             valid = self.valid_views[size][index] == self.all_valid[size]
             if 0 in valid.tobytes():
                 bad = int(index[~valid][0]) * size
-                self.explain_invalid(bad, bad + size)
+                self.explain_invalid(bad, bad + size, ~valid)
             if by is not None:
                 self._note_read(self.shadow.elements(index * size, size), by, who)
         return self.views[size][index]
@@ -272,7 +272,8 @@ class SharedMemory:
         self.report(Fault("race", message, note="lanes-apart", other=number))
 
     # -- the shadow --------------------------------------------------------------------------------------------
-    def explain_invalid(self, lo: int, hi: int):
+    def explain_invalid(self, lo: int, hi: int, elements: np.ndarray | None = None):
+        """elements: which of a load's are wrong."""
         for op in self.users(lo, hi):
             if op.writes:
                 message = f"read of shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
@@ -281,16 +282,16 @@ class SharedMemory:
             if offset < hi and lo < offset + 8:
                 message = f"read of shared memory [{lo:#x}, {hi:#x}), the opaque object {barrier}"
                 return self.report(Fault("mbarrier", message))
-        self._unwritten(lo, hi, f"read of shared memory [{lo:#x}, {hi:#x}) that nothing has written")
+        self._unwritten(lo, hi, f"read of shared memory [{lo:#x}, {hi:#x}) that nothing has written", elements)
 
-    def _unwritten(self, lo: int, hi: int, message: str):
+    def _unwritten(self, lo: int, hi: int, message: str, elements: np.ndarray | None = None):
         def written_by():
             if self.valid[lo:hi].all():
                 return self.order.who(max(int(plane.written[i].max()) for plane, i in self.shadow.range(lo, hi)))
             return None
 
         fault = Fault("uninitialized-read", message)
-        fault.written_by = written_by
+        fault.written_by, fault.elements = written_by, elements
         self.report(fault)
 
     def is_busy(self, lo: int, hi: int) -> bool:

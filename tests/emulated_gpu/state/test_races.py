@@ -443,9 +443,29 @@ def test_a_warp_that_arrives_and_then_waits_counts_twice():
     wrong("barrier", "@first bar.arrive 2, 96; @first bar.arrive 2, 96; bar.sync 2, 96;", "comes again")
 
 
+HALF = """setp.eq.u32 q, tid, 99; @q bra M; M: setp.lt.u32 p, tid, 16; add.u32 b, y, 1; selp.b32 a, {}, p;
+    st.shared.b32 [mine+512], a;"""
+
+
+@pytest.mark.parametrize("more, found", [
+    ("add.u32 a, y, 1;", False), ("setp.ne.u32 p, y, 0; selp.b32 a, 1, 0, p;", False),
+    ("@first bra L; st.shared.b32 [mine+256], y; L:", False),
+    ("@!first bra L; st.shared.b32 [mine+256], y; L:", True),
+    (HALF.format("b, 0"), False), (HALF.format("0, b"), True),
+    ("@!first bra L; add.u32 a, y, 1; L: mov.b32 b, a; bar.sync 0; @first st.shared.b32 [mine+256], b;", True),
+])  # fmt: skip
+def test_what_nothing_has_written_is_wrong_where_it_is_used(more, found):
+    """Lane by lane: the first warp's upper half reads what no lane of the second one has written."""
+    body = f"mov.b32 a, 0; setp.lt.u32 p, tid, 48; @p {PUT} bar.sync 0; {GET} {more}"
+    with emulated_gpu.session(most=9) as session:
+        emulated_gpu.launch(kernel(body), "kernel", 1, 64, [np.zeros(64, np.int32)] * 2)
+    assert [fault.kind for fault in session.errors] == ["uninitialized-read"] * found
+
+
 @pytest.mark.parametrize("more, kinds", [
-    ("", ""), ("@!first st.shared.b32 [mine], tid;", "race"), ("add.u32 a, y, 1;", "uninitialized-read"),
-    ("selp.b32 a, y, 0, first; @p mov.b32 y, a;", "uninitialized-read"), ("setp.ne.u32 p, y, 0;", "uninitialized-read"),
+    ("", ""), ("@!first st.shared.b32 [mine], tid;", "race"),
+    ("@!first st.shared.b32 [mine+256], y;", "uninitialized-read"),
+    ("setp.ne.u32 p, y, 0; @p bra END; END:", "uninitialized-read"),
 ])  # fmt: skip
 def test_what_a_selp_may_leave_out_is_noted(more, kinds):
     """Only where the value goes to a selp alone, and whoever writes it later races with the read."""
