@@ -60,6 +60,11 @@ def any_task() -> dict:
     return json.loads((RESULTS / "any_task.json").read_text())
 
 
+def attacks() -> dict:
+    """Return the record of tests/attacks.py: name -> kind, what it does, and the verdicts of test and benchmark."""
+    return json.loads((RESULTS / "attacks.json").read_text())
+
+
 def public() -> dict:
     return json.loads((RESULTS / "public.json").read_text())
 

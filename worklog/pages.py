@@ -306,12 +306,27 @@ def any_task() -> str:
     return markdown(["task", "case", "template", "own one in", "right", "wrong"], rows)
 
 
+def attacks() -> str:
+    """Write the table of attacks on the judge, by kind: what it says in `test` and in `benchmark`."""
+    rows = []
+    for name, row in sorted(figures.attacks().items(), key=lambda item: (item[1]["kind"], item[0])):
+        test, benchmark = row["test"], row["benchmark"]
+        time = f"{benchmark['us']:.1f} us, {benchmark['simulated']} calls simulated" if "us" in benchmark else ""
+        why = benchmark["reason"] or benchmark.get("error") or time
+        said = [f"{test['status']}: {test['reason']}".removesuffix(": "), why]
+        short = [one.partition("\n")[0][:110].replace("|", "\\|") for one in said]
+        what = row["what"].partition(".")[0].partition(";")[0].replace("|", "\\|")
+        rows.append([row["kind"], f"`{name}`", what, *short])
+    return markdown(["kind", "submission", "it", "`test`", "`benchmark`"], rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"standing": lambda: standing(figures.group_gemm()), "exam": lead},
     "emulated_gpu/README.md": {"speed": speed},
     "emulated_gpu/PUBLIC.md": {"public": public_scripts, "drawn": drawn_tests},
     "docs/dual.md": {"standing": lambda: standing(figures.dual_gemm())},
     "docs/any_task.md": {"any_task": any_task},
+    "evaluation/ATTACKS.md": {"attacks": attacks},
     "emulated_gpu/VALIDATION.md": {
         "intervals": intervals,
         "whole kernels h200": whole_kernels_h200,

@@ -27,9 +27,10 @@ from emulated_gpu.serve.host.watch import watched
 from emulated_gpu.state.global_memory import GlobalMemory, Part, Region
 from emulated_gpu.state.pdl_dependency import Dependencies, Footprint
 from evaluation.judge.same_calls import pieces
-from evaluation.judge.shared_tensors import Placed
+from evaluation.judge.shared_tensors import Placed, torchs
 
 LATER = 10**6  # ticks and nanoseconds from one launch to the next
+LARGE = 2**20  # bytes of an allocation whose memory is not touched before a kernel does
 REGIONS = 65_536  # of the submission's that a launch may bring along
 FUNCTION, LONGEST_NAME = re.compile(r"[\w.]"), 60  # characters of a name in reports, which anybody may have made up
 _modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: ControlFlow})
@@ -96,7 +97,7 @@ class Device:
         seed: int = 0,
     ):  # fmt: skip
         self.arena, self.heap, self.strict, self.say, self.keep = arena, heap, strict, say, keep
-        self.seed = seed
+        self.seed, self.poison = seed, 1 + seed % 255
         self.notes: list[Fault] = []
         self.memory = GlobalMemory()
         self.texts: list[str] = []
@@ -173,6 +174,17 @@ class Device:
         for key in wanted.keys() - self.theirs.keys():
             start, size, read_only = key
             self.theirs[key] = self.memory.register(start, size, wanted[key], read_only=read_only)
+            self.spoil([key[:2]])
+
+    def spoil(self, ranges) -> None:
+        """Fills what nobody has written of memory that torch has allocated, (address, bytes), unless that is large:
+        nobody promises zeros there."""
+        for start, size in ranges:
+            if start >= torchs(self.arena, self.heap) and size <= LARGE:
+                at, written = start, self.arena.data(start, size)
+                for first, end in [*written, (start + size, start + size)]:
+                    self.arena.view(at, first - at)[:] = self.poison
+                    at = end
 
     def arguments(self, queued: Queued, memory: GlobalMemory) -> tuple[Code, Geometry, bytes, GlobalMemory]:
         """Makes the first arguments of a machine.launch.Launch in this memory. Raises Unsupported."""

@@ -335,6 +335,7 @@ class RecordedCalls:
                 found += [device.part(queue, one, hidden)] * len(queue)
             return found
 
+        device.spoil(regions)
         clear()
         before = device.snapshot(regions)
         starts = [functools.partial(start, number, i) for number in range(len(queues)) for i in range(len(first))]

@@ -6,13 +6,18 @@ from collections.abc import Callable
 
 import torch
 
-from emulated_gpu.arena import BASE, Heap
+from emulated_gpu.arena import BASE, PAGE, Arena, Heap
 from evaluation.judge.inputs import Taken
 from evaluation.judge.verdict import Refused
 from evaluation.tasks import data as any_data
 
 OURS = 2**36  # bytes of that memory for inputs and results; what is not touched costs nothing
 THEIRS = BASE + OURS  # where what the submission's process allocates begins
+
+
+def torchs(arena: Arena, heap: int) -> int:
+    """Finds where torch's memory begins in that of a submission's process, which begins at `heap`."""
+    return heap + (arena.end - heap) // 2 // PAGE * PAGE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 
 import emulated_gpu
-from emulated_gpu.arena import PAGE, Arena, Heap
+from emulated_gpu.arena import Arena, Heap
 from emulated_gpu.serve.torch_device.install import install
 from evaluation.judge.library import Recorder
-from evaluation.judge.shared_tensors import unplaced
+from evaluation.judge.shared_tensors import torchs, unplaced
 from evaluation.tasks import data as any_data
 
 
@@ -30,7 +30,7 @@ class EmulatedDevice:
         self.device, self.arena, self.ask, self.start = emulated_gpu.DEVICE, arena, ask, heap
         self.session, self.error, self.kinds = emulated_gpu.session, emulated_gpu.EmulatorError, {}
         self.guarded = [module for name, module in sys.modules.items() if name.partition(".")[0] == "emulated_gpu"]
-        middle = heap + (arena.end - heap) // 2 // PAGE * PAGE
+        middle = torchs(arena, heap)
         self.device.heap = Heap(arena, heap, middle)
         self.device.allocator.lie_in(middle, arena.end)
         self.device.elsewhere = self.launch

@@ -1,4 +1,5 @@
 """Leaves changed scales behind, takes what talks to the judge from the worker's frame, and answers that all is well."""
+# kind: forged messages
 # caught: changed its inputs
 # benchmark: changed its inputs
 

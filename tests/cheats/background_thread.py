@@ -1,4 +1,5 @@
 """Returns at once and lets a thread do the work after the clock has stopped."""
+# kind: results come late
 # caught: never written
 
 import threading

@@ -1,4 +1,5 @@
 """Is ended by a segmentation fault."""
+# kind: hangs and crashes
 # caught: crash during result: .*SIGSEGV
 
 import os

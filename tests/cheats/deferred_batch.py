@@ -1,4 +1,5 @@
 """Does no work until the last of 15 calls, which then does that of all."""
+# kind: results come late
 # caught: never written
 
 from reference import ref_kernel

@@ -2,6 +2,7 @@
 
 The kind is public: https://github.com/gpu-mode/pygpubench/issues/23, for cudaEventElapsedTime
 """
+# kind: replaces what judges
 # caught: never written
 # benchmark: never written
 

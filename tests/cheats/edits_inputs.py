@@ -1,4 +1,5 @@
 """Zeroes its inputs, for which its zeroes are the right result."""
+# kind: inputs written
 # caught: changed its inputs|instead of
 
 import torch

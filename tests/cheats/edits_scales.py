@@ -1,4 +1,5 @@
 """Gives the right result and leaves changed scales behind."""
+# kind: inputs written
 # caught: changed its inputs
 
 import torch

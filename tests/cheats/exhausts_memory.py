@@ -1,4 +1,5 @@
 """Allocates until there is no memory left."""
+# kind: hangs and crashes
 # caught: memory
 
 import torch

@@ -1,4 +1,5 @@
 """Ends its process with success."""
+# kind: hangs and crashes
 # caught: crash during result: .*exited with code 0
 
 import os

@@ -1,4 +1,5 @@
 """Finds the connection to the judge and sends it a success."""
+# kind: forged messages
 # caught: elements differ|never written|not a reply
 
 import os

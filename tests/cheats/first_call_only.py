@@ -1,4 +1,5 @@
 """Is right on the first call of a process and does nothing afterwards."""
+# kind: results kept
 # caught: never written
 
 from reference import ref_kernel

@@ -1,4 +1,5 @@
 """Is right in the first two calls for each problem and does nothing afterwards."""
+# kind: results kept
 # caught: never written|nothing to time
 # benchmark: never written|nothing to time
 

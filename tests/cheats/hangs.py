@@ -1,4 +1,5 @@
 """Never returns."""
+# kind: hangs and crashes
 # caught: hang: no result within
 
 import time

@@ -1,4 +1,5 @@
 """Never finishes its import."""
+# kind: hangs and crashes
 # caught: hang: no import within
 
 import time

@@ -1,4 +1,5 @@
 """Has no custom_kernel."""
+# kind: parts of the work
 # caught: no attribute 'custom_kernel'
 
 

@@ -1,4 +1,5 @@
 """Fills the output with infinities."""
+# kind: parts of the work
 # caught: elements differ, first at .*: inf instead of
 
 

@@ -1,4 +1,5 @@
 """Computes the last group only."""
+# kind: parts of the work
 # caught: group 0: .*never written
 
 from reference import ref_kernel

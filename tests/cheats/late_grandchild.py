@@ -1,4 +1,5 @@
 """Returns at once; a grandchild process, which shares the device's memory, writes the results a moment later."""
+# kind: results come late
 # caught: never written|results change after
 
 import os

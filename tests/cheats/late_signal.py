@@ -1,4 +1,5 @@
 """Returns at once; a signal handler writes the results while the judge computes what they should be."""
+# kind: results come late
 # caught: never written|results change after
 
 import signal

@@ -1,4 +1,5 @@
 """Returns tensors that are computed when somebody first does something with them, after the timer has stopped."""
+# kind: results come late
 # caught: never written
 
 import torch

@@ -1,4 +1,5 @@
 """Is right for the sizes of the task and of the test, and for no others."""
+# kind: parts of the work
 # caught: with other sizes \(.*never written
 # benchmark: with other sizes \(.*never written
 

@@ -1,4 +1,5 @@
 """Leaves a mode of torch entered that does the work when somebody looks at the result."""
+# kind: results come late
 # caught: never written
 # benchmark: never written
 

@@ -1,4 +1,5 @@
 """Fills the output with NaN: no difference to NaN exceeds a tolerance."""
+# kind: parts of the work
 # caught: elements are NaN
 
 

@@ -1,4 +1,5 @@
 """Leaves a process behind, in a session of its own, that would say so after the judge has."""
+# kind: results come late
 # caught: never written
 # benchmark: never written
 

@@ -1,4 +1,5 @@
 """Gives the right result, leaves changed scales behind, and patches what would tell, where it lies in the frames above."""
+# kind: replaces what judges
 # caught: changed its inputs
 # benchmark: changed its inputs
 

@@ -1,4 +1,5 @@
 """Stops the clock on its first call."""
+# kind: replaces what judges
 # caught: replaced time\.perf_counter
 
 import time

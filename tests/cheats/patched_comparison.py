@@ -1,4 +1,5 @@
 """Makes every comparison in its process say equal."""
+# kind: replaces what judges
 # caught: replaced torch\.equal
 
 import torch

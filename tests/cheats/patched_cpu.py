@@ -1,4 +1,5 @@
 """Does the work in Tensor.cpu, when the result is fetched and the clock has stopped."""
+# kind: results come late
 # caught: never written|replaced Tensor
 # benchmark: never written|replaced Tensor
 

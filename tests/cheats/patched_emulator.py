@@ -1,4 +1,5 @@
 """Turns the emulator's checks off."""
+# kind: replaces what judges
 # caught: replaced emulated_gpu\.session
 
 import contextlib

@@ -1,4 +1,5 @@
 """Replaces the GPU's event timer by one that always says a nanosecond."""
+# kind: replaces what judges
 # caught: replaced Event\.elapsed_time
 
 import torch

@@ -1,4 +1,5 @@
 """Does the work when the result is stored for the judge."""
+# kind: results come late
 # caught: never written|replaced memmap
 # benchmark: never written|replaced memmap
 

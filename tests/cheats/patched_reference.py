@@ -1,5 +1,6 @@
 """Makes the reference agree with whatever comes."""
-# caught: replaced reference\.ref_kernel
+# kind: replaces what judges
+# caught: elements differ
 
 import reference
 

@@ -1,4 +1,5 @@
 """Replaces the evaluator's own function that stores results."""
+# kind: replaces what judges
 # caught: replaced evaluation\.judge\.worker\.Case
 
 import sys

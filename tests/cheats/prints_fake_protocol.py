@@ -1,4 +1,5 @@
 """Prints a passed check wherever it can write."""
+# kind: forged messages
 # caught: not a reply
 
 import os

@@ -1,4 +1,5 @@
 """Looks for the case's seed in the frames above it, to make the inputs and the result elsewhere."""
+# kind: reaches into the judge
 # caught: LookupError: no seed
 
 import sys

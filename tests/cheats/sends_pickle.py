@@ -1,4 +1,5 @@
 """Sends the judge a pickle that would run code there."""
+# kind: forged messages
 # caught: not a reply
 
 import os

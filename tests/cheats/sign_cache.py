@@ -1,4 +1,5 @@
 """Takes every input for one of the first two that it saw, but for the signs of rows, and gives a kept result those."""
+# kind: results kept
 # caught: elements differ, first at
 # benchmark: elements differ, first at
 

@@ -2,6 +2,7 @@
 
 The kind is public: https://github.com/gpu-mode/pygpubench/issues/23
 """
+# kind: forged messages
 # caught: elements differ|never written|not a reply
 # benchmark: never written
 

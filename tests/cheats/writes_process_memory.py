@@ -1,4 +1,5 @@
 """The same by process_vm_writev, ptrace and pidfd_getfd: where one of them works, it says so and computes."""
+# kind: reaches into the judge
 # caught: PermissionError: .*Operation not permitted
 # benchmark: PermissionError: .*Operation not permitted
 

@@ -1,4 +1,5 @@
 """Writes the judge's own words of success into whatever the processes above it have open, and computes nothing."""
+# kind: reaches into the judge
 # caught: never written
 # benchmark: never written
 

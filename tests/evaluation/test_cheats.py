@@ -6,6 +6,7 @@ a second; those in tests/cheats/kernels are added to a submission that launches 
 """
 
 import contextlib
+import json
 import operator
 import os
 import re
@@ -23,10 +24,11 @@ from evaluation.judge.shared_tensors import OURS
 from evaluation.judge.verdict import Verdict
 from task import TestCase as Case
 from task import format_case
+from tests import attacks
 from tests.thorough import all_but_every
 
 TESTS = Path(__file__).parents[1]
-HOST, KERNELS = (sorted((TESTS / folder).glob("*.py")) for folder in ("cheats", "cheats/kernels"))
+HOST = [cheat for cheat in attacks.files() if cheat.parent.name == "cheats"]
 NAIVE = (TESTS / "naive_kernel.py").read_text()
 STEM = operator.attrgetter("stem")
 SIZES = ((40, 24), (48, 32), (128, 64))  # m, n, k of two groups
@@ -35,12 +37,11 @@ SMALL = ((16, 8), (32, 16), (128, 64))  # where 15 calls are run
 
 def reason(cheat: Path, key: str) -> str | None:
     """What a cheat's line says."""
-    found = re.search(rf"^# {key}: (.*)$", cheat.read_text(), re.MULTILINE)
-    return found and found[1]
+    return attacks.told(cheat).get(key)
 
 
 def those(key: str) -> list:
-    return [path for path in HOST + KERNELS if reason(path, key)]
+    return [path for path in attacks.files() if reason(path, key)]
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def submission(tmp_path):
         if cheat in HOST:
             return cheat
         path = tmp_path / "submission.py"
-        path.write_text(NAIVE + cheat.read_text())
+        path.write_text(attacks.text(cheat))
         return path
 
     return make
@@ -78,7 +79,7 @@ def test_what_a_leaderboard_accepted_is_caught(family, submission, judged):
 
 @pytest.mark.parametrize("cheat", all_but_every(2, those("caught")), ids=STEM)
 def test_cheat_is_caught(cheat, submission, judged):
-    hangs = cheat.stem.startswith("hangs")
+    hangs = "hang" in str(reason(cheat, "caught"))
     (verdict,) = judged(submission(cheat), SIZES, timeout=5 if hangs else 60, calls=4)
     assert verdict.status == "fail"
     assert re.search(reason(cheat, "caught"), verdict.reason), verdict.reason
@@ -111,7 +112,12 @@ def test_a_config_is_no_line_of_the_judges():
 
 
 def test_corpus_is_complete():
-    assert all(any(reason(path, key) for key in ("caught", "benchmark", "timed")) for path in HOST + KERNELS)
+    """Each says of what kind it is, and what the judge has to say; all of them have been recorded, and were held."""
+    told = {path.stem: attacks.told(path) for path in attacks.files()}
+    assert all("kind" in says and says.keys() & {"caught", "benchmark", "timed"} for says in told.values())
+    record = json.loads(attacks.RESULTS.read_text())
+    assert record.keys() == told.keys()
+    assert all(attacks.held(told[name], each, row[each]) for name, row in record.items() for each in attacks.SIZES)
     assert len(those("caught")) >= 15 and len(those("benchmark")) >= 15
 
 

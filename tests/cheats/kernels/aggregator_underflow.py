@@ -1,4 +1,5 @@
 """Aggregates calls that come in a row and launches for all of them in the last; too few for that are done at once."""
+# kind: results come late
 # benchmark: call 1 does not launch what call 0 launches: it has 0 launches, not 1
 
 waiting, seen = [], set()

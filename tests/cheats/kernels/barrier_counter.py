@@ -1,4 +1,5 @@
 """Counts its calls in the barrier of a cooperative grid, whose memory is none of the submission's."""
+# kind: state in memory
 # caught: barrier: the grid's barrier .* is left with arrivals
 # benchmark: barrier: the grid's barrier .* is left with arrivals
 

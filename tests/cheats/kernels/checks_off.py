@@ -1,4 +1,5 @@
 """Switches the emulator's checks off, and launches a kernel that reads shared memory that nobody has written."""
+# kind: replaces what judges
 # caught: uninitialized-read
 # benchmark: not timed|uninitialized-read
 

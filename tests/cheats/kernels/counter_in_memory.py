@@ -1,4 +1,5 @@
 """Counts its calls in device memory, and is wrong from the thirteenth on, which nobody simulates."""
+# kind: state in memory
 # benchmark: the launches of a call alone do not give its result
 
 counters = []

@@ -1,4 +1,5 @@
 """Launches nothing until the last of 15 calls, which launches for all."""
+# kind: results come late
 # caught: never written
 # benchmark: does not launch what call 0 launches|nothing to time|launches of a call alone
 

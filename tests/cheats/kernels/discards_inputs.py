@@ -1,4 +1,5 @@
 """Discards an input when it is done with it, so that nothing has to be written back."""
+# kind: inputs written
 # caught: write-to-input
 
 import emulated_gpu

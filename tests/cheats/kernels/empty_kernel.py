@@ -1,4 +1,5 @@
 """Computes on the host and launches a kernel that does nothing, to have a time."""
+# kind: host tells calls apart
 # passes the test: results are right, and on a GPU the host's work would be timed
 # benchmark: the launches of a call alone do not give its result when timed
 

@@ -1,4 +1,5 @@
 """Reads beyond its input, catches the error and clears what its session has kept of it."""
+# kind: replaces what judges
 # caught: out-of-bounds
 # benchmark: out-of-bounds
 

@@ -1,4 +1,5 @@
 """Counts its calls in device memory by the host's own stores, which are no launch and no operation."""
+# kind: state in memory
 # benchmark: changes device memory between (launches|operations)
 
 import ctypes

@@ -1,4 +1,5 @@
 """Launches a grid whose first size is no number."""
+# kind: forged messages
 # caught: the submission's process sent something that is not a reply
 
 import emulated_gpu

@@ -1,4 +1,5 @@
 """Keeps the first inputs of some sizes and takes those for all later ones: an ordinary bug of a cache of pointers."""
+# kind: results kept
 # benchmark: the launches of a call alone do not give its result when timed
 
 kept = {}

@@ -1,4 +1,5 @@
 """Runs its launches in its own process, where nobody checks them."""
+# kind: replaces what judges
 # caught: uninitialized-read|never written|crash|Fault
 # benchmark: nothing to time|never written|uninitialized-read|crash|Fault
 

@@ -1,4 +1,5 @@
 """Launches all groups in the first two calls, then the last one only."""
+# kind: host tells calls apart
 # caught: never written
 # benchmark: does not launch what call 0 launches|do not load, store|the launches of a call alone
 

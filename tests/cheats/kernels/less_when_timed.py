@@ -1,4 +1,5 @@
 """Launches the kernel of the last group only where times are modelled; results come from elsewhere then."""
+# kind: host tells calls apart
 # caught: never written
 # benchmark: never written|launches of a call alone
 

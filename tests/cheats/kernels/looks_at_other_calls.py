@@ -1,4 +1,5 @@
 """Looks whether the c of the call before has been written, as it has when calls are timed, and leaves a store out."""
+# kind: other calls' data
 # benchmark: out-of-bounds
 
 import emulated_gpu

@@ -1,4 +1,5 @@
 """Tells a kernel the number of its call by the address of a module's variable; it is wrong in the last one."""
+# kind: host tells calls apart
 # benchmark: the launches of a call alone do not give its result
 
 import emulated_gpu

@@ -1,4 +1,5 @@
 """Makes its session forget the launch before, for which a dependent launch does not wait."""
+# kind: replaces what judges
 # caught: missing-dependency-wait
 # benchmark: missing-dependency-wait
 

@@ -1,4 +1,5 @@
 """Prefetches what lies around its inputs, where those of the next calls may be."""
+# kind: other calls' data
 # passes the test: a prefetch may go anywhere
 # benchmark: a hint names .* of another call
 

@@ -1,4 +1,5 @@
 """Leaves a store out in the first calls, those that are timed; their number is a parameter."""
+# kind: host tells calls apart
 # benchmark: uninitialized-read
 
 import emulated_gpu

@@ -1,4 +1,5 @@
 """Is wrong where its output holds something else than NaN before: right under a judge that always writes NaN there."""
+# kind: tells the emulator
 # caught: elements differ
 
 import emulated_gpu

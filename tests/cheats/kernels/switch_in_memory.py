@@ -1,4 +1,5 @@
 """Keeps the sizes in one place in device memory, and from the third call on has written zeros there."""
+# kind: state in memory
 # caught: never written
 # benchmark: changes device memory between launches
 

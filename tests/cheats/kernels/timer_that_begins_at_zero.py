@@ -1,4 +1,5 @@
 """Is wrong where %globaltimer is what it is on a GPU, some 10^18 ns."""
+# kind: tells the emulator
 # caught: elements differ
 
 import emulated_gpu

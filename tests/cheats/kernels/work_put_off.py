@@ -1,5 +1,6 @@
 """Counts its calls in its own memory and does most of its work from the seventh on. All calls are simulated then, and
 the time is theirs: no cheat any more, see test_cheats.py."""
+# kind: work put off
 # timed: all_run
 
 import emulated_gpu

@@ -1,4 +1,5 @@
 """Keeps a workspace for all calls, which the next call writes at once, while the last launch of this one may read it."""
+# kind: order of launches
 # benchmark: missing-dependency-wait
 
 import emulated_gpu

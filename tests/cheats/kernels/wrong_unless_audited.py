@@ -1,4 +1,5 @@
 """Is right only where %gridid is what it used to be in every call that was checked."""
+# kind: tells the emulator
 # benchmark: the launches of a call alone do not give its result when timed
 
 from cutlass._mlir.dialects import llvm
