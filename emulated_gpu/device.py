@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -199,6 +199,9 @@ class Allocator(Protocol):
 
     def count(self, devices: int) -> None:
         """There are so many devices now."""
+
+    def counts(self, device: int, blocks: bool) -> Any:
+        """How many bytes, or blocks, a device has (`now`), has had at most (`most`), in all (`ever`), and `freed`."""
 
 
 class Guard(Protocol):

@@ -15,6 +15,7 @@ LINES = {  # of pages for one kind of reader each, at most
     "README.md": 100, "ARCHITECTURE.md": 150, "emulated_gpu/README.md": 120, "emulated_gpu/RUN.md": 150,
     "emulated_gpu/VALIDATION.md": 150, "ragged_moe/README.md": 120, "ragged_moe/EXPERTS.md": 120,
     "ragged_moe/NVFP4.md": 120, "ragged_moe/CHECKPOINTS.md": 60, "ragged_moe/LAYER.md": 110,
+    "evaluation/README.md": 150, "evaluation/THREATS.md": 80,
 }  # fmt: skip
 OBSCURE = re.compile(r"\b(?:those of which|so many|it is none|, those of)\b", re.IGNORECASE)  # who has to read twice
 EARLIER = re.compile(r"\b(?:worklog,? [FGL]\d|earlier (?:version|kernel)|of the kernels? before)", re.IGNORECASE)

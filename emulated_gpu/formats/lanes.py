@@ -102,7 +102,8 @@ def vote(lanes: np.ndarray, mode: str, p):
 @_each_mask
 def match_any(lanes: np.ndarray, a):
     """match.any.sync (9.7.13.10): for each lane the mask of those that have its value."""
-    values, masks = as_array(a, len(lanes), 64).tolist(), {}
+    values = as_array(a, len(lanes), 64).tolist()
+    masks: dict[int, int] = {}
     for lane, v in zip(lanes.tolist(), values, strict=True):
         masks[v] = masks.get(v, 0) | 1 << lane
     out = np.array([masks[v] for v in values], np.uint32)

@@ -186,7 +186,8 @@ class Launch:
         self.collect: Callable[[list[Fault]], bool] | None = options.collect
         self.faults: list[Fault] = []
         self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
-        self.strict, self.notes = options.strict, []
+        self.strict = options.strict
+        self.notes: list[Fault] = []
         self.computes_mma, self.sampled_clusters = options.computes_mma, options.computes_mma is not None
         if self.sampled_clusters and (instr := program.results.decides):
             raise ResultsDecide(f"PTX line {instr.line} ({instr.op})")
@@ -469,9 +470,9 @@ class Launch:
                 hang.before = self.last_waits()
                 raise
             finally:
-                for fault in self.faults:
-                    if fault.written_by:
-                        self.explain(fault)
+                for found in self.faults:
+                    if found.written_by:
+                        self.explain(found)
 
     def last_waits(self, most: int = 4) -> tuple[str, ...]:
         """Say of warps that stand at so many different instructions what each had waited for last."""

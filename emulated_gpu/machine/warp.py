@@ -131,6 +131,7 @@ def actor_of(frame: FrameType | None) -> Actor | None:
 
 
 WARPS = 32  # the most that a CTA has
+NOTHING_WRITTEN = np.zeros((32, 0), bool)  # of local memory, which is made when it is looked at
 EARLY = {"uninitialized-read", "tmem-uninitialised"}  # faults of what came too early: the wait may have been wrong
 LATE = 3000  # ticks that a group lets pass before it loads what nothing has written
 PATIENCE = 257  # blocks that a group executes before it is looked at: a prime, so that it is in each block of a loop
@@ -186,7 +187,7 @@ class Warp:
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
         self.wgmmas = wgmma.Issued()
         self.local: np.ndarray | None = None
-        self.local_written: np.ndarray | None = None
+        self.local_written = NOTHING_WRITTEN
         self.waiting_to_converge: dict[int, list] = {}
         self.threads = threads
         self.registers = cta.launch.registers  # that each thread may use; None if nobody says how many it starts with

@@ -70,7 +70,8 @@ def _block_cycles(
     """owed: registers, a bit each, that something before the block may owe; compiled: instructions, by number, that
     have another class than their PTX says."""
     time, slots = 0.0, 0.0
-    ready, arithmetic = {}, set()  # cycle a register can be read in; who came from integer units
+    ready: dict[int, float] = {}  # cycle a register can be read in
+    arithmetic: set[int] = set()  # registers that came from integer units
     under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
     board = Board(owed)
     decides, parting = _decides(program, block), 0.0

@@ -5,8 +5,13 @@ Each function takes the Code that it writes to, then what its namesake takes; th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..formats.alu import INFINITY, NAN, WIDTH
 from ..jit.llvm import Code, Untranslated, Value, compiler
+
+if TYPE_CHECKING:
+    from .translate import Translator
 
 Int = Value | int
 
@@ -276,7 +281,7 @@ def to_odd(c: Code, v: Value) -> Value:
     near = c.value(f"fptrunc {v} to {Value('', 32, v.vary, True).type}", 32, v.vary, True)
     wide = c.value(f"fpext {near} to {v.type}", 64, v.vary, True)
     bits = c.as_bits(near)
-    size = [c.intrinsic("fabs", x) for x in (wide, v)]
+    size = c.intrinsic("fabs", wide), c.intrinsic("fabs", v)
     over = c.cast(c.compare("ogt", *size), 32)
     cut = c.binary("or", c.binary("sub", bits, over), 1)
     exact = c.binary("or", c.compare("ueq", wide, v), c.compare("oeq", size[1], c.real(float("inf"), 64, v.vary)))
@@ -347,7 +352,7 @@ def _two_sum(c: Code, a: Value, b: Value, mode: str) -> tuple[Value, Value]:
     err = c.binary("fadd", c.binary("fsub", a, c.binary("fsub", s, t)), c.binary("fsub", b, t))
     finite = c.compare("olt", c.intrinsic("fabs", s), c.real(float("inf"), 64, s.vary))
     if mode == "rm":  # a sum of zero is -0 unless both terms are +0
-        negative = c.binary("or", *(c.compare("slt", c.as_bits(v), 0) for v in (a, b)))
+        negative = c.binary("or", c.compare("slt", c.as_bits(a), 0), c.compare("slt", c.as_bits(b), 0))
         zero = c.compare("oeq", s, c.real(0.0, 64, s.vary))
         s = c.choose(c.binary("and", zero, negative), c.real(-0.0, 64, s.vary), s)
     return s, c.choose(finite, err, c.real(0.0, 64, s.vary))
@@ -434,7 +439,7 @@ def frcp(c: Code, kind: str, a, mode="rn", ftz=False) -> Value:
 NEAR = 32  # of the last places of a double, within which two libraries agree on a function
 
 
-def approx(c: Code, name: str, a, ftz=False, kind="f32") -> Value:
+def approx(c: Translator, name: str, a, ftz=False, kind="f32") -> Value:
     if kind != "f32":
         raise Untranslated(f"approximation in {kind}")
     x = number(c, a, kind, 64, ftz)
@@ -496,8 +501,8 @@ def fcompare(c: Code, kind: str, op: str, a, b, ftz=False) -> Value:
 
 
 def fcompare_packed(c: Code, kind: str, op: str, a, b, ftz=False) -> tuple[Value, Value]:
-    halves = [[c.cast(c.shift("lshr", c.cast(v, 32), s), 16) for v in (a, b)] for s in (0, 16)]
-    return tuple(fcompare(c, kind, op, *pair, ftz) for pair in halves)
+    low, high = [[c.cast(c.shift("lshr", c.cast(v, 32), s), 16) for v in (a, b)] for s in (0, 16)]
+    return fcompare(c, kind, op, low[0], low[1], ftz), fcompare(c, kind, op, high[0], high[1], ftz)
 
 
 def packed(c: Code, f, *values) -> Value:

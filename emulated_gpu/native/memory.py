@@ -8,6 +8,8 @@ from __future__ import annotations
 import operator
 import struct
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +80,8 @@ class View:
     __slots__ = ("window", "seen")
 
     def __init__(self, window: np.ndarray):
-        self.window, self.seen = window, None
+        self.window = window
+        self.seen: tuple[np.ndarray, np.ndarray | None] | None = None  # where the shadow has what was read
 
     def refresh(self, shadow: Shadow | None) -> None:
         if shadow is not None:
@@ -100,7 +103,8 @@ class SharedView:
         window[LO], window[ORIGIN] = first + BASE, first
         window[DATA], window[VALID] = pointer(smem.bytes) - first, pointer(smem.valid) - first
         window[FLAGS] = WRITABLE | (SHADOWED if smem.checks else 0)
-        self.view, self.state = View(window), None
+        self.view = View(window)
+        self.state: tuple[tuple[int, int], bool, bool] | None = None
 
     def refresh(self, smem: SharedMemory) -> np.ndarray:
         """The window as it is now."""
@@ -112,7 +116,8 @@ class SharedView:
         now = smem.busy_range(), bool(smem.absent), lanes is None
         window = self.view.window
         if now != self.state:
-            (lo, hi), absent, _ = self.state = now
+            self.state = now
+            (lo, hi), absent, _ = now
             window[BUSY_LO], window[BUSY_HI] = self.first + lo, self.first + hi
             window[HI] = self.first + (0 if absent else smem.size)
             window[LANE_TABLE] = 0 if lanes is None else pointer(lanes)
@@ -123,7 +128,7 @@ class Context:
     """The numbers of layout.py, in a launch: of a warp, the window of its shared memory, those of global memory."""
 
     def __init__(self, launch):
-        self.launch = weakref.ref(launch)
+        self.launch: Callable[[], Any] = weakref.ref(launch)  # alive as long as its machine code runs
         self._build(launch, [])
 
     def refresh(self) -> None:
@@ -136,7 +141,8 @@ class Context:
             view.refresh(launch.shadow.shadow_of(region))
 
     def _build(self, launch, regions: list[Region]) -> None:
-        self.known, self.views = regions, []
+        self.known = regions
+        self.views: list[tuple[View, Region]] = []
         self.numbers = np.zeros(SHARED + FIELDS * (1 + len(regions)), np.int64)
         self.at = pointer(self.numbers)
         self.shared = self.numbers[SHARED : SHARED + FIELDS]
@@ -201,15 +207,17 @@ class Memory:
         devices, until = map(pointer, self.history) if self.history else (0, 0)
         lanes = self.every_lane if g.n == LANES else pointer(g.lanes)
         HEAD.pack_into(
-            context.numbers, 0, launch.checks, order.now, *self.of_order, clock, known, actor.uid, actor.space.index,
-            self.events_at, 0, EVENTS_OF_A_TURN, 0, regions, 0, (1 << g.n) - 1, 0, devices, until, 0, 0, lanes,
+            context.numbers.data, 0, launch.checks, order.now, *self.of_order, clock, known, actor.uid,
+            actor.space.index, self.events_at, 0, EVENTS_OF_A_TURN, 0, regions, 0, (1 << g.n) - 1, 0, devices, until,
+            0, 0, lanes,
         )  # fmt: skip
         return context.at
 
     def finish(self, g, origin) -> None:
         """Take over what has happened. origin: names the instruction of an entry of the events."""
         context = self.context
-        numbers = HEAD.unpack_from(context.numbers)
+        assert context is not None  # of `begin`
+        numbers = HEAD.unpack_from(context.numbers.data)
         if numbers[WANTED]:
             place = (numbers[WANTED] - context.at) // context.numbers.itemsize
             context.open((place - SHARED - FIELDS) // FIELDS)

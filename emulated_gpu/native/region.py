@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -150,12 +151,13 @@ class Region:
     def _end(self, b: int, step: Step, bail) -> None:
         """Add what the last step of a block does in the end: ways[b] are the blocks that may follow."""
         code = self.code
+        assert step.text is not None  # to which this adds
         code.lines, code.local, code.bail_to = step.text, dict(code.local), bail
         ends = [s for s in step.body if self._ends(s)]
         if not ends:
             self._go(b, b + 1 if b + 1 < len(self.program.start) else EXIT)
             return
-        if len(ends) == 1 and isinstance(ends[0], ast.Return) and not isinstance(ends[0].value, ast.Call):
+        if len(ends) == 1 and isinstance(ends[0], ast.Return) and not isinstance(ends[0].value, ast.Call | None):
             self._go(b, ast.literal_eval(ends[0].value))
             return
         if len(ends) != 3:
@@ -267,7 +269,7 @@ class Region:
             if part.end < len(steps):
                 self.exits[f"python.{b}.{part.end}"] = Exit(b, part.end, saved=changed & self.live[b][part.end])
                 continue
-            ways = {int(w) for w in self._ways(steps[-1].text, b)}
+            ways = {int(w) for w in self._ways(steps[-1].text or [], b)}
             for s in ways:
                 live = self.program.live[s] if s >= 0 else 0
                 self.exits[f"leave.{b}.{s}"] = Exit(b, None, s, saved=changed & live)
@@ -315,9 +317,10 @@ class Region:
             used |= e.saved
         self.used = [r for r in bits_of(used | mask_of(self.code.registers)) if self.bits[r] != 128]
         inputs = list(self.code.inputs.values())
-        self.numbers: dict[object, int] = {}  # a register or an input of one value -> its place
-        self.rows: dict[object, int] = {}
-        for what in [*self.used, *inputs]:
+        self.numbers: dict[Input | int, int] = {}  # a register or an input of one value -> its place
+        self.rows: dict[Input | int, int] = {}
+        used_and_given: list[Input | int] = [*self.used, *inputs]
+        for what in used_and_given:
             vary = what.vary if isinstance(what, Input) else what in self.varying
             table = self.rows if vary else self.numbers
             table[what] = len(table)
@@ -330,12 +333,11 @@ class Region:
         address = compiler().function(self._text(inputs))
         function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
         self.call = lambda at=self.buffer.ctypes.data: function(at)
-        self.views = {}
+        self.views: dict[Input | int, np.ndarray] = {}
         for what, k in self.rows.items():
             bits = what.bits if isinstance(what, Input) else self.bits[what]
             at = self.rows_at + ROW * k
-            view = self.buffer[at : at + LANES * max(1, bits // 8)].view(U[bits])
-            self.views[what] = view
+            self.views[what] = self.buffer[at : at + LANES * max(1, bits // 8)].view(U[bits])
         labels = list(self.exits)
         self.by_number = [self.exits[label] for label in labels]
         for e in self.by_number:
@@ -348,7 +350,8 @@ class Region:
         code = self.code
         head, body = [], []
         places = []
-        for what in [*self.used, *inputs]:
+        used_and_given: list[Input | int] = [*self.used, *inputs]
+        for what in used_and_given:
             if isinstance(what, Input):
                 name, bits, vary = f"%input{inputs.index(what)}", what.bits, what.vary
             else:
@@ -400,7 +403,7 @@ class Region:
                 continue
             body.append(f"block.{b}.{first}:")
             for step in self.steps[b][first : part.end]:
-                body += step.text
+                body += step.text or []
             if part.end < len(self.steps[b]):
                 body.append(f"  br label %python.{b}.{part.end}")
         names = {what: (name, bits, vary) for name, what, bits, vary in places}
@@ -448,11 +451,12 @@ class Region:
     def _enterer(self, position: tuple[int, int]):
         """A function of a group that fills the buffer for an entry and runs the machine code; returns its exit."""
         needed = [r for r in bits_of(self.parts[position].needed) if self.bits[r] != 128]
-        scope = {"pack": None, "buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
+        scope: dict[str, Any] = {"pack": None, "buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
         lines = ["def enter(g):", "    R, n, heap, join = g.R, g.n, g.engine.heap, g.join"]
         whole, narrow = [], []
         numbers = {}
-        for what in [*needed, *self.code.inputs.values()]:
+        read: list[Input | int] = [*needed, *self.code.inputs.values()]
+        for what in read:
             text = f"R[{what}]" if not isinstance(what, Input) else what.text
             if what in self.rows:
                 k = self.rows[what]
@@ -468,9 +472,9 @@ class Region:
             lines += [f"    if n == {LANES}:", *whole, "    else:", *narrow]
         layout, values = HEADER + f"{NUMBERS - struct.calcsize(HEADER)}x", []
         for k in range(max(numbers, default=-1) + 1):
-            kind, text = numbers.get(k, ("8x", None))
+            kind, text = numbers.get(k, ("8x", ""))
             layout += kind
-            if text is not None:
+            if text:
                 values.append(text)
         scope["pack"] = struct.Struct(layout).pack_into
         scope.update(self.units)
@@ -489,7 +493,7 @@ class Region:
 
     def _saver(self, e: Exit):
         """A function of a group that takes back what an exit says."""
-        scope = {"buffer": self.buffer}
+        scope: dict[str, Any] = {"buffer": self.buffer}
         saved = [r for r in bits_of(e.saved) if self.bits[r] != 128]
         rows = [r for r in saved if r in self.rows]
         numbers = {self.numbers[r]: r for r in saved if r in self.numbers}
@@ -516,6 +520,7 @@ class Region:
 
     def _continue(self, e: Exit) -> None:
         """Give an exit the Python that goes on there: a part without translation, or the rest of the block."""
+        assert e.step is not None  # before it, not behind the block
         b, steps = e.block, self.steps[e.block]
         part = self.parts.get((b, e.step))
         end = part.end if part is not None and not part.native else len(steps)

@@ -45,7 +45,8 @@ class _Frames:
         written = (leaf for i in function.instrs for o in i.operands[:1] for leaf in leaves(o))
         kept = (leaf for leaf in (*written, *formals) if isinstance(leaf, Reg))
         self.kept = list({r.index: r for r in kept}.values())
-        self.slots, self.size = {}, 16  # the first word is the number of the call
+        self.slots: dict[object, int] = {}
+        self.size = 16  # the first word is the number of the call
         for r in self.kept:
             self._slot(r.index, max(r.bits // 8, 4), 8)
         for v in function.variables.values():
@@ -107,7 +108,8 @@ class _Frames:
             self.copy(self.place(formal.name), Mem(formal, 0), size)
         self.emit("mov.b32", self.call, Imm(0))
         self.emit("st.local.b32", Mem(self.frame, 0), self.call)
-        begin, moved, returns, own = len(self.out), [], [], []
+        begin, moved, own = len(self.out), [], []
+        returns: list[int] = []
         saves, ends = [], []  # branches to what comes behind the body
         for instr in function.instrs:
             self.at = instr

@@ -73,7 +73,7 @@ class Variant:
         last = "no output"
         with process:
             try:
-                for line in process.stderr:
+                for line in process.stderr or ():
                     if line.startswith(SAYS):
                         print(f"{SAYS}{self.name}: {line.removeprefix(SAYS)}", end="", file=sys.stderr, flush=True)
                     else:
@@ -160,14 +160,13 @@ def compare(sides: tuple[str, str], wanted: Wanted, html: Path | None) -> tuple[
     a, b = both
     found = {
         "kind": "modelled", "machine": wanted.machine, "us": [a.us, b.us],
-        "difference_us": None if ended else b.us - a.us,
-        "tells": ranking.tells(a.us, b.us) if wanted.machine == "b200" and not ended else None,
+        "difference_us": None if a.us is None or b.us is None else b.us - a.us,
+        "tells": None if a.us is None or b.us is None or wanted.machine != "b200" else ranking.tells(a.us, b.us),
         "a": a.report, "b": b.report,
     }  # fmt: skip
     if html is not None and not ended:
-        for side in both:
-            side.view["title"] = f"{side.name}: {side.view['title']}"
-        fill(html, [a.view, b.view], {"said": verdict(found), "rows": rows(found)})
+        pages = [side.view | {"title": f"{side.name}: {side.view['title']}"} for side in both if side.view is not None]
+        fill(html, pages, {"said": verdict(found), "rows": rows(found)})
     return found, ended
 
 

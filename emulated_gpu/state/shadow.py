@@ -7,7 +7,7 @@ somebody accesses in parts are kept byte by byte from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -104,7 +104,7 @@ class Plane:
         if self.beneath is None or generic:
             return None
         beneath = np.where(self.order.marks[numbers] & STRONG, self.beneath[index], 0)
-        which = np.flatnonzero(by.unknown(beneath, row) & self._after(beneath, but)) if beneath.any() else ()
+        which = np.flatnonzero(by.unknown(beneath, row) & self._after(beneath, but)) if beneath.any() else beneath[:0]
         return Conflict(self.place(index, int(which[0])), int(beneath[which[0]]), "write") if len(which) else None
 
     def unordered_read(self, index, by: Actor, but: Known = NOTHING, weak: bool = False) -> Conflict | None:
@@ -235,23 +235,23 @@ class Shadow:
         words = offsets // WORD
         return self._places(words if size == WORD else self._spread(words, size // WORD))
 
-    def range(self, lo: int, hi: int, words: np.ndarray | None = None) -> list[tuple[Plane, slice | np.ndarray]]:
+    def range(self, lo: int, hi: int, words: np.ndarray | None = None) -> Sequence[tuple[Plane, slice | np.ndarray]]:
         """Where a range lies, or those words of it."""
         if lo % WORD or hi % WORD:
             return [(self._parts(np.arange(lo // WORD, -(-hi // WORD))), slice(lo, hi))]
         if words is not None:
             return self._places(words)
-        words = slice(lo // WORD, hi // WORD)
-        if self.split is None or not self.split[words].any():
-            return [(self.words, words)]
-        return self._places(np.arange(words.start, words.stop))
+        first, end = lo // WORD, hi // WORD
+        if self.split is None or not self.split[first:end].any():
+            return [(self.words, slice(first, end))]
+        return self._places(np.arange(first, end))
 
     @staticmethod
     def _spread(starts: np.ndarray, count: int) -> np.ndarray:
         return starts if count == 1 else (starts[:, None] + np.arange(count)).ravel()
 
     def _places(self, words: np.ndarray) -> list[tuple[Plane, np.ndarray]]:
-        if self.split is None:
+        if self.split is None or self.bytes is None:
             return [(self.words, words)]
         parted = self.split[words]
         if not parted.any():
@@ -263,7 +263,7 @@ class Shadow:
 
     def _parts(self, words: np.ndarray) -> Plane:
         """Keep these words byte by byte from now on."""
-        if self.bytes is None:
+        if self.bytes is None or self.split is None:
             self.bytes = Plane(self.order, len(self.words.written) * WORD, 1, room=self.words.room)
             self.split = np.zeros(len(self.words.written), bool)
         fresh = np.unique(words[~self.split[words]])

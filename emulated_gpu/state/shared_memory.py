@@ -100,7 +100,7 @@ class SharedMemory:
         self.valid = np.zeros(size, bool)
         self.valid_views = {1: self.valid.view(np.uint8), **{n: self.valid.view(f"u{n}") for n in (2, 4, 8)}}
         self.all_valid = {n: int.from_bytes(b"\1" * n, "little") for n in (1, 2, 4, 8)}
-        self.shadow = Shadow(self.order, size, room=room) if checks else None
+        self.shadow: Shadow | None = Shadow(self.order, size, room=room) if checks else None
         self.lanes = Lanes(size) if checks else None  # until something was found
         self.window: object = None  # by which machine code reaches it, see native/memory.py
         self.row = ASYNC_SHARED + rank  # of a clock: what the async proxy sees here
@@ -118,6 +118,12 @@ class SharedMemory:
         self.absent_start, self.absent_end = size, 0  # the range that holds them all
         self.not_computed: np.ndarray | None = None  # see mark_not_computed; bool, by 16 bytes
 
+    @property
+    def checked(self) -> Shadow:
+        """The shadow of a memory whose accesses are checked."""
+        assert self.shadow is not None
+        return self.shadow
+
     # -- what a timed run looks at only if a program does --------------------------------------------------------
     def leave_out(self, lo: int, hi: int, bring: Callable[[], None]) -> None:
         """A copy has landed in this range whose bytes `bring` will write, if anything but the tensor core looks."""
@@ -126,7 +132,8 @@ class SharedMemory:
 
     def _bring_in(self, lo: int, hi: int, overwrites: bool = False) -> None:
         """Something other than the tensor core uses this range; overwrites: all of it, whatever is there."""
-        if overwrites and self.absent.pop((lo, hi), None):
+        if overwrites and (lo, hi) in self.absent:
+            del self.absent[lo, hi]
             return
         for first, end in [a for a in self.absent if a[0] < hi and lo < a[1]]:
             bring = self.absent.pop((first, end))
@@ -181,7 +188,7 @@ class SharedMemory:
         if self.checks:
             if int(self.valid_views[size][offset // size]) != self.all_valid[size]:
                 self.explain_invalid(offset, offset + size, np.ones(1, bool))
-            if by is not None:
+            if by is not None and self.shadow is not None:
                 self._note_read(self.shadow.range(offset, offset + size), by, who)
         return int(self.views[size][offset // size])
 
@@ -195,7 +202,7 @@ class SharedMemory:
             if 0 in valid.tobytes():
                 bad = int(index[~valid][0]) * size
                 self.explain_invalid(bad, bad + size, ~valid)
-            if by is not None:
+            if by is not None and self.shadow is not None:
                 self._note_read(self.shadow.elements(index * size, size), by, who)
         return self.views[size][index]
 
@@ -262,7 +269,7 @@ class SharedMemory:
         self.lanes = None
         lo = offset // WORD * WORD
         events = [0]
-        for plane, index in self.shadow.range(lo, max(lo + WORD, offset + size) + WORD - 1 & -WORD):
+        for plane, index in self.checked.range(lo, max(lo + WORD, offset + size) + WORD - 1 & -WORD):
             numbers = np.unique(plane.written[index] if done == "written" else plane.reads[:, index])
             events += numbers[(self.order.component[numbers] == by.key[1]) & (numbers > 0)].tolist()
         number = max(events)
@@ -287,7 +294,7 @@ class SharedMemory:
     def _unwritten(self, lo: int, hi: int, message: str, elements: np.ndarray | None = None):
         def written_by():
             if self.valid[lo:hi].all():
-                return self.order.who(max(int(plane.written[i].max()) for plane, i in self.shadow.range(lo, hi)))
+                return self.order.who(max(int(plane.written[i].max()) for plane, i in self.checked.range(lo, hi)))
             return None
 
         fault = Fault("uninitialized-read", message)
@@ -345,7 +352,7 @@ class SharedMemory:
         by.unfenced |= lanes
         if by.rank != self.rank:
             self.visitors["access", by.key] = self.order.now + 1, ""
-        return store(self.shadow.elements, offsets, size, by, GENERIC | STRONG * strong, by.key, who, changed)
+        return store(self.checked.elements, offsets, size, by, GENERIC | STRONG * strong, by.key, who, changed)
 
     def _unordered(self, conflicts: Iterable[Conflict], what, by: Actor):
         """Report the first of the accesses that have not happened before."""
@@ -369,7 +376,7 @@ class SharedMemory:
 
     def check_order(self, lo: int, hi: int, by: Actor, what, words: np.ndarray | None = None):
         """Whatever others wrote in the range must have been waited for."""
-        self._unordered(reads(self.shadow.range(lo, hi, words), by), what, by)
+        self._unordered(reads(self.checked.range(lo, hi, words), by), what, by)
 
     def check_read(self, lo: int, hi: int, what, by: Actor | None, words: np.ndarray | None = None):
         """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes."""
@@ -378,7 +385,7 @@ class SharedMemory:
                 message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
                 self.report(Fault("race", message, other=op.number))
         if by is not None:
-            for conflict in unfenced(self.shadow.range(lo, hi, words), by, self.row):
+            for conflict in unfenced(self.checked.range(lo, hi, words), by, self.row):
                 who = self.order.who(conflict.number)
                 message = f"{what} reads shared memory at {conflict.at:#x}, written by {who}"
                 message += " with no fence.proxy.async since"
@@ -402,14 +409,14 @@ class SharedMemory:
             op.number = self.order.next(key, what)
             if writes:
                 self.check_write(lo, hi, what, owner, words)
-                places = self.shadow.range(lo, hi, words)
+                places = self.checked.range(lo, hi, words)
                 self._unordered(overwrites(places, by, but={key: EVER} if owner else NOTHING), what, by)
                 if proxy and owner is None:
                     self._check_overwrite(places, by, what)
                 self._set_valid(op, False)
             else:
                 self.check_read(lo, hi, what, by, words)
-                self._unordered(reads(self.shadow.range(lo, hi, words), by), what, by)
+                self._unordered(reads(self.checked.range(lo, hi, words), by), what, by)
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
                     self._unwritten(bad, bad + 1, f"{what} reads shared memory at {bad:#x}, which nothing has written")
@@ -432,7 +439,7 @@ class SharedMemory:
                     self.visitors["copy", op.key] = op.number, op.note
             if op.writes:
                 self._set_valid(op, True)
-            for plane, index in self.shadow.range(op.lo, op.hi, op.words):
+            for plane, index in self.checked.range(op.lo, op.hi, op.words):
                 if op.writes:
                     plane.written[index] = op.number
                 else:

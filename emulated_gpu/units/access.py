@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -90,11 +91,11 @@ def load(
             raise Fault("misaligned", f"vector read of {size * count} bytes at {address:#x}")
         if space == "shared" and (count > 1 or size == 16):  # one event, as that of lanes
             elements = side_by_side(np.array([address], np.uint64), size, count)
-            values = tuple(gather(g, space, elements, size, None, strong, who).tolist())
+            loaded = tuple(gather(g, space, elements, size, None, strong, who).tolist())
         else:
-            values = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
+            loaded = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
         _loaded(g, space, address, size * count, strong, who, SEVERAL if g.n > 1 else g.lanes, nc)
-        return values
+        return loaded
     addresses = g.lane_array(address, 64).astype(np.uint64)
     lanes = None if mask is True else np.flatnonzero(mask)
     if lanes is not None:
@@ -106,8 +107,8 @@ def load(
     if space == "local":
         rows = [gather(g, space, addresses + np.uint64(k * size), size, lanes) for k in range(count)]
     else:
-        rows = gather(g, space, side_by_side(addresses, size, count), size, lanes, strong, who).reshape(count, -1)
-    out = []
+        rows = [*gather(g, space, side_by_side(addresses, size, count), size, lanes, strong, who).reshape(count, -1)]
+    out: list[np.ndarray] = []
     for values in rows:
         if lanes is not None:
             whole = np.zeros(g.n, values.dtype)
@@ -158,7 +159,7 @@ def side_by_side(addresses: np.ndarray, size: int, count: int) -> np.ndarray:
     """Return the addresses of all first elements, of all second ones, ...: [count * lanes]."""
     if count == 1:
         return addresses
-    return (addresses + np.arange(0, count * size, size, np.uint64)[:, None]).ravel()
+    return (addresses + np.arange(0, count * size, size, dtype=np.uint64)[:, None]).ravel()
 
 
 def _loaded(
@@ -191,7 +192,7 @@ def _loaded(
         g.linger()
 
 
-def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = False, who: object = None) -> int:
+def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool | str = False, who: object = None) -> int:
     if size == 16:
         if address % 16:
             raise Fault("misaligned", f"16-byte read at {address:#x}")
@@ -210,7 +211,7 @@ def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool = F
 
 
 def gather(
-    g: LaneGroup, space: str, addresses: np.ndarray, size: int, lanes, strong: bool = False, who: object = None
+    g: LaneGroup, space: str, addresses: np.ndarray, size: int, lanes, strong: bool | str = False, who: object = None
 ) -> np.ndarray:
     if size == 16:
         if (addresses % np.uint64(16)).any():
@@ -218,7 +219,7 @@ def gather(
         if space == "local":
             halves = [gather(g, space, addresses + np.uint64(k), 8, lanes) for k in (0, 8)]
         else:
-            halves = gather(g, space, side_by_side(addresses, 8, 2), 8, lanes, strong, who).reshape(2, -1)
+            halves = [*gather(g, space, side_by_side(addresses, 8, 2), 8, lanes, strong, who).reshape(2, -1)]
         return alu.pack128(*halves)
     if space in ("global", "const"):
         return g.launch.memory.gather(addresses, size)
@@ -432,7 +433,7 @@ def atomic(
     size = TYPE_BITS[kind] // 8
     combine = partial(alu.combine, what, kind, ftz=space == "global" and kind == "f32")  # 9.7.13.13: else kept
     who = g.origin("atomic") if g.launch.checks and space in ("shared", "global") else None
-    olds = [[0] * g.n if size == 16 else np.zeros(g.n, alu.U[ELEMENT[size]]) for _ in range(count)]
+    olds: list[Any] = [[0] * g.n if size == 16 else np.zeros(g.n, alu.U[ELEMENT[size]]) for _ in range(count)]
     if lanes := active(g, mask):
         at = [pick(address, p) for p in lanes]
         places = list(dict.fromkeys(at))  # each once, as lanes come to them

@@ -141,7 +141,7 @@ def landed(op, hands_on: Knowledge | None) -> Knowledge | None:
 
 def mbarrier_init(g: LaneGroup, address, count, mask):
     """Lanes that name one object with one count make it once: CuTe DSL's kernels do that with a whole warp."""
-    made = {}
+    made: dict[tuple[int, int], int] = {}
     for p in active(g, mask):
         cta, offset = shared_cta(g, pick(address, p))
         arrivals = pick(count, p)

@@ -180,7 +180,7 @@ class Warp(Protocol):
     """What those hand on who come to the phase of the cluster's barrier in which its lanes last arrived."""
     local: np.ndarray | None
     """Its local memory, uint8 [32, bytes], once it has used some."""
-    local_written: np.ndarray | None
+    local_written: np.ndarray  # [32, bytes], once it has local memory and its accesses are checked
     """Which of it has been written, bool [32, bytes]."""
     barrier_places: dict[Any, tuple[int, int]]
     """By named barrier: the phase in which its lanes last came there, and the block."""

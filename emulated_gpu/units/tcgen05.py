@@ -164,7 +164,8 @@ def _check_mma(g: LaneGroup, ctas, form: MmaForm, description, o: Operands, orig
     """Others must be done with its accumulator and with what it reads of tensor memory; earlier work of the pipe is."""
     lo, hi = accumulator_columns(o.d, description, form.cta_group == 2)
     lanes = _halves(o.d, description, form.cta_group)
-    writes, reads = [(lanes, lo, hi)], []
+    writes: list[tuple] = [(lanes, lo, hi)]
+    reads: list[tuple] = []
     if form.a_in_tmem:
         at = o.a & 0xFFFF
         (writes if form.shift_a else reads).append((_halves(o.a, description, form.cta_group), at, at + 8))

@@ -83,7 +83,9 @@ def interval_of(verdict: Verdict) -> list[float] | None:
 
 def shown(verdict: Verdict) -> float:
     """Returns the time to print beside its interval: measured as it is, modelled without the model's known bias."""
-    return verdict.us if verdict.times else verdict.modelled["us_corrected"]
+    if verdict.times and verdict.us is not None:
+        return verdict.us
+    return (verdict.modelled or {})["us_corrected"]
 
 
 def why(verdict: Verdict) -> str:
@@ -121,7 +123,7 @@ def run(
                     raise ValueError(f"{name}: {reply['error']}")
                 screen.line(f"{name}: {reply['config']}")
     weights = [options.task.weight(case, timed=True) for case in cases]
-    done: dict[int, dict[int, Verdict] | tuple] = {}  # case -> what there is of it
+    done: dict[int, dict[int, Any]] = {}  # case -> what there is of it: verdicts, and the rounds' differences
 
     def interrupted() -> None:
         whole = [index for index, pair in sorted(done.items()) if len(pair) > 1]
@@ -133,11 +135,11 @@ def run(
     if options.device == "cuda":
 
         def measured(index: int, pair: tuple) -> None:
-            done[index] = pair
+            done[index] = dict(enumerate(pair))
             advance(index)
 
         with interrupt.showing(interrupted), screen.progress("pairs", weights, workers=None) as advance:
-            pairs = measure_pairs(cases, tuple(each), measured)
+            pairs = measure_pairs(cases, (each[0], each[1]), measured)
         return [compared(case, *pair) for case, pair in zip(cases, pairs)]
 
     def ended(index: int, verdict: Verdict) -> None:
@@ -153,7 +155,7 @@ def run(
     with interrupt.showing(interrupted), screen.progress("compare", weights * 2, "run", workers) as advance:
         of_each = [of_side for of_side in each for _ in cases]
         verdicts = judge(cases * 2, of_each, ended, on_beat=beat)
-    return [compared(case, *pair) for case, *pair in zip(cases, verdicts[: len(cases)], verdicts[len(cases) :])]
+    return [compared(case, a, b) for case, a, b in zip(cases, verdicts[: len(cases)], verdicts[len(cases) :])]
 
 
 def write_pages(
@@ -179,10 +181,10 @@ def write_pages(
                 continue
             a, b = (reply for _, reply in pair)
             found = {"us": [a["us"], b["us"]], "tells": ranking.tells(a["us"], b["us"]), "a": a, "b": b}
-            page = profiling.page_of(html, number, len(numbers))
-            both = [view for request, _ in pair for view in views(Path(request.page))]
-            fill(Path(page), both, {"said": variants.verdict(found), "rows": variants.rows(found)})
-            screen.line(f"  {page}")
+            file = profiling.page_of(html, number, len(numbers))
+            both = [view for request, _ in pair for view in views(Path(request.page or ""))]
+            fill(Path(file), both, {"said": variants.verdict(found), "rows": variants.rows(found)})
+            screen.line(f"  {file}")
 
 
 def parts(verdict: Verdict) -> dict[str, float]:
@@ -261,8 +263,8 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list
         for name, verdict in zip("AB", of_case.verdicts):
             if time_of(verdict) is None:
                 screen.line((f"case {number}, {name}", "red"), f": {why(verdict)}")
-    if all(of_case.difference_us is not None for of_case in found):
-        a, b = (geometric_mean(us for us in (of_case.us[i] for of_case in found) if us is not None) for i in (0, 1))
+    a, b = (geometric_mean(of_case.us[i] for of_case in found) for i in (0, 1))
+    if a is not None and b is not None:
         whose = ", the model's own" if replies(found) else ""
         screen.line(f"geometric mean{whose}: A {a:.3f} us, B {b:.3f} us: {100 * (b / a - 1):+.1f} %")
     for number, of_case in zip(numbers, found):

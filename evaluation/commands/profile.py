@@ -92,7 +92,8 @@ def serve(request: Request) -> dict:
     if request.config:
         sizes = {name: value for name, value in request.args.items() if name != "seed"}
         configs.choose(sys.modules["submission"], sizes, request.config)
-    launches, trace = [], Trace() if request.timeline else None
+    launches: list[int] = []
+    trace = Trace() if request.timeline else None
     steady = Steady(launches)
     held = []
     with model_process.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
@@ -119,7 +120,7 @@ def run(
     a case. html: a file for a page; of several cases each has its own. tries: changes of Config that are modelled,
     too."""
     folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
-    pages = [page_of(html, number, len(cases)) for number, _ in cases]
+    pages = [None if html is None else page_of(html, number, len(cases)) for number, _ in cases]
     titles = [f"case {number}: {of.title(case)}" for number, case in cases]
     requests = [
         Request(
@@ -194,10 +195,8 @@ def add_verdicts(page: Path, texts: list[str]) -> None:
     fill(page, [view])
 
 
-def page_of(html: str | None, number: int, cases: int) -> str | None:
+def page_of(html: str, number: int, cases: int) -> str:
     """Names the page of a case: the file that was asked for, with the case's number where there are several."""
-    if html is None:
-        return None
     file = Path(html).absolute()
     return str(file if cases == 1 else file.with_stem(f"{file.stem}-case{number}"))
 

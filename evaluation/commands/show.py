@@ -80,7 +80,8 @@ class Screen:
         work: seconds that each takes, about; once one is done only their ratios count. workers: that share them,
         None if the seconds are not those of this machine.
         """
-        begin, done, total = time.monotonic(), [], sum(work) or 1.0
+        begin, total = time.monotonic(), sum(work) or 1.0
+        done: list[int] = []
         expected = f", about {duration(max(total / workers, max(work, default=0)))}" if workers else ""
 
         def state() -> str:

@@ -231,7 +231,8 @@ def moe_times(rows: list[dict]) -> list[tuple[str, float]]:
 
 def run(request: dict) -> tuple[dict, dict[str, bytes]]:
     """Does what the request says. Raises nothing for what a submission or a machine may do: the row has the reason."""
-    begin, before, files = time.monotonic(), nvidia_smi(), {}
+    begin, before = time.monotonic(), nvidia_smi()
+    files: dict[str, bytes] = {}
     row = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "mode": request["mode"],

@@ -141,15 +141,16 @@ def measure(trials: list[MeasuredTrial], read: int) -> list[list[float]]:
 
     for trial in trials:
         call(trial, fresh=False, audit=True)  # compiles, too
-    rng, durations, begin = trials[0].rng, [[] for _ in trials], time.perf_counter_ns()
+    rng, begin = trials[0].rng, time.perf_counter_ns()
+    durations: list[list[float]] = [[] for _ in trials]
     while len(durations[0]) < 100 and not precise():
         audit = rng.random() < AUDITED
         for i in rng.permutation(len(trials)):
             ns = call(trials[i], fresh=True, audit=audit)
             durations[i] += [] if audit else [ns]
-    for trial, ns in zip(trials, durations):
+    for trial, of_trial in zip(trials, durations):
         call(trial, fresh=True, audit=True)
-        trial.verdict.times = calculate_stats(ns)
+        trial.verdict.times = calculate_stats(of_trial)
     return durations
 
 

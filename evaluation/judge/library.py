@@ -251,19 +251,22 @@ def _form(x: dict) -> object:
 
 def priced(operations: list[Operation], launches: int) -> dict:
     """Says what the operations of a call come to (`priced` of a reply, ../JSON.md). Raises Refused."""
-    found, count, bound = Counter(), Counter(), {}
+    found: dict[str, float] = {}
+    count: Counter[str] = Counter()
+    bound: dict[str, str] = {}
     for one in operations:
         us, by = one.price()
         name = one.name.removeprefix("aten::")
         largest = max((t["shape"] for x in one.results for t in _tensors(x)), key=math.prod, default=[])
         key = f"{name} {' x '.join(map(str, largest)) or '1'}"
-        found[key] += us
+        found[key] = found.get(key, 0.0) + us
         count[key] += 1
         bound[key] = by
     return {
         "us": sum(found.values()),
         "host_us": HOST_US[0] * (len(operations) + launches),
         "operations": [
-            {"what": key, "count": count[key], "us": us, "bound_by": bound[key]} for key, us in found.most_common()
+            {"what": key, "count": count[key], "us": us, "bound_by": bound[key]}
+            for key, us in sorted(found.items(), key=lambda item: -item[1])
         ],
     }

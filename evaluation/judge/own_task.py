@@ -142,7 +142,8 @@ class OwnCase:
                 more += [(self.args, 0, True)] if self.task.generate_full_range_input else []
             for call in more:
                 plan.insert(int(self.rng.integers(1, len(plan) + 1)) if plan else 0, call)
-        seeds, poison = [], poisons(self.rng)  # of the inputs of the case's own sizes
+        poison = poisons(self.rng)
+        seeds: list[int] = []  # of the inputs of the case's own sizes
         for number, (args, schedule, full_range) in enumerate(plan):
             listed = args is self.args and not full_range
             disguise, seed, told = None, self.hidden + 42 * number, ""

@@ -50,7 +50,7 @@ def unpacked(data: bytes, build: Callable):
 
 def tensors(data) -> list[torch.Tensor]:
     """Lists the tensors in data, each once, in the order in which they are found."""
-    found = {}
+    found: dict[int, torch.Tensor] = {}
     packed(data, lambda tensor: found.setdefault(id(tensor), tensor) is None)
     return [*found.values()]
 
@@ -69,7 +69,7 @@ def copied(data):
 def form(data) -> bytes:
     """Gives all of data but what is in its tensors: what another call may differ in without getting tensors of its
     own."""
-    storages = {}
+    storages: dict[int, int] = {}
 
     def place(tensor: torch.Tensor) -> tuple:
         storage = tensor.untyped_storage()
@@ -82,7 +82,7 @@ def form(data) -> bytes:
 
 def same(data, other) -> bool:
     """Tells whether two data have the same bits in all of their tensors, and the same values beside them."""
-    found = [], []
+    found: tuple[list, list] = [], []
 
     def place(tensor, into: list) -> int:
         into.append(tensor)

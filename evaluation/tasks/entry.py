@@ -40,7 +40,8 @@ def of_ranks(module, name: str) -> Callable:
 def model(module, name: str) -> Callable:
     """Calls a torch module on (what makes it, its inputs); it is made in the first call, with weights of a known
     seed."""
-    kind, made = getattr(module, name), []
+    kind = getattr(module, name)
+    made: list[torch.nn.Module] = []
 
     def call(data):
         initial, given = data

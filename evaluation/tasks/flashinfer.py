@@ -4,6 +4,7 @@ a reference. A submission has a `run`."""
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from evaluation.tasks.others import Author, OthersTask, close
 from task import TestCase
@@ -41,7 +42,8 @@ class Definition(OthersTask):
     def author(self) -> Author:
         import torch
 
-        content, space = self.content, {}
+        content = self.content
+        space: dict[str, Any] = {}
         exec(compile(content["reference"], f"{self.path}: reference", "exec"), space)
         if not callable(space.get("run")):
             raise ValueError(f"the reference of {self.path} has no run")

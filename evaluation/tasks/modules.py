@@ -3,6 +3,7 @@
 import importlib.abc
 import importlib.util
 import sys
+from types import ModuleType
 
 OURS = "task", "reference", "utils"  # this repository's modules of the names that a folder's have
 
@@ -16,7 +17,9 @@ class FolderModules(importlib.abc.MetaPathFinder):
     """
 
     def __init__(self, modules: dict[str, str]):
-        self.modules, self.imported, self.others = modules, {}, {}
+        self.modules = modules
+        self.imported: dict[str, ModuleType] = {}
+        self.others: dict[str, ModuleType] = {}
 
     def find_spec(self, name, path=None, target=None):
         if name in OURS and name not in self.modules:

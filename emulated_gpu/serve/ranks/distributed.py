@@ -75,7 +75,7 @@ class Store(dist.Store):
 
 def meeting(url: str, *_, **__) -> Iterator[tuple[Store, int, int]]:
     """torch's rendezvous of the ranks (env://, tcp://): (store, rank, how many there are)."""
-    _, hosts = DEVICE.together()
+    hosts = DEVICE.together()[1]
     yield Store(), hosts.now.rank, len(hosts.all)
 
 
@@ -91,7 +91,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     Options = Options
 
-    def __init__(self, store, rank: int, size: int, options: Options):
+    def __init__(self, store, rank: int, size: int, options: types.SimpleNamespace):
         super().__init__(rank, size)
         self._rank, self._size, self._name = rank, size, options.group_name
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))

@@ -6,6 +6,7 @@ Python of torch's own stays where it is, and calls these. What is not here is re
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import torch
 
@@ -62,6 +63,12 @@ def properties(device: int) -> Properties:
     )  # fmt: skip
 
 
+def counts(device: int, blocks: bool) -> Any:
+    """Return `Allocator.counts` of torch's memory on a device."""
+    assert DEVICE.allocator is not None  # there is torch's, since these names are
+    return DEVICE.allocator.counts(device, blocks)
+
+
 def memory_stats(device: int) -> dict:
     """Return what torch.cuda.memory_stats is made of: bytes and allocations."""
 
@@ -70,7 +77,7 @@ def memory_stats(device: int) -> dict:
     def of(blocks: bool | None) -> dict:
         if blocks is None:
             return dict.fromkeys(("all", "large_pool", "small_pool"), nothing)
-        count = DEVICE.allocator.counts(device, blocks)
+        count = counts(device, blocks)
         counted = {"current": count.now, "peak": count.most, "allocated": count.ever, "freed": count.freed}
         return {"all": counted, "large_pool": counted, "small_pool": nothing}  # there is one pool
 
@@ -82,18 +89,18 @@ def memory_stats(device: int) -> dict:
 
 def reset_peak(device: int) -> None:
     for blocks in (False, True):
-        count = DEVICE.allocator.counts(device, blocks)
+        count = counts(device, blocks)
         count.most = count.now
 
 
 def reset_accumulated(device: int) -> None:
     for blocks in (False, True):
-        count = DEVICE.allocator.counts(device, blocks)
+        count = counts(device, blocks)
         count.ever = count.freed = 0
 
 
 def memory_info(device=None) -> tuple[int, int]:
-    used = DEVICE.allocator.counts(index_of(device), False).now
+    used = counts(index_of(device), False).now
     return DEVICE.chip.memory - used, DEVICE.chip.memory
 
 
