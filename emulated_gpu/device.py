@@ -186,6 +186,8 @@ class Timed:
 class Allocator(Protocol):
     """Gives memory of the devices to somebody else's tensors, and knows each thread's current device."""
 
+    library: Any  # what does it, see serve/torch_device/library.py
+
     def current(self) -> int: ...
 
     def choose(self, device: int) -> None: ...
@@ -202,6 +204,15 @@ class Allocator(Protocol):
 
     def counts(self, device: int, blocks: bool) -> Any:
         """How many bytes, or blocks, a device has (`now`), has had at most (`most`), in all (`ever`), and `freed`."""
+
+    def watch(self, devices: int | None = None) -> None:
+        """Let every operator ask what it has to wait for, where it may have to."""
+
+    def works(self) -> None:
+        """Learn what operators have read and written since the last time, each in its stream."""
+
+    def forget_works(self) -> None:
+        """Forget it."""
 
 
 class Guard(Protocol):
@@ -268,6 +279,12 @@ class Device:
             self.chip = before
 
     # -- several of them ---------------------------------------------------------------------------------------
+    @property
+    def tensors(self) -> Allocator:
+        """The allocator of others' tensors, where there is one."""
+        assert self.allocator is not None
+        return self.allocator
+
     @property
     def index(self) -> int:
         """Number of the current host's current device; with an allocator of others, of this thread's."""

@@ -97,7 +97,9 @@ def test_there_are_three_walks():
     assert [len(walk) for walk in walks(PAGE)] == [11, 9, 9] and len(PAGE.splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md", "evaluation/README.md", "evaluation/THREATS.md"])
+@pytest.mark.parametrize(
+    "page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md", "evaluation/README.md", "evaluation/THREATS.md"]
+)
 def test_every_path_exists(page):
     assert missing((ROOT / page).read_text(), (ROOT / page).parent) == []
 

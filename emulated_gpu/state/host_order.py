@@ -17,6 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -165,7 +166,7 @@ def learn(knows: dict[Stream, int], more: dict[Stream, int]) -> None:
 
 def place() -> str | int:
     """Return file:line of the user's Python code that makes this call; of compiled code, the address of the call."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         ours = _ours.get(file)
@@ -349,7 +350,7 @@ class HostOrder:
             if other.stream is work.stream:
                 continue
             pairs = [(mine, theirs, mine.against(theirs)) for mine in work.all() for theirs in other.all()]
-            met = next((pair for pair in pairs if pair[2] is not None), None)
+            met = next(((mine, theirs, at) for mine, theirs, at in pairs if at is not None), None)
             if met is not None and not talk(work, other):
                 return self._race(work, met[0], other, met[1], met[2])
         return None
@@ -380,8 +381,8 @@ class HostOrder:
                 return f"; {event}, for which it has waited, was recorded on {on} before that"
             if any(before is other.stream and until >= other.number for before, until in event.before):
                 return f"; {event}, for which it has waited, was recorded behind that, but anew on {on} since"
-        event = self._behind(other)
-        return f"; {event} is recorded behind that, but {stream} has not waited for it" if event else ""
+        behind = self._behind(other)
+        return f"; {behind} is recorded behind that, but {stream} has not waited for it" if behind else ""
 
     # -- memory that an allocator gives out again ----------------------------------------------------------------------
     def given_back(self, region: Region, stream: Stream) -> None:

@@ -14,6 +14,7 @@ import mmap
 import re
 import sys
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -244,8 +245,10 @@ def memory_info() -> tuple[int, int]:
 def memory_at(address: int) -> tuple[str | None, int]:
     """Return whose memory an address is in, "host" (pinned), "device" or, if nobody allocated it, None; and which."""
     region = DEVICE.region_at(address, 1)
-    if region is None or region.device == HOST:
-        return region and "host", 0
+    if region is None:
+        return None, 0
+    if region.device == HOST:
+        return "host", 0
     return "device", region.device
 
 
@@ -333,7 +336,7 @@ def nothing(*_) -> None:
 
 def driver_calls(d) -> dict:
     """Return the functions of `cuda.bindings.driver` that are served, by name, without the CUresult."""
-    memory = {}
+    memory: dict[str, Callable] = {}
     for name in ("MemcpyHtoD", "MemcpyDtoH", "MemcpyDtoD", "Memcpy"):
         memory[name] = functools.partial(copy, what=f"cu{name}")
         memory[f"{name}Async"] = functools.partial(copy, waits=False, what=f"cu{name}Async")

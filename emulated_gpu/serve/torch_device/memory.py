@@ -160,7 +160,7 @@ def told(what: int, a: int, b: int) -> None:
             if DEVICE.guard is not None:
                 DEVICE.guard.lift()
             return
-        DEVICE.allocator.works()
+        DEVICE.tensors.works()
         order = DEVICE.order
         if what == RECORDS:
             order.record(order.event(("torch", a)), order.stream(DEVICE.index, b))
@@ -198,11 +198,11 @@ def before(devices: int, reads: int, name: bytes, at: int, size: int) -> int:
 def synchronize(device: int) -> None:
     """The host waits for a device."""
     if DEVICE.order.watches:
-        DEVICE.allocator.works()
+        DEVICE.tensors.works()
         DEVICE.order.synchronize_device(device)
         DEVICE.cover()
     else:
-        DEVICE.allocator.forget_works()
+        DEVICE.tensors.forget_works()
         DEVICE.order.synchronize_device(device)
     DEVICE.synchronize(device)
 

@@ -65,8 +65,7 @@ def properties(device: int) -> Properties:
 
 def counts(device: int, blocks: bool) -> Any:
     """Return `Allocator.counts` of torch's memory on a device."""
-    assert DEVICE.allocator is not None  # there is torch's, since these names are
-    return DEVICE.allocator.counts(device, blocks)
+    return DEVICE.tensors.counts(device, blocks)
 
 
 def memory_stats(device: int) -> dict:

@@ -37,7 +37,7 @@ def _after(device: int, other: int) -> None:
 
 def _order():
     """Return the order of the host's work, which knows of all operators until now."""
-    DEVICE.allocator.works()
+    DEVICE.tensors.works()
     return DEVICE.order
 
 
@@ -171,13 +171,13 @@ class CUDAGraph:
             raise RuntimeError("a CUDA graph is being captured already")
         DEVICE.capture = []
         self.origin = torch.cuda.current_stream().stream_id
-        DEVICE.allocator.watch()
-        DEVICE.allocator.library.emulated_capture(True)  # replays use memory that is allocated meanwhile
+        DEVICE.tensors.watch()
+        DEVICE.tensors.library.emulated_capture(True)  # replays use memory that is allocated meanwhile
 
     def capture_end(self):
         self.launches, DEVICE.capture = DEVICE.capture, None
-        DEVICE.allocator.library.emulated_capture(False)
-        DEVICE.allocator.watch()
+        DEVICE.tensors.library.emulated_capture(False)
+        DEVICE.tensors.watch()
 
     def replay(self):
         """Launch all again: on the current stream, and beside it on streams that only this replay has."""
@@ -192,7 +192,7 @@ class CUDAGraph:
                 order.follow(order.stream(on.device_index, handle), began)
             return handles[captured]
 
-        for what, with_, options in self.launches:
+        for what, with_, options in self.launches or ():
             if what == "launch":
                 DEVICE.launch(*with_, **options | {"stream": handle_of(options["stream"])})
             else:
