@@ -296,7 +296,7 @@ def generate_full_range_input(
         others = torch.arange(depth // BLOCK)[None, :] != keep[:, None]
         blocks = b.view(torch.uint8)[:, :, 0].view(columns, depth // BLOCK, BLOCK // 2)
         blocks[others.to(b.device)] &= 0x88  # keep signs of zeros
-        codes = torch.from_numpy((rng.permutation(columns) % (LARGEST_SCALE + 1)).astype(np.uint8))  # all, if so many
+        codes = torch.from_numpy((rng.permutation(columns) % (LARGEST_SCALE + 1)).astype(np.uint8))  # all, if enough
         sfb.view(torch.uint8)[:, :, 0] = codes[:, None].masked_fill(others, 0)
         fill = torch.full((ceil_div(columns, 128) * 128, ceil_div(depth, 64) * 4, 1), padding, dtype=torch.uint8)
         reordered = reorder_scales(sfb, fill.view(torch.float8_e4m3fn))

@@ -326,7 +326,7 @@ def partition(segments: list[tuple[Position, int, int, int]], parts: int, gran: 
 
 
 def deal(ranges: list, clusters: int) -> list[tuple]:
-    """Deal ranges, the costliest first, to at most so many clusters, back and forth; some get one more of the last."""
+    """Deal ranges, the costliest first, to at most this many clusters, back and forth; some get one more."""
     each, more = divmod(len(ranges), clusters)
     if more:
         rest = len(ranges) - more * (each + 1)
@@ -343,7 +343,7 @@ def tma_atom(dtype, address: Int64, shape: tuple, stride: tuple, layout, box: tu
 
 
 def swizzled(width: int, dtype, box: tuple):
-    """Return the K-major layout of a box [rows, columns] in shared memory with a swizzle so many bytes wide."""
+    """Return the K-major layout of a box [rows, columns] in shared memory with a swizzle this many bytes wide."""
     kind = getattr(tcgen05.SmemLayoutAtomKind, f"K_SW{width}")
     return cute.tile_to_shape(tcgen05.make_smem_layout_atom(kind, dtype), box, (0, 1))
 
@@ -390,7 +390,7 @@ class PipelineState(NamedTuple):
     phase: Int32
 
     def advance(self, slots: Int32 | None = None) -> "PipelineState":
-        """Return the state at the next of so many slots; of two if None, which takes no select."""
+        """Return the state at the next of this many slots; of two if None, which takes no select."""
         if slots is None:
             return PipelineState(phase=self.phase ^ self.index, index=1 - self.index)  # in this order: a move less
         wraps = self.index + 1 == slots
@@ -1036,7 +1036,7 @@ def compiled(kernel: type[GroupGemm], groups: int, config: Config):
 
 @cache
 def clusters_at_once(size: int) -> int:
-    """Return how many clusters of so many CTAs the GPU runs at once, one CTA per SM; SMs of a GPC are left over."""
+    """Return how many clusters of this many CTAs the GPU runs at once, one CTA per SM; SMs of a GPC are left over."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # makes the context current, which HardwareInfo needs, in a thread that had none
     return HardwareInfo().get_max_active_clusters(size)

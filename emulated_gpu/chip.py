@@ -75,7 +75,7 @@ class Chip:
         return clusters
 
     def resident_ctas(self, shared: int, threads: int) -> int:
-        """CTAs of so much shared memory and so many threads that an SM runs at once, by these two alone; at least 1."""
+        """CTAs of this much shared memory and this many threads that an SM runs at once, by these alone; at least 1."""
         return max(1, min(self.shared_per_sm // (shared + SYSTEM_SHARED), self.threads_per_sm // threads))
 
 

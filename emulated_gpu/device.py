@@ -200,7 +200,7 @@ class Allocator(Protocol):
         """Whether others than launches and copies may have written to a region."""
 
     def count(self, devices: int) -> None:
-        """There are so many devices now."""
+        """There are this many devices now."""
 
     def counts(self, device: int, blocks: bool) -> Any:
         """How many bytes, or blocks, a device has (`now`), has had at most (`most`), in all (`ever`), and `freed`."""

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ LINES = {  # of pages for one kind of reader each, at most
     "evaluation/README.md": 150, "evaluation/THREATS.md": 80,
 }  # fmt: skip
 OBSCURE = re.compile(r"\b(?:those of which|so many|it is none|, those of)\b", re.IGNORECASE)  # who has to read twice
+WORDY = re.compile(r"\b(?:those of which|so many|it is none)\b", re.IGNORECASE)  # in docstrings and comments
+CODE = "emulated_gpu", "ragged_moe", "evaluation", "silicon", "worklog"
 EARLIER = re.compile(r"\b(?:worklog,? [FGL]\d|earlier (?:version|kernel)|of the kernels? before)", re.IGNORECASE)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
@@ -142,12 +145,25 @@ def test_a_page_is_read_once(page):
     assert page.parent == ROOT / "worklog" or OBSCURE.findall(page.read_text()) == []
 
 
+def test_docstrings_and_comments_are_read_once():
+    files = [*ROOT.glob("*.py"), *(file for top in CODE for file in (ROOT / top).rglob("*.py"))]
+    said = {}
+    for file in files:
+        with tokenize.open(file) as text:
+            every = list(tokenize.generate_tokens(text.readline))
+        tokens = [x for x in every if x.type in (tokenize.STRING, tokenize.COMMENT)]
+        if found := [f"line {x.start[0]}: {word}" for x in tokens for word in WORDY.findall(x.string)]:
+            said[str(file.relative_to(ROOT))] = found
+    assert len(files) > 400 and said == {}
+
+
 @pytest.mark.parametrize("page", [page for page in LINES if page.startswith(("README", "ragged_moe"))])
 def test_a_page_for_users_is_of_one_version(page):
     assert EARLIER.findall((ROOT / page).read_text()) == []
 
 
 def test_what_is_obscure_or_of_an_earlier_version_is_found():
+    assert WORDY.findall("of so many bytes") and not WORDY.findall("this many")
     assert OBSCURE.findall("kernels, those of which run") and OBSCURE.findall("So many rows")
     assert not OBSCURE.findall("many rows")
     assert EARLIER.findall("of the kernels before F50") and EARLIER.findall("an earlier kernel")

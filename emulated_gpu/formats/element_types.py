@@ -115,7 +115,7 @@ U4 = ElementType("u4", 4, 0, 4, 0)
 S4 = ElementType("s4", 4, 0, 3, 0)
 U1 = ElementType("b1", 1, 0, 1, 0)
 
-# A 4- or 6-bit element alone in a byte, as in tensor memory, is shifted up by so many bits: 00xxxx00, 0xxxxxx0.
+# A 4- or 6-bit element alone in a byte, as in tensor memory, is shifted up by this many bits: 00xxxx00, 0xxxxxx0.
 # The ISA has a figure only (9.7.16.10.4.3); in words: CUTLASS's cp_narrow_a_to_tmem_mma.py, see state/tensor_memory.py.
 CONTAINER_SHIFT = {4: 2, 6: 1}
 

@@ -286,7 +286,7 @@ def _decode(raw: bytes) -> TensorMap:
 
 
 def _corners(stored: int, bits: int, count: int) -> tuple[int, ...]:
-    """Signed offsets of so many bits, the first in the lowest ones."""
+    """Signed offsets of this many bits, the first in the lowest ones."""
     found = (stored >> bits * i & (1 << bits) - 1 for i in range(count))
     return tuple(value - (value >> bits - 1 << bits) for value in found)
 

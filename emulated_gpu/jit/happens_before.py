@@ -22,7 +22,7 @@ MOST = 2**31  # of which all components are below
 
 @rule
 def place(index, first, turn):
-    """What turn `turn` is about: an entry of `index`, or the place so many from `first` on."""
+    """What turn `turn` is about: an entry of `index`, or the place this many from `first` on."""
     if index == 0:
         return first + turn
     return int64(index)[turn]

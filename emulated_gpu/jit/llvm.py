@@ -27,7 +27,7 @@ class Untranslated(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """text: its name or literal in LLVM's assembly; vary: how many values it is of, 0: one; real: a floating point
-    number of so many bits; code: what computes it.
+    number of this many bits; code: what computes it.
 
     Python's operators write instructions. One value beside a vector takes the width of its elements.
     """
@@ -163,7 +163,7 @@ class Code:
         return Value(f"splat (i{bits} {one})" if vary else one, bits, vary, False, self)
 
     def real(self, value: float, bits: int, vary: int = 0) -> Value:
-        """A constant number, which a float of so many bits represents exactly."""
+        """A constant number, which a float of this many bits represents exactly."""
         one = f"0x{int.from_bytes(bytes(ctypes.c_double(value)), 'little'):016X}"
         vary = LANES if vary is True else vary
         return Value(f"splat ({REALS[bits]} {one})" if vary else one, bits, vary, True, self)

@@ -186,7 +186,7 @@ class Clock(ABC):
         """Lanes load from constant memory."""
 
     def global_bytes(self, loaded: int, stored: int) -> None:
-        """Machine code has moved so many bytes between lanes and global memory, in any number of accesses."""
+        """Machine code has moved this many bytes between lanes and global memory, in any number of accesses."""
 
     def parameter_load(self, group, addresses) -> None:
         """Lanes of a group load from the parameters."""

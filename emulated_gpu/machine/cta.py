@@ -19,7 +19,7 @@ from .warp import WARPS, Group, Warp
 
 @functools.cache
 def first_lanes(count: int) -> np.ndarray:
-    """The numbers of so many lanes, int64, which nobody changes."""
+    """The numbers of this many lanes, int64, which nobody changes."""
     lanes = np.arange(count)
     lanes.flags.writeable = False
     return lanes
@@ -178,7 +178,7 @@ class Cta:
         return TensorMemory(self._found, seed, self.cluster.space, self.launch.chip.exclusive_columns)
 
     def tmem_room(self, columns: int, exclusive: bool = False) -> bool:
-        """Return whether so many columns are free, given what all CTAs on this SM hold. exclusive: by .exclusive, as
+        """Return whether this many columns are free, given what all CTAs on this SM hold. exclusive: by .exclusive, as
         which a CTA has the SM's tensor memory alone [inferred]."""
         held = self.resources.columns
         free = not held if exclusive else held + columns <= COLUMNS

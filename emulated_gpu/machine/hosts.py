@@ -135,7 +135,7 @@ class Hosts:
 
     @staticmethod
     def ranks(count: int) -> list[Host]:
-        """So many new ranks."""
+        """This many new ranks."""
         return [Host(rank) for rank in range(count)]
 
     def run(self, ranks: list[Host], program: Callable[[Host], None]) -> list[BaseException | None]:

@@ -475,7 +475,7 @@ class Launch:
                         self.explain(found)
 
     def last_waits(self, most: int = 4) -> tuple[str, ...]:
-        """Say of warps that stand at so many different instructions what each had waited for last."""
+        """Say of warps that stand at this many different instructions what each had waited for last."""
         first = {g.pc: g for g in reversed([*self.groups()])}
         waiting = [g for g in self.groups() if first[g.pc] is g][:most] if self.checks else []
         return tuple(f"last wait before this: {g.warp.actor.before()}" for g in waiting)

@@ -38,7 +38,7 @@ def copy(clock, group, addresses: np.ndarray, size: int) -> float:
 
 
 def atomic(clock, group, space: str, addresses: np.ndarray, size: int, what: str, kind: str, returns: bool) -> None:
-    """Lanes, at an address each, execute an atomic of so many bytes, or a reduction, which returns nothing."""
+    """Lanes, at an address each, execute an atomic of this many bytes, or a reduction, which returns nothing."""
     places, lanes = np.unique(addresses, return_counts=True)
     most = int(lanes.max())
     if space == "global":

@@ -158,7 +158,7 @@ class Board:
                 self.sources[r] = set()
 
     def results(self, cycles: float, live: int) -> Results | None:
-        """What the block, which takes so many cycles, leaves under way in registers that are live behind it."""
+        """What the block, which takes this many cycles, leaves under way in registers that are live behind it."""
         copies, soon, late = [], [], []
         for r, sources in self.sources.items():
             for source in sources if live >> r & 1 else ():

@@ -2,7 +2,7 @@
 
 An address of shared memory needs the CTA's rank in its cluster, a special register that takes long to read (S2UR of
 SR_CgaCtaId). The descriptors of a wgmma have to be in uniform registers: ptxas makes them right before it, and it comes
-so many cycles after the one before as a uniform register takes to be usable, whatever else is done meanwhile.
+this many cycles after the one before as a uniform register takes to be usable, whatever else is done meanwhile.
 """
 
 from __future__ import annotations

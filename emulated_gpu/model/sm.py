@@ -37,7 +37,7 @@ class SharedPort:
             self.operands.append((start, end, left))
 
     def turns(self, now: float, wavefronts: float) -> float:
-        """Return when so many turns are over of those that the tensor core leaves from `now` on."""
+        """Return when this many turns are over of those that the tensor core leaves from `now` on."""
         for start, end, left in self.operands:
             if end <= now:
                 continue

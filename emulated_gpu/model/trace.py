@@ -75,7 +75,7 @@ class Trace(NoTrace):
         self.spent[key] = self.spent.get(key, 0.0) + cycles
 
     def scattered(self, group, line: int, way: str, took: int, least: int):
-        """An access to memory took so many wavefronts or sectors, where `least` would have done."""
+        """An access to memory took this many wavefronts or sectors, where `least` would have done."""
         self.spread.setdefault((group.program, group.pc, line, way), Spread()).add(took, least)
 
     def duty(self, group, kind: str):

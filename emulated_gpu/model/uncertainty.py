@@ -32,7 +32,7 @@ POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
 POINTS_H200 = json.loads(Path(__file__).with_name("whole_kernels_h200.json").read_text())
 SPILLING = "2xacc 128x128"  # of the H200's: two accumulators of 128 registers a thread
 COVERED = 0.9  # share of the times on silicon that a bracket claims to hold
-BEYOND = 1.25  # a time, and 1.1 a share, may be so many times the most or the least that is known
+BEYOND = 1.25  # a time, and 1.1 a share, may be this many times the most or the least that is known
 SHARE_BEYOND, ROOM = 1.1, 0.02
 
 

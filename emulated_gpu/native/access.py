@@ -39,7 +39,7 @@ KEYS = 32  # of words in the table of lanes that are looked at together: of who 
 
 
 class Form(NamedTuple):
-    """An access of so many elements of `size` bytes side by side. nc: a load by the non-coherent cache."""
+    """An access of this many elements of `size` bytes side by side. nc: a load by the non-coherent cache."""
 
     write: bool
     shared: bool
@@ -187,7 +187,7 @@ def is_split(w, word):
 
 @rule
 def is_settled(w, word, count):
-    """Whether no more reads are kept of so many words."""
+    """Whether no more reads are kept of this many words."""
     for k in range(count):  # noqa: SIM110
         if int8(w[of.SETTLED])[word + k] == 0:
             return False
@@ -470,7 +470,7 @@ def row_cleared(c, plane, word):
 
 
 def lanes_of_keys(words: int) -> np.ndarray:
-    """To which lane keys belong, of accesses of so many words."""
+    """To which lane keys belong, of accesses of this many words."""
     return np.arange(KEYS, dtype=np.uint32) // 4 // words
 
 

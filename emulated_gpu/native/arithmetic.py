@@ -5,13 +5,9 @@ Each function takes the Code that it writes to, then what its namesake takes; th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..formats.alu import INFINITY, NAN, WIDTH
 from ..jit.llvm import Code, Untranslated, Value, compiler
-
-if TYPE_CHECKING:
-    from .translate import Translator
+from .warp_code import WarpCode
 
 Int = Value | int
 
@@ -439,7 +435,7 @@ def frcp(c: Code, kind: str, a, mode="rn", ftz=False) -> Value:
 NEAR = 32  # of the last places of a double, within which two libraries agree on a function
 
 
-def approx(c: Translator, name: str, a, ftz=False, kind="f32") -> Value:
+def approx(c: WarpCode, name: str, a, ftz=False, kind="f32") -> Value:
     if kind != "f32":
         raise Untranslated(f"approximation in {kind}")
     x = number(c, a, kind, 64, ftz)

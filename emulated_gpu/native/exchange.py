@@ -6,18 +6,14 @@ Member masks are the same in all lanes, and are those: Translator.waits has seen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ..jit.llvm import LANES, Value
 from .arithmetic import Int
-
-if TYPE_CHECKING:
-    from .translate import Translator
+from .warp_code import WarpCode
 
 
-def shuffle(c: Translator, lanes, mode: str, a: Int, b: Int, clamp: Int) -> tuple[Int, Value | bool]:
+def shuffle(c: WarpCode, lanes, mode: str, a: Int, b: Int, clamp: Int) -> tuple[Int, Value | bool]:
     if whole_warp_from_one(mode, b, clamp):
         if isinstance(a, int) or not a.vary:
             return a, True
@@ -51,7 +47,7 @@ def whole_warp_from_one(mode: str, b, clamp) -> bool:
     return mode == "idx" and isinstance(b, int) and isinstance(clamp, int) and clamp >> 8 == 0 and clamp & 31 == 31
 
 
-def _fixed(c: Translator, mode: str, a: Value, b: int, clamp: int, segment: int) -> tuple[Value, Value]:
+def _fixed(c: WarpCode, mode: str, a: Value, b: int, clamp: int, segment: int) -> tuple[Value, Value]:
     sources, inside = [], []
     for lane in range(LANES):
         top = lane & segment | clamp & ~segment
@@ -64,7 +60,7 @@ def _fixed(c: Translator, mode: str, a: Value, b: int, clamp: int, segment: int)
     return moved, c.constants(np.array(inside))
 
 
-def vote(c: Translator, lanes, mode: str, p, members=None) -> Value:
+def vote(c: WarpCode, lanes, mode: str, p, members=None) -> Value:
     if isinstance(p, bool):
         p = c.constant(p, 1)
     if mode == "ballot":
@@ -79,7 +75,7 @@ def vote(c: Translator, lanes, mode: str, p, members=None) -> Value:
     return every if mode == "all" else c.invert(none)
 
 
-def reduce(c: Translator, lanes, mode: str, a: Int, sign: bool, members=None) -> Value:
+def reduce(c: WarpCode, lanes, mode: str, a: Int, sign: bool, members=None) -> Value:
     c.need_whole_warp()
     a = c.spread(c.cast(a, 32))
     what = ("s" if sign else "u") + mode if mode in ("min", "max") else mode

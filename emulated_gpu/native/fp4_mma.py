@@ -195,7 +195,7 @@ class Rows(NamedTuple):
 
 @functools.lru_cache(maxsize=8192)
 def rows_of(desc: int, rows: int) -> Rows:
-    """Where a descriptor has so many rows. Raises Fault."""
+    """Where a descriptor has this many rows. Raises Fault."""
     chunks, _, end = matrix_descriptor.located(desc, rows, K, False, 4)
     return Rows(chunks, pointer(chunks), end)
 

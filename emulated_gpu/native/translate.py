@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..jit.llvm import LANES, Code, Untranslated, Value, type_of
+from ..jit.llvm import LANES, Untranslated, Value, type_of
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, arithmetic, conversion, exchange
+from .warp_code import WarpCode
 
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor",
@@ -128,7 +129,7 @@ def constant_of(node: ast.AST):
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
-class Translator(Code):
+class Translator(WarpCode):
     """Writes the instructions of a function. Registers and the like are variables in memory, which LLVM removes."""
 
     def __init__(self, bits: dict[int, int], varying: set[int]):

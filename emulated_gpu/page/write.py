@@ -114,7 +114,7 @@ def state_map(timeline: Timeline) -> dict:
 
 
 def spans(timeline: Timeline) -> dict:
-    """[track, start, end, what] in us of SMs: all of them where they are few enough, else every so many.
+    """[track, start, end, what] in us of SMs: all of them where they are few enough, else every this many.
 
     A wait goes on with its place in the source and, if an mbarrier woke the warp, the track, the place and the SM of
     what arrived there last. Texts are numbers of a list, `texts`.

@@ -122,8 +122,7 @@ class Ended(Exception):
 
 
 def each(variants: list[Variant], jobs: int, do: Callable[[Variant], None]) -> int:
-    """Call do(variant) for all of them, so many at a time. Returns 0, or the signal that has ended those that were not
-    done."""
+    """Call do(variant) for all of them, this many at a time. Returns 0, or the signal that has ended those not done."""
 
     def end(number, frame):
         for other in ENDING:

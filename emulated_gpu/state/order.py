@@ -103,7 +103,7 @@ class Space:
 
 
 def wider(clock: np.ndarray, size: int) -> np.ndarray:
-    """The same clock with room for so many components."""
+    """The same clock with room for this many components."""
     return np.pad(clock, ((0, 0), (0, size - clock.shape[1])))
 
 

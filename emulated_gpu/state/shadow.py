@@ -44,7 +44,7 @@ class Room:
 
 
 class Plane:
-    """Places of so many bytes each. written: int32 [places], the last write; reads: int32 [slots, places].
+    """Places of this many bytes each. written: int32 [places], the last write; reads: int32 [slots, places].
 
     A place keeps the reads since its last write that no other one of these has happened after, in its first slots.
     observed: by component, int32 [places], of strong reads, which race with nothing: who has seen a strong write there
@@ -218,7 +218,7 @@ class Plane:
 
 
 class Shadow:
-    """Of so many bytes. Ranges and addresses are counted from its first one. settles: whether its words do."""
+    """Of this many bytes. Ranges and addresses are counted from its first one. settles: whether its words do."""
 
     __slots__ = ("order", "words", "bytes", "split")
 
@@ -229,7 +229,7 @@ class Shadow:
         self.split: np.ndarray | None = None
 
     def elements(self, offsets: np.ndarray, size: int) -> list[tuple[Plane, np.ndarray]]:
-        """Where elements of so many bytes lie, each aligned to its size or to a word."""
+        """Where elements of this many bytes lie, each aligned to its size or to a word."""
         if size < WORD:
             return [(self._parts(offsets // WORD), self._spread(offsets, size))]
         words = offsets // WORD

@@ -531,7 +531,7 @@ HALVES_OF_ROW = np.array([0, 8], np.uint64)
 
 
 def ldmatrix(g: LaneGroup, address, count: int, bits: int, trans: bool):
-    """Registers of so many matrices: 8 x 8 elements of 16 bits, or 16 x 16 of 8 bits, which are transposed."""
+    """Registers of this many matrices: 8 x 8 elements of 16 bits, or 16 x 16 of 8 bits, which are transposed."""
     if g.n != 32:
         raise Fault("divergence", "ldmatrix needs the whole warp")
     rows = g.lane_array(address).astype(np.uint64)

@@ -7,7 +7,9 @@ time, the latest that the ISA allows for a source that nobody may touch in betwe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -133,11 +135,19 @@ FOUR_ROWS = ("tile::gather4", "tile::scatter4")
 
 
 # -- tensor copies -----------------------------------------------------------------------------------------
-def note_box(g: LaneGroup, tm, at, mode: str, write: bool, key, origin, marks: int = 0, idle=None):
-    """Note that a tensor copy touches a box of global memory; key, origin, marks, idle: as of `note_global`."""
+class Boxes(NamedTuple):
+    """What a tensor copy touches of global memory: a box, or four rows."""
+
+    tm: Any  # tensor map
+    at: tuple[int, ...]  # coordinates
+    mode: str
+
+
+def note_box(g: LaneGroup, boxes: Boxes, write: bool, key, origin, marks: int = 0, idle=None):
+    """Note that a tensor copy touches global memory; key, origin, marks, idle: as of `note_global`."""
     if g.launch.checks or g.launch.dependencies.before:
-        boxes = [(at[0], row) for row in at[1:]] if mode in FOUR_ROWS else [at]
-        for box in boxes:
+        tm, at, mode = boxes
+        for box in [(at[0], row) for row in at[1:]] if mode in FOUR_ROWS else [at]:
             starts, nbytes = im2col.row_addresses(tm, box) if mode == "im2col" else tma.row_addresses(tm, box, write)
             if len(starts):
                 note_global(g, starts, nbytes, write, origin, key, marks, idle=idle)
@@ -172,7 +182,7 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, offsets, multic
             op = cta.smem.begin(offset, offset + tm.shared_bytes * boxes, True, origin, g.warp.actor, barrier.key)
             landing.append((cta, op, barrier))
             pass_dependency(g, barrier)
-        note_box(g, tm, at, mode, False, landing[0][2].key, origin)
+        note_box(g, Boxes(tm, at, mode), False, landing[0][2].key, origin)
         note_map(g, map_at, landing[0][2].key, origin)
         hands_on = handed_on(g)
 
@@ -247,15 +257,27 @@ def tma_store(g: LaneGroup, tensor, coords, src, rank, mode, reduction, mask):
 
         if box not in issued:  # lanes that store one box write the same
             idle = partial(changes_nothing, g, source, write)
-            note_box(g, tm, at, mode, True, writing, origin, STRONG if reduction else 0, idle)
+            note_box(g, Boxes(tm, at, mode), True, writing, origin, STRONG if reduction else 0, idle)
         note_map(g, map_at, key, origin)
         if box not in issued:
             issued[box] = g.clock.tma_store(g, tm, map_at, at, nbytes, bool(reduction))
-        _store_later(g, p, cta, reading, source, write, issued[box], origin, 0 if reduction else nbytes)
+        _store_later(g, p, Storing(cta, reading, source, write, origin, 0 if reduction else nbytes), issued[box])
 
 
-def _store_later(g: LaneGroup, p: int, cta, reading, source, write, times: tuple[float, float], origin, nbytes: int):
-    """nbytes: how many are stored, 0 if they are combined with what is there."""
+class Storing(NamedTuple):
+    """A bulk store of a thread that has been issued."""
+
+    cta: Any  # whose shared memory it reads
+    reading: Any  # what is in flight there
+    source: Callable  # reads the bytes
+    write: Callable  # stores them
+    origin: Any
+    nbytes: int  # how many are stored, 0 if they are combined with what is there
+
+
+def _store_later(g: LaneGroup, p: int, storing: Storing, times: tuple[float, float]):
+    """times: when it has read, and how long after that it has written."""
+    cta, reading, source, write, origin, nbytes = storing
     op = StoreOp(bulk_groups(g, p), origin, g.warp.actor.order.now, source, write)
     engine = g.engine
 
@@ -301,15 +323,29 @@ def bulk_copy(g: LaneGroup, dst, to, src, what, size, bar, multicast, policy, ma
             continue
         origin = g.origin("bulk copy")
         if dst.startswith("shared"):
-            at = pick(bar, p)
-            _bulk_to_shared(g, p, a, src, b, n, at, multicast, pick(policy, p), origin, reduction)
+            targets = None if multicast is None else multicast_ctas(g, pick(multicast, p))
+            copy = ToShared(a, src, b, n, pick(bar, p), targets, reduction)
+            _bulk_to_shared(g, copy, pick(policy, p), origin)
         else:
             _bulk_to_global(g, p, a, b, n, origin, reduction)
 
 
-def _bulk_to_shared(g: LaneGroup, p, a, src, b, n, bar, multicast, policy, origin, reduction):
-    owner, offset = shared_cta(g, a)
-    targets = [owner] if multicast is None else multicast_ctas(g, pick(multicast, p))
+class ToShared(NamedTuple):
+    """A bulk copy to shared memory, of one thread."""
+
+    to: int  # address
+    space: str  # of its source
+    address: int  # likewise
+    size: int  # bytes
+    bar: int  # address of the mbarrier
+    multicast: list | None  # CTAs
+    reduction: tuple | None
+
+
+def _bulk_to_shared(g: LaneGroup, copy: ToShared, policy, origin):
+    to, src, b, n, bar, multicast, reduction = copy
+    owner, offset = shared_cta(g, to)
+    targets = [owner] if multicast is None else multicast
     landing = []
     for cta in targets:
         check_running(g, cta)
@@ -371,7 +407,7 @@ def _bulk_to_global(g: LaneGroup, p, a, b, n, origin, reduction):
     idle = partial(changes_nothing, g, source, write)
     note_global(g, a, n, True, origin, writing, STRONG if reduction else 0, idle=idle)
     times = g.clock.bulk_store(g, a, n, bool(reduction))
-    _store_later(g, p, cta, reading, source, write, times, origin, 0 if reduction else n)
+    _store_later(g, p, Storing(cta, reading, source, write, origin, 0 if reduction else n), times)
 
 
 def bulk_prefetch(g: LaneGroup, address, size, mask):

@@ -108,4 +108,4 @@ class LaneGroup(ABC):
 
     @abstractmethod
     def lane_array(self, value, bits: int = 32) -> np.ndarray:
-        """A register's value, an int or an array, as an unsigned array [n] of so many bits."""
+        """A register's value, an int or an array, as an unsigned array [n] of this many bits."""

@@ -154,7 +154,7 @@ class Cta(Protocol):
         """Note what a group of lanes brings to a bar.red."""
 
     def tmem_room(self, columns: int, exclusive: bool = False) -> bool:
-        """Return whether so many columns are free, given what all CTAs on this SM hold."""
+        """Return whether this many columns are free, given what all CTAs on this SM hold."""
 
     def tmem_alloc(self, columns: int, exclusive: bool = False) -> int:
         """Allocate columns, for which there must be room; returns the first."""

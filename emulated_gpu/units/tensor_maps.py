@@ -12,7 +12,7 @@ from .group import LaneGroup
 
 
 def tensor_map(g: LaneGroup, address: int, rank: int, im2col: bool = False) -> tensormap.TensorMap:
-    """The tensor map at a generic address, for an instruction of so many dimensions, in tiled or im2col mode."""
+    """The tensor map at a generic address, for an instruction of this many dimensions, in tiled or im2col mode."""
     changed_by, seen_by = g.launch.changed_maps.get(address, (None, ()))
     if g.launch.checks and changed_by and g.cta.index not in seen_by:
         message = f"the tensor map at {address:#x}, which {changed_by} has changed"

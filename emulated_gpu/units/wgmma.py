@@ -144,7 +144,7 @@ def commit(g: LaneGroup):
 
 
 def wait(g: LaneGroup, pending: int) -> bool:
-    """Until at most so many of the latest groups are not complete; their accumulators may be used then."""
+    """Until at most this many of the latest groups are not complete; their accumulators may be used then."""
     g.need_whole_warp("wgmma.wait_group")
     groups = g.warp.wgmmas.groups
     over = groups[: len(groups) - pending]

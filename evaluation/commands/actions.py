@@ -99,7 +99,8 @@ def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json
         raise Failure("--try needs the Config of a submission to this repository's tasks, --task-dir names another")
     of, cases = chosen_task(task_dir, submission, task, case, spec)
     submission = devices.checked(submission)
-    replies = profiling.run(Screen(), submission, of, cases, profile, calls, out, jobs, timeout, html, tries)
+    wanted = profiling.Wanted(profile, calls, out, jobs, timeout, html, tries)
+    replies = profiling.run(Screen(), submission, of, cases, wanted)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])
     if json_file:

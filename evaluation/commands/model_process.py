@@ -115,7 +115,7 @@ def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
 
 
 def ends(process: subprocess.Popen, timeout: float, log: Path, on_beat) -> bool:
-    """Waits for a process to end, for so many seconds, and passes on what `timing` says meanwhile: whether it has."""
+    """Waits for a process to end, for this many seconds, and passes on what `timing` says meanwhile: whether it has."""
     deadline, told = time.monotonic() + timeout, 0
     while True:
         try:

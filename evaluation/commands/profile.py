@@ -112,19 +112,30 @@ def serve(request: Request) -> dict:
 # ---- in the evaluator's process
 
 
+@dataclasses.dataclass
+class Wanted:
+    """Says how cases are to be profiled."""
+
+    profile: str
+    calls: int
+    out: str  # a folder for timelines
+    jobs: int
+    timeout: float  # seconds a case
+    html: str | None = None  # a file for a page; of several cases each has its own
+    tries: tuple[dict[str, str], ...] = ()  # changes of Config that are modelled, too
+
+
 def run(
-    screen: Screen, submission: str, of: Task, cases: list[tuple[int, task.TestCase]], profile: str, calls: int,
-    out: str, jobs: int, timeout: float, html: str | None = None, tries: tuple[dict[str, str], ...] = (),
-) -> list[dict]:  # fmt: skip
-    """Profiles each (number, case) of a task and shows it: the replies. out: a folder for timelines. timeout: seconds
-    a case. html: a file for a page; of several cases each has its own. tries: changes of Config that are modelled,
-    too."""
-    folders = [os.path.abspath(os.path.join(out, f"case{number}")) for number, _ in cases]
+    screen: Screen, submission: str, of: Task, cases: list[tuple[int, task.TestCase]], wanted: Wanted
+) -> list[dict]:
+    """Profiles each (number, case) of a task and shows it: the replies."""
+    html, tries = wanted.html, wanted.tries
+    folders = [os.path.abspath(os.path.join(wanted.out, f"case{number}")) for number, _ in cases]
     pages = [None if html is None else page_of(html, number, len(cases)) for number, _ in cases]
     titles = [f"case {number}: {of.title(case)}" for number, case in cases]
     requests = [
         Request(
-            submission, case.args, profile, calls, extrapolate=False, timeline=to, page=page, title=title,
+            submission, case.args, wanted.profile, wanted.calls, extrapolate=False, timeline=to, page=page, title=title,
             task_dir=of.described().get("task_dir"),
         )
         for (_, case), to, page, title in zip(cases, folders, pages, titles)
@@ -169,7 +180,7 @@ def run(
             number = index if index < len(cases) else (index - len(cases)) // len(tries)
             screen.beat(f"case {cases[number][0]}: {text}")
 
-        replies = model_process.ask_all(requests + experiments, jobs, timeout, ended, beat)
+        replies = model_process.ask_all(requests + experiments, wanted.jobs, wanted.timeout, ended, beat)
     conclude()
     return replies[: len(cases)]
 

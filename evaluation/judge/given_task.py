@@ -52,7 +52,7 @@ NODE = (
 
 @functools.cache
 def modules_of(modules: tuple[tuple[str, str], ...], devices: int) -> FolderModules:
-    """Makes what a task's modules are imported with, once in this process, which gets so many emulated GPUs."""
+    """Makes what a task's modules are imported with, once in this process, which gets this many emulated GPUs."""
     emulated_gpu.DEVICE.become(devices)
     install()
     return FolderModules(dict(modules))

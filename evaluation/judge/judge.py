@@ -87,7 +87,7 @@ class ExaminerProcess:
 
 @contextlib.contextmanager
 def examiners(options: Options, count: int, submissions: int = 1):
-    """Starts so many examiners, each able to hold so many submissions; they end with this block."""
+    """Starts this many examiners, each able to hold this many submissions; they end with this block."""
     with tempfile.TemporaryDirectory(prefix="group-gemm-", ignore_cleanup_errors=True) as root:
         os.chmod(root, 0o711)  # the worker, another user, has a folder inside
         parent, started = nursery(), []

@@ -26,7 +26,7 @@ from evaluation.judge.time_limit import Late, limit
 from evaluation.judge.verdict import Refused
 
 LAUNCHES = 10_000  # of one call
-SHARE, PATTERN = 8, 4096  # of so many clusters one computes in a timed launch; after so many the draw repeats itself
+SHARE, PATTERN = 8, 4096  # one of SHARE clusters computes in a timed launch; after PATTERN the draw repeats itself
 CHANGED = "the submission changed its inputs"
 
 
@@ -51,14 +51,14 @@ def overlap(region: tuple, ranges: list[tuple[int, int]]) -> bool:
 
 
 def drawn(rng: np.random.Generator, timed: int, count: int) -> int:
-    """Draws one of so many calls, of which the first few were timed: every second time one of these. A kernel may tell
+    """Draws one of `count` calls, of which the first few were timed: every second time one of these. A kernel may tell
     them from the others, by where its own memory lies."""
     among_timed = timed >= count or rng.integers(2)
     return int(rng.integers(min(timed, count)) if among_timed else rng.integers(timed, count))
 
 
 def some_clusters(rng: np.random.Generator, first: list, calls: int) -> list:
-    """Draws for each launch of so many calls, of which `first` are the first one's, which clusters compute in a timed
+    """Draws for each launch of this many calls, of which `first` are the first one's, which clusters compute in a timed
     run: one of SHARE, others in each of SHARE calls in a row. Gives functions of a cluster's first CTA."""
 
     def drawn(turns: np.ndarray, call: int, queued):

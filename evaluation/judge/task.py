@@ -43,7 +43,7 @@ class Case(Protocol):
         """Gives the calls to make, each with inputs of its own. extra: and more, which only the judge knows of."""
 
     def recorded(self, count: int) -> list[Call]:
-        """Gives so many calls to record, in which the host sees what `room` has in it."""
+        """Gives this many calls to record, in which the host sees what `room` has in it."""
 
     def room(self) -> Placed:
         """Makes room for a call to record."""

@@ -26,7 +26,7 @@ def kernel(module, name: str) -> Callable:
 
 
 def in_turn(module, functions) -> Callable:
-    """Calls functions one after the other, each on so many of the first data: a tuple of what they return."""
+    """Calls functions one after the other, each on this many of the first data: a tuple of what they return."""
     found = [(getattr(module, name), count) for name, count in functions]
     return lambda data: tuple(function(*data[:count]) for function, count in found)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def together(count: int, program: Callable[[int], object]) -> list:
-    """Runs program(rank) as so many ranks of one node, with torch.distributed's group "nccl" as the grader makes it:
+    """Runs program(rank) as this many ranks of one node, with torch.distributed's group "nccl" as the grader makes it:
     what each returns. Raises what the first that failed has raised."""
     import torch
     import torch.distributed as dist

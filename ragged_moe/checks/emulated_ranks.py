@@ -1,4 +1,4 @@
-"""`python -m ragged_moe check parallel --emulated` runs these: ranks.py on so many emulated GPUs, right, and
+"""`python -m ragged_moe check parallel --emulated` runs these: ranks.py on this many emulated GPUs, right, and
 with faults."""
 
 import concurrent.futures
@@ -39,7 +39,7 @@ def schedules_of(count: int) -> list[int]:
 
 
 def run(ranks: int, schedule: int, *options: str) -> dict:
-    """Run ranks.py on so many emulated H200s; return its exit status, what it says, and the seconds that it takes."""
+    """Run ranks.py on this many emulated H200s; return its exit status, what it says, and the seconds that it takes."""
     start = time.monotonic()
     command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", "h200", "--devices", str(ranks)]
     command += ["--schedule", str(schedule), str(SCRIPT), *options]
@@ -49,7 +49,7 @@ def run(ranks: int, schedule: int, *options: str) -> dict:
 
 
 def check_emulated(ranks: int, schedules: int, jobs: int, file: str | None, everything: bool) -> None:
-    """Check calls under so many schedules, tokens of 1 to 16 experts, and faults; ClickException if one is wrong.
+    """Check calls under this many schedules, tokens of 1 to 16 experts, and faults; ClickException if one is wrong.
 
     Not everything: calls, and the FEW faults.
     """

@@ -162,7 +162,7 @@ FAR = 0.05  # allowed distance from the exact result, which is not quantised in 
 
 
 def close(values: int) -> float:
-    """Return the distance from quantised_layer that is allowed with so many values of c.
+    """Return the distance from quantised_layer that is allowed with this many values of c.
 
     Sums that the tensor core rounds otherwise make 1 % of them a neighbour in e4m3, a step of up to 1/8. Where they are
     few, a single one weighs: of 6 draws of 1280 values, 0.001 to 0.014; of more than 100,000, 0.004 (H200).
@@ -196,7 +196,7 @@ def compare(x: p.Inputs, space, output: torch.Tensor) -> Result:
 def emulated(
     x: p.Inputs, schedule: int = 0, sms: int = 6, configs: tuple | None = None, last: str = "", crowded: bool = False
 ):
-    """Call the layer on the emulated GPU, of which so many SMs are used; return (the tensors of space, output).
+    """Call the layer on the emulated GPU, of which this many SMs are used; return (the tensors of space, output).
 
     The inputs may only be read, and only behind a wait for the launch before, as if that had written them. configs:
     those of both GEMMs, if not the table's. last: the stage after which the call ends, routing or permute. crowded: as

@@ -26,7 +26,7 @@ from ragged_moe.runtime.sizes import Sizes
 
 SIZES = Sizes(hidden=128, intermediate=128, local=2)  # of a rank
 TOP_K, MOST, SMS = 2, 4, 2
-Tokens = Callable[[int, int], int]  # of a rank of so many
+Tokens = Callable[[int, int], int]  # of a rank of this many
 CALLS: list[tuple[str, Tokens, str]] = [  # the tokens of a rank, and whose experts they have
     ("uneven", lambda rank, ranks: (3 + 2 * rank) % (MOST + 1), "any"),
     ("some entries nobody's", lambda rank, ranks: MOST - rank % 2, "some"),
@@ -85,7 +85,7 @@ def expected(drawn: tuple, weights: list[tuple], local: int) -> torch.Tensor:
 
 
 class Rank:
-    """This rank's calls of one layer for so many experts of a token."""
+    """This rank's calls of one layer for this many experts of a token."""
 
     def __init__(self, top_k: int = TOP_K, sizes: Sizes = SIZES, timeout: float = TIMEOUT):
         self.rank, self.ranks, self.sizes, self.top_k = dist.get_rank(), dist.get_world_size(), sizes, top_k
@@ -137,7 +137,7 @@ class Rank:
 
 
 @click.command()
-@click.option("--top-k", type=click.IntRange(0), default=0, help="Instead, layers for 1 up to so many experts.")
+@click.option("--top-k", type=click.IntRange(0), default=0, help="Instead, layers for 1 up to this many experts.")
 @click.option("--fault", type=click.Choice(list(FAULTS)), help="What to plant.")
 def main(top_k: int, fault: str | None) -> None:
     """Check expert parallelism as one of the ranks that the emulator started."""

@@ -97,7 +97,7 @@ class Assign:
         self.slots, self.wide, self.own, self.layout, self.ones = slots, wide, own, layout, ones
         self.quantiser, self.copies, self.reads_hidden = quantiser, copies, bool(quantiser or copies)
         assert sum(map(bool, (layout, quantiser, copies))) <= 1  # their words are the same
-        # Registers are to be left for so many: min_blocks_per_mp would say it, but asks the driver of a GPU
+        # Registers are to be left for this many: min_blocks_per_mp would say it, but asks the driver of a GPU
         self.most_threads = (quantiser.of_sm * THREADS, 1, 1) if quantiser and quantiser.of_sm else (0, 0, 0)
         self.words = MORE_WORDS if self.reads_hidden or layout else WORDS
 

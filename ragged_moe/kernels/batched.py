@@ -149,5 +149,5 @@ class UnpackRows:
 
 
 def grid_of(tokens: int, sms: int) -> int:
-    """Return how many CTAs quantise, or unpack, at most so many tokens."""
+    """Return how many CTAs quantise, or unpack, at most this many tokens."""
     return min(CTAS * sms, tokens)

@@ -142,7 +142,7 @@ class Config:
     def data_parallel(self) -> bool | None:
         """Whether clusters take whole tiles, not stream-K shares; None: if an expert has more tokens than a tile.
 
-        Weights in e2m1: in shares all experts would be under way at once, and so many tokens come from HBM again (32 x
+        Weights in e2m1: in shares all experts would be under way at once, and these tokens come from HBM again (32 x
         64, N = 4096, K = 7168 on an H100: 243 us, in whole tiles 224; 32 x 8, N = 7168, K = 2048: 94.7, 92.0).
         """
         if self.gated and not self.swap_ab:  # on a B200 few rounds would leave much of the last one idle

@@ -28,7 +28,7 @@ SCALE = {"bf16": (4, 0x0FF00FF0, 0x70007000), "f16": (7, 0x7F807F80, 0)}
 
 
 def shift(to: str, source: str, left: int) -> str:
-    """PTX that shifts by so many bits, to the right if negative."""
+    """PTX that shifts by this many bits, to the right if negative."""
     return f"shl.b32 {to}, {source}, {left};" if left >= 0 else f"shr.u32 {to}, {source}, {-left};"
 
 

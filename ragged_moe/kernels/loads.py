@@ -56,7 +56,7 @@ class Fp4Weights(Weights):
     """
 
     def box(self, tile: WorkTile, k: Int32, size: int) -> tuple:
-        """Coordinates of the box of a tensor of so many bytes for 64 rows x 64 of K (arguments.fp4_tensormap)."""
+        """Coordinates of the box of a tensor of this many bytes for 64 rows x 64 of K (arguments.fp4_tensormap)."""
         at = (0, (k >> 6) * (size // 256)) if size >= 256 else ((k >> 6) * size,)
         if self.config.gated:
             rows, up = tile.row >> 7, 0  # a box has both halves; CuTe puts behind what it has but one of
@@ -240,7 +240,7 @@ class Producer:
 
     @cute.jit
     def load_early(self, cta: Cta, tile: WorkTile, count: Int32, maps: TensorMaps):
-        """Load so many stages of the first tile into the ring, which is empty."""
+        """Load this many stages of the first tile into the ring, which is empty."""
         with cute.arch.elect_one():
             write_tile(cta.tiles, tile)
             of_tile = self.maps_of(tile, maps)

@@ -41,7 +41,7 @@ def copy_row(
     source: Int64, place: Int64, words: Int32, thread: Int32, threads: cutlass.Constexpr = 32,
     together: cutlass.Constexpr = TOGETHER,
 ):  # fmt: skip
-    """Copy so many times 16 bytes from one address to another, as one of these threads, with so many under way."""
+    """Copy this many times 16 bytes from one address to another, as one of these threads, with this many under way."""
     for base in cutlass.range(thread, words, threads * together, unroll=1):
         inside = [select(base + threads * i < words, 1, 0) for i in range(together)]
         at = Int64(base) * 16
@@ -137,5 +137,5 @@ class PermuteQuantised:
 
 
 def grid_of(rows: int, sms: int) -> int:
-    """Return how many CTAs are launched for at most so many rows."""
+    """Return how many CTAs are launched for at most this many rows."""
     return min(CTAS * sms, -(-rows // ROWS))

@@ -17,7 +17,7 @@ class PipelineState(NamedTuple):
     phase: Int32
 
     def advance(self, stages: int | None = None) -> "PipelineState":
-        """The next of so many stages; of two if None, which takes no select."""
+        """The next of this many stages; of two if None, which takes no select."""
         if stages is None:
             return PipelineState(phase=self.phase ^ self.index, index=1 - self.index)
         index = self.index + 1

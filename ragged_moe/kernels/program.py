@@ -116,7 +116,7 @@ class Tape:
         self.streams += [(own, i) for i, word in enumerate(words) if type(word) is Stream]
 
     def has(self, slots: int) -> bool:
-        """Whether the launches read, or write, so many operands: all of them, if none was left out on the way."""
+        """Whether the launches read, or write, this many operands: all of them, if none was left out on the way."""
         return {slot for _, _, slot in self.changing} == set(range(slots))
 
     def __call__(self, addresses: Sequence[int]) -> None:

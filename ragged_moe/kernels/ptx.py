@@ -452,7 +452,7 @@ def store_global_pair(address: Int64, x: list[Int32], condition) -> None:
 def await_word(address: Int64, value: Int32, nanoseconds: Int64, reason: Int64, code: Int32, condition) -> None:
     """Poll a word by ld.acquire.sys (9.7.9.8) until it is `value`, where condition is not 0.
 
-    What the thread of another GPU that released it had written before is visible behind this. After so many
+    What the thread of another GPU that released it had written before is visible behind this. After this many
     nanoseconds it writes `code` to the address `reason`, which the host can read, and traps.
     """
     text = """{ .reg .pred p; .reg .b32 found; .reg .b64 begin, now;
@@ -588,12 +588,12 @@ def wgmma_results(d: list[Float32]) -> list[Float32]:
 
 
 def wgmma_wait(pending: int) -> None:
-    """wgmma.wait_group (9.7.15.7.3): wait until at most so many of this warp's groups are under way."""
+    """wgmma.wait_group (9.7.15.7.3): wait until at most this many of this warp's groups are under way."""
     ptx(f"wgmma.wait_group.sync.aligned {pending};", "")
 
 
 def wgmma_wait_keeping(pending: int, a: list[Int32]) -> list[Int32]:
-    """wgmma.wait_group (9.7.15.7.3): wait until at most so many of this warp's groups are under way; return a.
+    """wgmma.wait_group (9.7.15.7.3): wait until at most this many of this warp's groups are under way; return a.
 
     a: registers of operand A that one of them read until then: so the compiler keeps them.
     """

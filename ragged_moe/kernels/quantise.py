@@ -111,7 +111,7 @@ class Quantise:
         self, x: Int64, values: Int64, scales: Int64, weights: Int64, tokens: Int32, hidden: Int32, token: Int32,
         warp: Int32, lane: Int32, warps: int,
     ):  # fmt: skip
-        """Quantise one token in a CTA of so many warps."""
+        """Quantise one token in a CTA of this many warps."""
         for block in cutlass.range(warp, hidden >> 7, warps, unroll=1):
             at = Int64(token) * Int64(hidden) + Int64(block * 128 + lane * 4)
             (word,), scale = quantised_block([load_relaxed_if(x + at * 2 + 4 * i, Int32(1)) for i in range(2)], 32)

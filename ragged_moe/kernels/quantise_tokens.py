@@ -138,5 +138,5 @@ def warps_of(k: int) -> int:
 
 
 def grid_of(rows: int, sms: int, k: int) -> int:
-    """Return how many CTAs are launched for at most so many rows of k columns."""
+    """Return how many CTAs are launched for at most this many rows of k columns."""
     return min(min(SM_WARPS // warps_of(k), SM_CTAS) * sms, rows)

@@ -30,7 +30,7 @@ BATCH = 3  # stages whose scales a warp of MultipliedScales loads at once
 
 
 def first_warp(warps: int) -> int:
-    """Number of the first of so many scale warps: they are the last ones of the producers' warpgroup."""
+    """Number of the first of this many scale warps: they are the last ones of the producers' warpgroup."""
     return TMA_WARP + 4 - warps
 
 

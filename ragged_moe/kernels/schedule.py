@@ -115,7 +115,7 @@ def read_tile(at: Int32) -> WorkTile:
 
 @functools.cache
 def search_step(experts: int) -> int:
-    """First step of a binary search among so many experts: Shape.search."""
+    """First step of a binary search among this many experts: Shape.search."""
     return 1 << (experts - 1).bit_length() >> 1
 
 

@@ -79,7 +79,7 @@ class StreamK:
                     store_release(flag, 0)
             warpgroup_barrier(group + 1)
         together = 8 if size <= 16 else 4 if size <= 32 else 2 if size <= 64 else 1  # CTAs that are loaded at once,
-        chunk = size if size <= 64 else size // 2  # so many sums of each
+        chunk = size if size <= 64 else size // 2  # this many sums of each
         found = cute.make_rmem_tensor((together * chunk,), Float32)
         other = first
         while share_start(plan, other) < tile.end:

@@ -112,7 +112,7 @@ calls = FUNCTION.calls
 
 @functools.lru_cache(maxsize=4096)
 def sizes_of(experts: int, most: int, hidden: int, intermediate: int, expected_m: int | None) -> Sizes:
-    """The layer's sizes, of a router that gives an expert so many rows; ValueError if the kernels do not do them."""
+    """The layer's sizes, of a router that gives an expert this many rows; ValueError if the kernels do not do them."""
     BATCHED_CALL.check_options(expected_m=expected_m)
     BATCHED_CALL.require(E=experts, M=most, H=hidden, I=intermediate)
     require_rows(experts, most)

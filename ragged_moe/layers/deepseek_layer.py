@@ -172,7 +172,7 @@ def permute_quantised_program(device: torch.device) -> Program:
 
 @functools.cache
 def finalise_program(device: torch.device, slots: int, others: bool = False) -> Program:
-    """The finalise kernel for so many places of a token, of all tokens or of others than those with one row, compiled
+    """The finalise kernel for this many places of a token, of all tokens or of others than those with one row, compiled
     for this GPU.
     """
     return Program(finalise.Finalise(slots, others), finalise.WORDS, f"slots={slots} others={others}")
@@ -222,7 +222,7 @@ class Layer:
         return first, dataclasses.replace(second, prefetch=second.stages)
 
     def rows(self, tokens: int) -> int:
-        """Rows that so many tokens give the local experts, if all experts have as many."""
+        """Rows that this many tokens give the local experts, if all experts have as many."""
         return -(-tokens * self.sizes.top_k * self.sizes.local // self.sizes.experts)
 
     def grid(self, config: Config) -> int:
@@ -316,7 +316,7 @@ class Layer:
         return self.quantises and few and self.configs(tokens)[0].permuted
 
     def copies(self, tokens: int) -> bool:
-        """Whether assign copies so many tokens to their rows, so that permute is not launched."""
+        """Whether assign copies this many tokens to their rows, so that permute is not launched."""
         return self.configs(tokens)[0].copied
 
     def compile(self, tokens: int, quantises_rows: bool = False) -> None:

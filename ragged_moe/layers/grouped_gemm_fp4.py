@@ -152,7 +152,7 @@ def launch_quantiser(gemm: Launcher, a: int, values: int, scales: int, total_m: 
 
 
 def token_parts(rows: int, k: int) -> list[Part]:
-    """Scratch memory for so many tokens of k columns in e4m3, and for their scales."""
+    """Scratch memory for this many tokens of k columns in e4m3, and for their scales."""
     return [Part("tokens", E4M3, (rows, k)), Part("token scales", F32, (rows,))]
 
 
@@ -188,7 +188,7 @@ def launch_block_scaled(gemm: Launcher, addresses: Sequence[int], words: tuple[i
 
 
 def records_part(form: BlockScaled, rows: int, k: int, name: str = "records") -> Part:
-    """Scratch memory for so many rows of k columns in this format."""
+    """Scratch memory for this many rows of k columns in this format."""
     return Part(name, U8, (rows, form.record_bytes(k)))
 
 

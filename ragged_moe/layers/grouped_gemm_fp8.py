@@ -162,7 +162,7 @@ class Launcher:
 
 
 def partials(config: Config, ctas: int) -> Part:
-    """Scratch memory for stream-K's partial sums of so many CTAs."""
+    """Scratch memory for stream-K's partial sums of this many CTAs."""
     name, fill = ("polled partials", EMPTY) if config.polled_partials else ("partials", None)
     return Part(name, I32, (ctas * config.partial_bytes // 4,), fill, kept=True)
 

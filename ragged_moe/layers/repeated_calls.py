@@ -28,7 +28,7 @@ DEVICE, CONTIGUOUS, ADDRESS = torch.Tensor.get_device, torch.Tensor.is_contiguou
 class Call:
     """A kind of call, by an example of its operands, which have been checked.
 
-    aligned: which of them begin at multiples of so many bytes. apart: with which of them the last one, which is
+    aligned: which of them begin at multiples of this many bytes. apart: with which of them the last one, which is
     written, shares no memory.
     """
 

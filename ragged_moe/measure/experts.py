@@ -204,7 +204,7 @@ class SGLang:
 def measure(
     sizes: p.Sizes, weights: tuple, tokens: int, repeats: int, wanted: bool, sglang: SGLang | None, rng: random.Random
 ) -> dict:
-    """Time a model's experts with so many tokens; return the row of the results.
+    """Time a model's experts with this many tokens; return the row of the results.
 
     wanted: whether to time DeepGEMM; sglang: SGLang, if it is to be.
     """

@@ -76,7 +76,7 @@ def scales_of(scale: torch.Tensor) -> torch.Tensor:
 
 
 def own_block(rows: int, experts: int) -> int:
-    """The block that SGLang's fused_marlin_moe chooses for so many rows in all."""
+    """The block that SGLang's fused_marlin_moe chooses for this many rows in all."""
     return next((block for block in BLOCKS if rows / experts / block < 0.9), BLOCKS[-1])
 
 

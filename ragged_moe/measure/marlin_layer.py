@@ -21,7 +21,7 @@ def silu_and_mul(x, rows, out, N: tl.constexpr, SIZE: tl.constexpr):
 
 
 class MarlinLayer:
-    """A call of it is the layer by Marlin, with blocks of so many rows."""
+    """A call of it is the layer by Marlin, with blocks of this many rows."""
 
     def __init__(self, gemm: Callable, sizes: Sizes, weights: dict, hidden, ids, given, block: int):
         tokens, flat = len(hidden), ids.flatten().tolist()

@@ -36,7 +36,7 @@ class Calls(NamedTuple):
 
 
 def of_problem(kind: str, args: dict, count: int, config_by: Callable[[Config], Config]) -> Calls:
-    """Return so many Calls of a problem. args: m of each expert, n, k; or t, the tokens of a layer.
+    """Return this many Calls of a problem. args: m of each expert, n, k; or t, the tokens of a layer.
 
     kind: the weights', fp8, nvfp4 or mxfp4. config_by: changes the config that the table has, of FP8's GEMM.
     """
@@ -62,7 +62,7 @@ def config_of(ms: tuple[int, ...], n: int, k: int) -> Config:
 
 
 def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int) -> list[Callable]:
-    """Return so many calls on sets of inputs in turn, which together do not fit L2. ms: rows of each expert."""
+    """Return this many calls on sets of inputs in turn, which together do not fit L2. ms: rows of each expert."""
     experts, rows = len(ms), sum(ms)
     size = experts * n * k + rows * (k + 2 * n)
     m_indptr = torch.tensor([sum(ms[:e]) for e in range(experts + 1)], dtype=torch.int32)

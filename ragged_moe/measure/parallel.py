@@ -56,7 +56,7 @@ def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
 
 
 class MegaMoe:
-    """DeepGEMM's mega MoE for these weights, W13 gate first, and up to so many tokens. ImportError if not installed."""
+    """DeepGEMM's mega MoE for these weights, W13 gate first, up to this many tokens. ImportError if not installed."""
 
     def __init__(self, group: dist.ProcessGroup, num_experts: int, tokens: int, sizes: Sizes, weights: tuple):
         import deep_gemm
@@ -127,7 +127,7 @@ def measure(
     tokens: int, sizes: Sizes, weights: tuple, repeats: int, rng: random.Random, seed: int,
     groups: tuple[int, int] | None, traced: bool,
 ) -> dict:  # fmt: skip
-    """Time all contestants with so many tokens a rank; return the row of the results."""
+    """Time all contestants with this many tokens a rank; return the row of the results."""
     group, rank, ranks = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
     everywhere = ranks * sizes.local
     generator = torch.Generator("cuda").manual_seed(1000 * seed + rank)
@@ -192,7 +192,7 @@ def table(rows: list[dict], mode: str = GRAPH) -> str:
 @click.option("--tokens", default=",".join(map(str, TOKENS)), show_default=True, help="Tokens of each rank.")
 @click.option("--local", type=click.IntRange(1), default=32, show_default=True, help="Experts of each rank.")
 @click.option("--experts", type=click.IntRange(1), help="Of all ranks, in 8 groups, of which a token uses 4.")
-@click.option("--trace", type=int, help="So many tokens: when each kernel ran, on each rank, goes to the results.")
+@click.option("--trace", type=int, help="This many tokens: when each kernel ran, on each rank, goes to the results.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of tokens, and of the order of contestants.")
 def main(
     file: Path | None, repeats: int, tokens: str, local: int, experts: int | None, trace: int | None,

@@ -109,7 +109,7 @@ class ExpertParallel:
         hidden [T, H] bf16, T from 0 to max_tokens, of any rank another. topk_ids [T, k] int32 or int64, from 0 to
         num_experts - 1; others, such as -1, are left out. topk_weights [T, k] f32. w13 [E, 2I, H], w13_scale, w2,
         w2_scale: this rank's experts, E = num_experts / ranks, as of ragged_moe.experts. most: no rank has more tokens
-        in this call; the same on all ranks, max_tokens if not given. Kernels are chosen for so many.
+        in this call; the same on all ranks, max_tokens if not given. Kernels are chosen for this many.
 
         Launches on torch's current stream; nothing returns to the host; can be captured in a CUDA graph, on all ranks.
         The same bits every time. One call of a layer at a time, on a stream or on streams that wait for each other. No

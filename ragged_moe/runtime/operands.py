@@ -62,7 +62,7 @@ def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.
 
 
 def misaligned(name: str, multiple: int = 16) -> ValueError:
-    """The complaint about a tensor that does not start at a multiple of so many bytes."""
+    """The complaint about a tensor that does not start at a multiple of this many bytes."""
     return ValueError(f"{name} starts at an address that is not a multiple of {multiple}, but must")
 
 
@@ -80,7 +80,7 @@ def addresses(
 ) -> list[int]:  # fmt: skip
     """Where each tensor begins; ValueError for one that the GPU's kernels cannot reach.
 
-    expected: what the tensors are, already checked. aligned: which must begin at a multiple of so many bytes.
+    expected: what the tensors are, already checked. aligned: which must begin at a multiple of this many bytes.
     """
     try:
         found = [tensor.data_ptr() for tensor in tensors]

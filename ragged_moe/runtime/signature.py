@@ -297,7 +297,7 @@ class Signature:
     def check_workspace(
         self, gpu: Device, workspace: torch.Tensor, least: int, given: Mapping[str, torch.Tensor | None]
     ) -> None:
-        """ValueError unless a call can use this memory, of at least so many bytes. given: all else that it touches."""
+        """ValueError unless a call can use this memory, of this many bytes or more. given: all else that it touches."""
         first = given[self.first], self.first
         if not isinstance(workspace, torch.Tensor):
             raise ValueError(f"workspace is {said(workspace)}, but must be a tensor")

@@ -117,7 +117,7 @@ def choose_fp4_gemm1(rows: int, experts: int, n: int) -> Config:
 
 
 def fp4_tile(configs: Iterable[Config], block_m: int, few: bool) -> Config:
-    """Of these configs that of tiles of so many tokens, with 128 weight rows if the tiles are few, else 256."""
+    """Of these configs that of tiles of this many tokens, with 128 weight rows if the tiles are few, else 256."""
     return next(config for config in configs if (config.block_m, config.block_n) == (block_m, 128 if few else 256))
 
 

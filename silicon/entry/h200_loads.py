@@ -42,7 +42,7 @@ from silicon.timing.record import Bench
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_suffix(".json")
 CTAS = 2  # of an MMA
-FIT = {2: 132, 4: 120}  # CTAs that run at once in clusters of so many
+FIT = {2: 132, 4: 120}  # CTAs that run at once in clusters of this many
 SCALED = {2: {"tokens": 160}}  # 36 clusters of 4 would take two rounds, 24 take one
 CASES = (  # (M of each group), N, K
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168),

@@ -3,7 +3,7 @@
     python3 -m silicon.probes.accesses run [FILE]    on a Hopper GPU, with NumPy and libcuda.so.1
     python -m silicon.probes.accesses model          the same PTX on the model, beside accesses_h200.json
 
-Each warp of each CTA executes an operation so many times, its lanes side by side, a line each, or all at one address;
+Each warp of each CTA executes an operation this many times, its lanes side by side, a line each, or all at one address;
 then all that is under way is waited for. Values are cycles: of the slowest CTA and of the median one, in the median of
 the rounds from the second on; each round has addresses of its own, but for one word. Warm: the L2 has what is touched,
 from a launch before; cold: a fill has replaced it. A ring waits for all but some of its groups of copies, as pipelined
@@ -97,7 +97,7 @@ CONSTANT = {
 
 @dataclass(frozen=True)
 class Point:
-    """So many warps of each CTA execute an operation `count` times in a round; in clusters of two where it is FAR.
+    """This many warps of each CTA execute an operation `count` times in a round; in clusters of two where it is FAR.
 
     lanes: of LANES. ring: groups of copies that may be under way at a wait, each of UNROLL copies; 0: one wait at the
     end. size: bytes of a bulk operation.

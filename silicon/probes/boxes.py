@@ -5,7 +5,7 @@
 
 Each CTA, one an SM, copies 1 MiB of a row-major matrix by tensor copies of boxes, `stages` under way. A CTA goes along
 the rows of a band of its own, as a GEMM along K ("along"), or takes boxes from anywhere ("anywhere"): boxes that lie
-together in pieces of so many bytes, if `piece` is given. No launch before has read what it copies, and nothing is
+together in pieces of this many bytes, if `piece` is given. No launch before has read what it copies, and nothing is
 stored, so that the L2 holds nothing to be written back. Recorded are the cycles of the slowest CTA and of the median
 one.
 """
@@ -66,7 +66,7 @@ def _patterns() -> list[Pattern]:
         found += [Pattern(128, 128, pitch, stages, along) for stages in (3, 12) for along in (True, False)]
     for row in (64, 128, 256, 1024, 2048):  # of 4 KiB
         found += [Pattern(row, 4096 // row, 4096, 12, along) for along in (True, False)]
-    for stages in (3, 12):  # boxes that are one piece, so many of them together
+    for stages in (3, 12):  # boxes that are one piece, this many of them together
         found += [Pattern(2048, 8, 2048, stages, True)]
         found += [Pattern(2048, 8, 2048, stages, False, piece) for piece in (0, 32 << 10, 64 << 10, 256 << 10, 1 << 20)]
     found += [Pattern(2048, rows, 2048, (48 << 10) // 2048 // rows, False) for rows in (1, 2, 4)]

@@ -20,7 +20,7 @@ def slowest_and_median(clocks: np.ndarray) -> list[float]:
 
 
 def measured(gpu: Gpu, out: int, ctas: int, rounds: int, launch: Callable[[int], object]) -> list[float]:
-    """The cycles of the slowest CTA and of the median one: medians of so many launches, of which the first is not
+    """The cycles of the slowest CTA and of the median one: medians of this many launches, of which the first is not
     counted. launch(turn) launches what writes u64 [ctas] to `out`, the address.
     """
     seen = []

@@ -5,7 +5,7 @@
 
 A CTA takes all of an SM's shared memory, writes %smid (PTX ISA 10) and stays for a while. SMs that any cluster of two
 or more has had together are a group: a GPC, or a part of one. As many clusters as cuOccupancyMaxActiveClusters says
-take one wave; so many and one more take two.
+take one wave; that many and one more take two.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python3 -m silicon.probes.link run [FILE]      on two GPUs of one host, with NumPy and libcuda.so.1
     python -m silicon.probes.link model            the model's figures, beside link.json
 
-Each load of a chain has the address of the next; a fence follows a store; a message is so many words of a warp and a
+Each load of a chain has the address of the next; a fence follows a store; a message is this many words of a warp and a
 flag with release at the scope of the system, which the other GPU's warp awaits before it answers in kind. Rates are
 those of all SMs, or of some, that store to the other GPU's memory or load from it, each byte once. The second launch
 counts.
@@ -86,7 +86,7 @@ LOOP: {body} {used} setp.lt.u64 p, at, end; @p bra LOOP;
 
 
 def nbytes(ctas: int, mib: int) -> int:
-    """Return how many bytes a grid moves: whole loops of all its threads, at most so many MiB."""
+    """Return how many bytes a grid moves: whole loops of all its threads, at most this many MiB."""
     loop = ctas * THREADS * 64
     return mib * MIB // loop * loop
 

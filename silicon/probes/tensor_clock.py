@@ -40,7 +40,7 @@ def group(shape: str, n: int, tail: str, count: int = 8) -> tuple[str, str]:
 
 
 def fill(threads: int) -> str:
-    """PTX with which so many threads copy OPERANDS bytes from `s` to shared memory."""
+    """PTX with which this many threads copy OPERANDS bytes from `s` to shared memory."""
     return f"""  mad.lo.u32 r3, r0, 16, r1; mul.wide.u32 t, r0, 16; add.u64 s, s, t; add.u32 r4, r1, {OPERANDS};
 FILL: ld.global.v4.u32 {{x, y, z, w}}, [s]; st.shared.v4.u32 [r3], {{x, y, z, w}};
   add.u64 s, s, {threads * 16}; add.u32 r3, r3, {threads * 16}; setp.lt.u32 p, r3, r4; @p bra FILL;
@@ -62,7 +62,7 @@ EDGE: mov.u64 now, %globaltimer; setp.eq.u64 p, now, last; @p bra EDGE;
 
 @dataclass(frozen=True)
 class Load:
-    """A load of the tensor cores: wgmmas of a type and N, on "noise" or "zeros", by so many SMs.
+    """A load of the tensor cores: wgmmas of a type and N, on "noise" or "zeros", by this many SMs.
 
     us: how long it takes, about; rest: cycles between two groups.
     """

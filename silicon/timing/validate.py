@@ -274,7 +274,7 @@ def main():
     parser = command.parser(__doc__)
     parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
     parser.add_argument("--half", choices=("fitted", "held-out"), help="only this half")
-    parser.add_argument("--sample", type=int, help="so many points of each family that has a bar")
+    parser.add_argument("--sample", type=int, help="this many points of each family that has a bar")
     parser.add_argument("--list", action="store_true", help="a line for each point")
     command.add_set(parser)
     parser.add_argument("--write", type=Path, help="the file whose table is replaced")

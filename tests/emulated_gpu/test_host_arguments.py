@@ -21,7 +21,7 @@ TURN = """.version 8.8
 
 
 def at(offset: int, count: int = 8) -> np.ndarray:
-    """int32 [count], so many bytes above an address that CUDA might give; a memory block of its own."""
+    """int32 [count], this many bytes above an address that CUDA might give; a memory block of its own."""
     raw = bytearray(4 * count + 512)
     start = -np.frombuffer(raw, np.uint8).ctypes.data % 256 + offset
     return np.frombuffer(raw, np.int32, count, start)

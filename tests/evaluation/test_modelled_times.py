@@ -120,7 +120,7 @@ def test_extrapolation_is_what_all_calls_take(dirty_calls):
 
 
 def synthetic(lengths, dirty):
-    """A rule that was told of calls of these lengths, with so many dirty bytes left at their ends."""
+    """A rule that was told of calls of these lengths, with this many dirty bytes left at their ends."""
     rule, now = Steady(list(range(1, 16))), 0.0
     memory = SimpleNamespace(dirty=0.0)
     memory.skip_flush = lambda: setattr(memory, "dirty", 0.0)

@@ -28,7 +28,7 @@ class FakeCuda:
 
     def __init__(self):
         self.queued, self.memory, self.handles, self.attributes = [], {}, [None], []
-        self.late = 0  # so many times the first event is over before the last launch is queued
+        self.late = 0  # this many times the first event is over before the last launch is queued
         self.status = {}  # function: what it returns
 
     def __getattr__(self, name):

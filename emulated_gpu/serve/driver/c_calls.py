@@ -100,7 +100,7 @@ def address_range(address: int) -> tuple[int, int]:
 
 
 def pitched(width: int, height: int, element: int) -> tuple[int, int]:
-    """Return (address, pitch) of rows of so many bytes."""
+    """Return (address, pitch) of rows of this many bytes."""
     pitch = -(-width // 512) * 512  # as on an H100
     return cuda_bindings.allocate_bytes(pitch * height), pitch
 

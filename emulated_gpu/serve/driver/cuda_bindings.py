@@ -283,7 +283,7 @@ def _address(pointer) -> int:
 
 
 def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = "cudaMemset") -> None:
-    """Set so many elements of a NumPy type, from an address on, to a value. waits: as of `copy`."""
+    """Set this many elements of a NumPy type, from an address on, to a value. waits: as of `copy`."""
     DEVICE.synchronize_all()
     size = int(count) * np.dtype(dtype).itemsize
     raw = (ctypes.c_uint8 * size).from_address(int(target))

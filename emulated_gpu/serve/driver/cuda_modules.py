@@ -137,7 +137,7 @@ def tensor_map(d, kind, rank, address, dims, strides, box, steps, interleave, sw
     made = d.CUtensorMap()
     words = launches.tensor_map(
         int(kind), int(address), numbers(dims)[:rank], numbers(strides)[: rank - 1], numbers(box)[:rank],
-        numbers(steps)[:rank], int(interleave), int(swizzle), int(promotion), int(fill),
+        numbers(steps)[:rank], launches.MapEnums(int(interleave), int(swizzle), int(promotion), int(fill)),
     )  # fmt: skip
     ctypes.memmove(made.getPtr(), words, len(words))
     return made
@@ -150,9 +150,9 @@ def im2col_map(
     numbers = lambda values: [int(v) for v in values or ()]  # noqa: E731
     made = d.CUtensorMap()
     words = launches.im2col_map(
-        int(kind), int(address), numbers(dims)[:rank], numbers(strides)[: rank - 1], numbers(lower)[: rank - 2],
-        numbers(upper)[: rank - 2], int(channels), int(pixels), numbers(steps)[:rank], int(interleave), int(swizzle),
-        int(promotion), int(fill),
+        int(kind), int(address), numbers(dims)[:rank], numbers(strides)[: rank - 1],
+        (numbers(lower)[: rank - 2], numbers(upper)[: rank - 2]), (int(channels), int(pixels)), numbers(steps)[:rank],
+        launches.MapEnums(int(interleave), int(swizzle), int(promotion), int(fill)),
     )  # fmt: skip
     ctypes.memmove(made.getPtr(), words, len(words))
     return made

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...device import DEVICE
 from ...errors import AssertionFailed, EmulatorError, LaunchRefused, Unsupported
@@ -71,7 +72,7 @@ class Attribute(ctypes.Structure):
 
 
 def options(attributes: int | None, count: int) -> dict:
-    """Return what an array of so many `Attribute` at an address asks for, as options of `Device.launch`."""
+    """Return what an array of this many `Attribute` at an address asks for, as options of `Device.launch`."""
     cluster, preferred, pdl, cooperative = None, None, False, False
     for a in (Attribute * count).from_address(attributes) if count else ():
         if a.id == CLUSTER:
@@ -119,29 +120,37 @@ def launch(kernel: Kernel, grid, block, params: bytes, dynamic_shared: int, **op
     DEVICE.launch(module, kernel.name, tuple(grid), tuple(block), params, dynamic_shared=dynamic_shared, **options)
 
 
-def tensor_map(
-    kind: int, address: int, dims, strides, box, steps, interleave: int, swizzle: int, promotion: int, fill: int
-) -> bytes:
+class MapEnums(NamedTuple):
+    """The last arguments of cuTensorMapEncode*: how a tensor lies in memory, and what is copied beside it."""
+
+    interleave: int
+    swizzle: int
+    promotion: int  # of L2
+    fill: int  # what is outside
+
+
+def tensor_map(kind: int, address: int, dims, strides, box, steps, enums: MapEnums) -> bytes:
     """Return what cuTensorMapEncodeTiled makes of its arguments. strides: of all dimensions but the innermost.
 
     Raises Unsupported for what is not implemented, a Fault for what the driver calls an invalid value.
     """
-    common = _of_map("Tiled", kind, address, dims, strides, box, steps, interleave, swizzle, promotion, fill)
+    common = _of_map("Tiled", kind, address, dims, strides, box, steps, enums)
     return encode(TensorMap(*common))
 
 
-def im2col_map(
-    kind: int, address: int, dims, strides, lower, upper, channels: int, pixels: int, steps, interleave: int,
-    swizzle: int, promotion: int, fill: int,
-) -> bytes:  # fmt: skip
-    """Return what cuTensorMapEncodeIm2col makes of its arguments, as `tensor_map` does."""
-    box = channels, pixels
-    common = _of_map("Im2col", kind, address, dims, strides, box, steps, interleave, swizzle, promotion, fill)
+def im2col_map(kind: int, address: int, dims, strides, corners: tuple, box, steps, enums: MapEnums) -> bytes:
+    """Return what cuTensorMapEncodeIm2col makes of its arguments, as `tensor_map` does.
+
+    corners: the lower and the upper one of the pixels' box. box: how many channels and pixels a copy has.
+    """
+    lower, upper = corners
+    common = _of_map("Im2col", kind, address, dims, strides, box, steps, enums)
     return encode(Im2colMap(*common, tuple(lower), tuple(upper)))
 
 
-def _of_map(mode: str, kind, address, dims, strides, box, steps, interleave, swizzle, promotion, fill) -> tuple:
+def _of_map(mode: str, kind, address, dims, strides, box, steps, enums: MapEnums) -> tuple:
     """The fields of a tensor map that a driver's function makes."""
+    interleave, swizzle, promotion, fill = enums
     if interleave or kind >= len(DRIVER_TYPES) or swizzle >= len(DRIVER_SWIZZLES):
         given = f"data type {kind}, interleave {interleave}, swizzle {swizzle}"
         raise Unsupported(f"cuTensorMapEncode{mode} with {given}")
@@ -157,6 +166,7 @@ def encode_tensor_map(out, kind, rank, address, dims, strides, box, steps, inter
     higher = (ctypes.c_uint64 * (rank - 1)).from_address(strides) if rank > 1 else ()
     sizes = (ctypes.c_uint64 * rank).from_address(dims)
     part, step = ((ctypes.c_uint32 * rank).from_address(at) for at in (box, steps))
-    words = tensor_map(kind, address or 0, sizes, higher, part, step, interleave, swizzle, promotion, fill)
+    enums = MapEnums(interleave, swizzle, promotion, fill)
+    words = tensor_map(kind, address or 0, sizes, higher, part, step, enums)
     ctypes.memmove(out, words, len(words))
     return 0

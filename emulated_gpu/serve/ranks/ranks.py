@@ -55,7 +55,7 @@ def _random_state() -> tuple:
 
 
 def run(count: int, program: Callable[[types.ModuleType], None]) -> list[BaseException | None]:
-    """Run a program as so many ranks, with as many devices. Returns what each has raised, or None.
+    """Run a program as this many ranks, with as many devices. Returns what each has raised, or None.
 
     program: gets its rank's `__main__`.
     """
@@ -83,7 +83,7 @@ def run(count: int, program: Callable[[types.ModuleType], None]) -> list[BaseExc
 
 
 def run_script(script: str, count: int) -> list[BaseException | None]:
-    """Run a Python script as so many ranks, as `python script` would run it. Returns what each has raised, or None."""
+    """Run a Python script as this many ranks, as `python script` would. Returns what each has raised, or None."""
     code = compile(Path(script).read_bytes(), script, "exec")
 
     def program(main: types.ModuleType) -> None:

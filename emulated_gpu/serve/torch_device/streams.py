@@ -117,7 +117,7 @@ class Event(torch.Event):
 
     cuda_event = 0
     event_id = 0
-    launches: int | None = None  # so many there were
+    launches: int | None = None  # this many there were
     device_index = 0
     known: host_order.Event | None = None  # once it has been used
 

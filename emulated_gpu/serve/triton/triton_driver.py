@@ -86,7 +86,7 @@ def flattened(signature, args, metas: Iterator[dict] | None) -> Iterator[tuple[s
 
 
 def packed(kind: str, value, size: int) -> bytes:
-    """Return a value of one of Triton's types as a parameter of so many bytes."""
+    """Return a value of one of Triton's types as a parameter of this many bytes."""
     if kind[0] == "*":
         value = 0 if value is None else value if isinstance(value, int) else value.data_ptr()
     elif kind == "nvTmaDesc":

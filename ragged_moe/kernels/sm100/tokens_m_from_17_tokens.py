@@ -77,7 +77,7 @@ class TokensM:
 
     @cute.jit
     def add(self, warp: Warp, tile: WorkTile, state: MainloopState, acc, columns: cutlass.Constexpr):
-        """The k-blocks of a tile, of so many columns of a thread."""
+        """The k-blocks of a tile, of this many columns of a thread."""
         config, cta, lane, group, stage = self.config, warp.cta, warp.lane, warp.number >> 2, state.stage
         tmem = self.tmem.address(cta) + ((warp.number & 3) << 21)
         parts = [tmem + self.column_of(group, part) for part in range(columns // PART)]
@@ -139,7 +139,7 @@ def load_scales(
 
 
 def add_part(acc, d: list[Float32], scales: list[Float32], part: int, columns: int) -> None:
-    """Add a part of so many columns, with its scale: each is of equally many parts."""
+    """Add a part of this many columns, with its scale: each is of equally many parts."""
     add_scaled(acc, d, twice(scales[part * len(scales) // (columns // PART)]), PART * part)
 
 

@@ -42,7 +42,7 @@ class Fp4ByE4m3(ByWidth):
 
     @cute.jit
     def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
-        """The k-blocks of a tile of which so many tokens are loaded."""
+        """The k-blocks of a tile of which this many tokens are loaded."""
         config, cta, lane, stage = self.config, warp.cta, warp.lane, state.stage
         parts, sums, of_part = config.block_n // BLOCK_N, width // 2, config.block_m // 2
         tokens, at = matrix_descriptor(cta.ring), weight_places(config, warp, 4)

@@ -53,7 +53,7 @@ def weight_places(config: Config, warp: Warp, of_row: int) -> tuple[Int32, Int32
 
 
 def next_stage(config: Config, stage: PipelineState, k: Int32, count: Int32) -> tuple[PipelineState, Int32, Int32]:
-    """Return the following stage, and the index and the parity of that whose words are loaded in k-block k of so many:
+    """Return the following stage, and index and parity of that whose words are loaded in k-block k of `count`:
     the following one, behind the last k-block its own again.
     """
     following = stage.advance(config.stages)

@@ -40,7 +40,7 @@ class Fp4Weights(ByWidth):
         self.config, self.registers, self.eight = config, Fp4Registers(config), Fp4EightTokens(config)
 
     def multiply(self, warp: Warp, width: int, tile: WorkTile, state: MainloopState, acc):
-        """The k-blocks of a tile of which so many tokens are loaded."""
+        """The k-blocks of a tile of which this many tokens are loaded."""
         return self.eight(warp, tile, state, acc) if width == 8 else self.by_wgmma(warp, width, tile, state, acc)
 
     @cute.jit

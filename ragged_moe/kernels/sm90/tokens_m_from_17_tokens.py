@@ -106,6 +106,6 @@ class TokensM:
 
 
 def load_scales(of_tokens: Int32, of_weights: Int32, count: int) -> list[Float32]:
-    """Load the scales of a thread's two tokens, then so many of the weights."""
+    """Load the scales of a thread's two tokens, then this many of the weights."""
     at = [of_tokens, of_tokens + 32, *(of_weights + 4 * i for i in range(count))]
     return [load_shared_float(x) for x in at]

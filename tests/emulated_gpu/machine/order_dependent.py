@@ -22,7 +22,7 @@ INIT = """@lead mbarrier.init.shared::cta.b64 [full], {0}; @lead mbarrier.init.s
 LOAD = """mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 256;
     cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [in], 256, [full];"""
 SPIN = """{0}: nanosleep.u32 500; ld.acquire.gpu.global.u32 y, {1}; setp.lt.u32 p, y, 2; add.u32 b, b, 1;
-    setp.lt.u32 q, b, 500; and.pred p, p, q; @p bra {0};"""  # until two have come, or for so many turns
+    setp.lt.u32 q, b, 500; and.pred p, p, q; @p bra {0};"""  # until two have come, or for this many turns
 
 
 @dataclass(frozen=True)

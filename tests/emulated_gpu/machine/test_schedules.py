@@ -38,7 +38,7 @@ def test_a_schedule_is_what_its_number_says():
     assert Schedule(30).lazy_classes() == Schedule(30).lazy_classes() != Schedule(31).lazy_classes()
 
 
-# The first warp of device 0 polls until device 1 has raised [flag], or so many nanoseconds have passed, and says how
+# The first warp of device 0 polls until device 1 has raised [flag], or this many nanoseconds have passed, and says how
 # many did, and how often it looked; the two warps of device 1 meet four times before that.
 POLL = """.version 8.8
 .target sm_100a

@@ -88,7 +88,7 @@ ONE_LANE = (
 
 
 def timed(form: str, times: int) -> tuple[float, dict[str, int]]:
-    """Return when a kernel ends that executes a form so many times, in microseconds, and what it has moved."""
+    """Return when a kernel ends that executes a form this many times, in microseconds, and what it has moved."""
     if form.startswith(ONE_LANE):
         form = f"@first {form}".replace("; ", "; @first ")
     text = KERNEL.replace("%s", " ".join([form] * times), 1)

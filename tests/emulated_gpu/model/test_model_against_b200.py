@@ -260,7 +260,7 @@ ROUND_NS = 56e3 / 147 / 8
 
 
 def loads_us(n: int, warps: int = 4, columns: int = 256) -> float:
-    """Microseconds of a launch whose warps load so many columns in rounds of `n`."""
+    """Microseconds of a launch whose warps load this many columns in rounds of `n`."""
     registers = ", ".join(f"%r{i}" for i in range(n))
     load = f"tcgen05.ld.sync.aligned.32x32b.x{n}.b32 {{{registers}}}, [%y]; tcgen05.wait::ld.sync.aligned;\n"
     rounds = "".join(f"add.u32 %y, %x, {at}; {load}" for at in range(0, columns, n))

@@ -59,7 +59,7 @@ def test_a_load_of_tensor_memory_is_under_way_while_its_warp_goes_on():
     steps, per_step = 40, profile["issue"]["alu"][1]
 
     def cycles(*places: int) -> float:
-        """Of one warp that has a chain of so many steps before the load, before its wait, and behind that."""
+        """Of one warp that has a chain of this many steps before the load, before its wait, and behind that."""
         chains = [" ".join(["add.u32 y, y, y;"] * (steps if place in places else 0)) for place in range(3)]
         ptx = f""".version 8.8\n.target sm_100a\n.address_size 64
             .visible .entry kernel() {{ .shared .b32 slot; .reg .b32 x, y, r;

@@ -85,7 +85,7 @@ def outcome(op, sample, draws: bool) -> tuple[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--every", type=int, default=1, help="of so many operators, one")
+    parser.add_argument("--every", type=int, default=1, help="of this many operators, one")
     parser.add_argument("--samples", type=int, default=3, help="of an operator and a dtype, at most")
     asked = parser.parse_args()
     counted, notes = collections.Counter(), {}

@@ -159,7 +159,7 @@ AGAIN:
 
 
 def launch_load(tm: TensorMap, memory: np.ndarray, coords: tuple[int, int], expected: int) -> np.ndarray:
-    """The 256 bytes of shared memory that a copy from global memory has written, once it has moved so many bytes."""
+    """The 256 bytes of shared memory that a copy from global memory has written, once it has moved this many bytes."""
     there, seen = emulated_gpu.device_tensors(torch.from_numpy(memory)), np.zeros(64, np.uint32)
     raw = encode(replace(tm, address=there.data_ptr()))
     emulated_gpu.launch(LOAD, "load", 1, 64, [raw, *coords, expected, seen])
