@@ -104,7 +104,7 @@ def record_tensormap(config: Config, address: Int64, total_m: Int32, k: Int32):
 
 def scale_tensormap(config: Config, address: Int64, experts: Int32, n: Int32, k: Int32):
     """TMA atom of the scales of weights, 2 x 256 bytes [experts, n/128, atoms of k], or if gated [experts, n/256,
-    up | gate, atoms of k] (innermost first as CuTe puts them: those of which a box has but one last), n's rounded up:
+    up | gate, atoms of k] (innermost first as CuTe puts them: last what a box has one of), n's rounded up:
     boxes of a stage. Those behind the last of n or of k are zeros.
     """
     form = config.block_scaled

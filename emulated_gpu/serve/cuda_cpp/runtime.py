@@ -165,7 +165,7 @@ def check_memory(what: str, address: int, size: int, device: bool | None) -> Non
 
 
 def copy(to, source, size: int, kind: int, queue: int, waits: int) -> None:
-    """kind: a cudaMemcpyKind. waits: whether it is none of the calls that end in Async."""
+    """kind: a cudaMemcpyKind. waits: false for the calls that end in Async."""
     if kind not in DIRECTIONS:
         raise launches.WrongCall(f"cudaMemcpyKind {kind}")
     if size:
