@@ -210,13 +210,13 @@ class Device:
         launch = None
         try:
             self.expose(queued.regions)
+            looked_at = self.footprints is not None and checks
             options = dataclasses.replace(
                 queued.asked, schedule=self.schedule, checks=checks, number=self.number, predecessor=self.predecessor,
-                strict=self.strict, computes_mma=computes,
+                strict=self.strict, computes_mma=computes, notes_reads=looked_at,
             )  # fmt: skip
             launch = Launch(*self.arguments(queued, self.memory), options)
-            if self.footprints is not None and checks:
-                launch.dependencies.keeps_reads = True
+            if looked_at:
                 self.footprints.append(launch.dependencies.own)
             later, at = LATER * self.number, self.origins
             launch.origins = dataclasses.replace(at, clock=at.clock + later, globaltimer=at.globaltimer + later)

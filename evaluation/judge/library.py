@@ -19,7 +19,7 @@ from evaluation.tasks import data as any_data
 
 GN = "https://github.com/gau-nernst/gpu-mode-kernels"
 AD = "https://github.com/ademeure/QuickRunCUDA"
-HGX = "https://www.nvidia.com/en-us/data-center/hgx/"
+PEAK = "https://zdszero.github.io/Computer/Artificial_Intelligence/Hardware.html"  # a copy of NVIDIA's table
 # Rates of a B200, with who has measured or published them
 BYTES_PER_US = 5.9148e6, f"a copy on a B200, {GN}"
 LEAST_US = 2.05, f"empty kernels one behind the other, {AD}, b300_clean/10_launch_overhead.md"
@@ -27,9 +27,10 @@ HOST_US = 1.85, f"a launch's time on the host, {AD}, b300_clean/10_launch_overhe
 FLOPS_PER_US = {  # of a product of matrices, by the type of its factors
     torch.bfloat16: (1.386e9, f"cuBLAS, 4096 x 4096 x 4096 on a B200, {GN}"),
     torch.float16: (1.386e9, f"cuBLAS, 4096 x 4096 x 4096 on a B200 in bfloat16, {GN}"),
-    torch.float32: (75e6, f"NVIDIA's figure, {HGX}"),
-    torch.float64: (37e6, f"NVIDIA's figure, {HGX}"),
+    torch.float32: (75e6, f"peak of an HGX B200's GPU, which cuBLAS stays below, {PEAK}"),
+    torch.float64: (37e6, f"peak of an HGX B200's GPU, which cuBLAS stays below, {PEAK}"),
 }
+ONLY_PEAK = {torch.float32, torch.float64}  # what products take at least
 MATRIX = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}  # and which argument the first factor is
 # What reads its operands once and writes its result once, element by element or along a dimension
 ONCE = set(
@@ -201,7 +202,7 @@ class Operation:
             if (dtype := DTYPES.get(factor["dtype"])) not in FLOPS_PER_US:
                 raise Refused(f"{self.name} of {factor['dtype']} has no published rate")
             flops = 2 * math.prod(results[0]["shape"]) * factor["shape"][-1]
-            bounds["arithmetic"] = flops / FLOPS_PER_US[dtype][0]
+            bounds["peak arithmetic" if dtype in ONLY_PEAK else "arithmetic"] = flops / FLOPS_PER_US[dtype][0]
         return max((us, bound) for bound, us in bounds.items())
 
 

@@ -16,7 +16,8 @@ from evaluation import ROOT
 from evaluation.commands import run as running
 from evaluation.commands.cli import cli
 from evaluation.commands.run import LongCases
-from evaluation.judge import folder_on_gpu, library
+from evaluation.judge import folder_on_gpu, library, sandbox
+from evaluation.judge import judge as judging
 from evaluation.judge.given_task import SAME, GivenTask
 from evaluation.judge.judge import Options, judge
 from evaluation.judge.verdict import Refused, Verdict
@@ -264,6 +265,17 @@ def test_benchmark_is_modelled(verdicts):
     assert single["calls"] == 1 and single["us"] > reply["us"]
 
 
+def test_what_is_faster_than_its_bytes_has_no_time(verdicts, monkeypatch):
+    """The kernel reads x, 32 numbers, and writes as much: at 10^6 bytes a second more than the model's time."""
+    spawn = sandbox.Nursery.spawn
+    monkeypatch.setattr(judging, "_nursery", None)  # another one, whose memory is slow
+    monkeypatch.setattr(sandbox.Nursery, "spawn", lambda *modules: spawn(*modules, "tests.slow_memory"))
+    verdict = timed(verdicts, KERNEL)
+    judging.stop()
+    assert verdict.status == "pass"
+    assert re.search(r"us is less than moving what its kernels touch takes, 128\.000 us", verdict.modelled["error"])
+
+
 @pytest.mark.parametrize("name", UNTIMED)
 def test_what_is_not_timed_says_why(verdicts, name):
     old, new, reason = UNTIMED[name]
@@ -337,6 +349,9 @@ def test_prices():
     square = tensor([4096, 4096])
     us, bound = library.understand(told("mm", [square, square], square)).price()
     assert bound == "arithmetic" and us == pytest.approx(2 * 4096**3 / 1.386e9)
+    of_32 = tensor([4096, 4096], "torch.float32")
+    us, bound = library.understand(told("mm", [of_32, of_32], of_32)).price()
+    assert bound == "peak arithmetic" and us == pytest.approx(2 * 4096**3 / 75e6)
     wide = tensor([1 << 28], "torch.float32")
     us, bound = library.understand(told("add", [wide, wide], wide, "Tensor")).price()
     assert bound == "bytes" and us == pytest.approx(3 * 2**30 / 5.9148e6)
