@@ -210,14 +210,14 @@ class Device:
         launch = None
         try:
             self.expose(queued.regions)
-            looked_at = self.footprints is not None and checks
+            footprints = self.footprints if checks else None
             options = dataclasses.replace(
                 queued.asked, schedule=self.schedule, checks=checks, number=self.number, predecessor=self.predecessor,
-                strict=self.strict, computes_mma=computes, notes_reads=looked_at,
+                strict=self.strict, computes_mma=computes, notes_reads=footprints is not None,
             )  # fmt: skip
             launch = Launch(*self.arguments(queued, self.memory), options)
-            if looked_at:
-                self.footprints.append(launch.dependencies.own)
+            if footprints is not None:
+                footprints.append(launch.dependencies.own)
             later, at = LATER * self.number, self.origins
             launch.origins = dataclasses.replace(at, clock=at.clock + later, globaltimer=at.globaltimer + later)
             self.number += 1
