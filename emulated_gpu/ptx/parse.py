@@ -47,7 +47,8 @@ _SPECIALS = re.compile(
     r"(?:_lo|_hi)?|lanemask_\w+|is_explicit_cluster|dynamic_smem_size|total_smem_size|aggr_smem_size|envreg\d+|"
     r"pm\d+(?:_64)?|current_graph_exec|reserved_smem_offset_\w+)(?:\.[xyzw])?$"
 )
-_OPCODE = re.compile(r"[\w.:$]*")  # no blank has to follow: `tcgen05.ld.sync.aligned.32x32b.x1.b32{%r1}, [%r2]`
+# No blank has to follow, and one may come before a modifier: `tcgen05.ld.sync.aligned .32x32b.x1.b32{%r1}, [%r2]`
+_OPCODE = re.compile(r"[\w.:$]*(?:\s+\.[\w.:$]+)*")
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)  # or a string, in which there is none: .file "a//b"
 
 
@@ -407,7 +408,7 @@ class _Parser:
                 self.fail("guard predicate", pos)
         opcode = _OPCODE.match(rest)
         op = opcode[0] if opcode else ""
-        operands = rest[len(op) :]
+        operands, op = rest[len(op) :], op.replace(" ", "")
         self.in_call, self.in_address = op.split(".")[0] == "call", False
         tokens = self.tokens(operands, pos)
         parsed = self.operand_list(tokens, scope, pos, closing=None)

@@ -44,12 +44,11 @@ def found(name: str, folders: Sequence[Path]) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
-def built(source: Path, includes: Sequence[Path], machine: str, program: Path) -> None:
-    """Compile and link a program of CUDA C++ as its makefile would. SystemExit if nvcc fails."""
-    home, arch = toolkit.find().home, chip_of(machine).arch
-    line = [home / "bin" / "nvcc", f"-arch={arch}", "-std=c++17", "-lineinfo", f"-L{home / 'lib'}"]
-    line += ["-o", program, source, *sorted(source.parent.glob("*.cpp")), *(f"-I{folder}" for folder in includes)]
-    done = subprocess.run(line, capture_output=True, text=True)
+def built(source: Path, options: Sequence[str], includes: Sequence[Path], machine: str, program: Path) -> None:
+    """Compile and link a program of CUDA C++, as `python -m emulated_gpu nvcc` does. SystemExit if nvcc fails."""
+    line = [f"-arch={chip_of(machine).arch}", "-std=c++17", *options, "-o", program, source]
+    line += [*sorted(source.parent.glob("*.cpp")), *(f"-I{folder}" for folder in includes)]
+    done = subprocess.run(toolkit.program_command([str(one) for one in line]), capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{source} does not compile:\n{done.stdout}{done.stderr}")
 
@@ -63,7 +62,7 @@ def command(case: Case, machine: str, folders: Sequence[Path], report: Path) -> 
     script = str(needs.pop(0)) if case.script else ""
     if script.endswith(".cu"):
         source, script = Path(script), str(report.with_name("program"))
-        built(source, needs, machine, Path(script))
+        built(source, case.options.split(), needs, machine, Path(script))
     what = [str(PROGRAM), script, case.code, *filter(None, [case.until])] if case.code else [script, *case.args.split()]
     line = [sys.executable, "-m", "emulated_gpu", "run", "--machine", machine, "--json", str(report), *what]
     return line, os.pathsep.join(map(str, (*needs, ROOT, *filter(None, [os.environ.get("PYTHONPATH")]))))

@@ -13,8 +13,8 @@ class Case:
     """A public script, or a program. Paths are those in its repository.
 
     script: the file, run with `args`, or imported for `code`, Python that asserts what has to hold, without what stands
-    from a line that begins with `until` on; of CUDA C++, nvcc builds it, with the .cpp files beside it; path: folders
-    that are importable, or have headers; limit: seconds of CPU time, without nvcc's; explained: why it does not agree,
+    from a line that begins with `until` on; of CUDA C++, nvcc builds it, with `options` and the .cpp files beside it;
+    path: folders that are importable, or have headers; limit: seconds of CPU time, without nvcc's; explained: why it does not agree,
     checked by hand, with the line.
     """
 
@@ -23,6 +23,7 @@ class Case:
     script: str = ""
     args: str = ""
     code: str = ""
+    options: str = ""
     machines: tuple[str, ...] = BOTH
     path: tuple[str, ...] = ()
     limit: int = 60
@@ -374,7 +375,70 @@ SAMPLES = (
     sample(_CONCEPTS + "shfl_scan", explained="shfl_integral_image.cuh, line 132: all 32 lanes read a sum, of which the CTA's warps have written as many as there are warps"),
 )  # fmt: skip
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *CUPY)
+def cute_tutorial(file: str, args: str, machines: tuple[str, ...], **more) -> Case:
+    """One of CUTLASS's programs in C++ that teach CuTe, at M, N, K."""
+    name = file.rpartition("/")[2].partition(".")[0] + f", {args.replace(' ', ' x ')}" * bool(args)
+    options, path = "--expt-relaxed-constexpr -O2", ("include", "tools/util/include", "examples/common")
+    return Case("CUTLASS C++, cute/tutorial", name, f"examples/cute/tutorial/{file}", args, "", options, machines, path, **more)
+
+
+CUTE = (
+    cute_tutorial("blackwell/01_mma_sm100.cu", "128 256 64", B200, explained="lines 274, 289: generic stores of the operands, then __syncthreads and tcgen05.mma, with no fence.proxy.async between"),
+    cute_tutorial("blackwell/02_mma_tma_sm100.cu", "128 256 128", B200),
+    cute_tutorial("blackwell/03_mma_tma_multicast_sm100.cu", "512 1024 128", B200),
+    cute_tutorial("blackwell/04_mma_tma_2sm_sm100.cu", "512 1024 128", B200),
+    cute_tutorial("blackwell/05_mma_tma_epi_sm100.cu", "512 1024 128", B200),
+    cute_tutorial("hopper/wgmma_sm90.cu", "128 128 256", H200),
+    cute_tutorial("hopper/wgmma_tma_sm90.cu", "256 128 256", H200),
+    cute_tutorial("sgemm_1.cu", "128 128 32", B200),
+    cute_tutorial("sgemm_2.cu", "128 128 32", B200),
+    cute_tutorial("sgemm_sm80.cu", "128 128 64", B200),
+    cute_tutorial("tiled_copy.cu", "", B200),
+    cute_tutorial("tiled_copy_if.cu", "", B200),
+)
+
+_TINYGRAD = """
+import os, sys
+os.environ |= {{"DEV": "CUDA", "FORWARD_ONLY": "1"}}
+import pytest
+sys.argv = ["pytest"]
+assert pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", {0!r}, {0!r} + "/test/backend/test_ops.py", "-k", {1!r}]) == 0"""
+
+
+def tinygrad(words: str, **more) -> Case:
+    """tinygrad's own tests of operations, forward, on its device CUDA; those whose names have the words."""
+    code = _TINYGRAD.format("{test}", words).replace("'{test}'", "os.path.dirname(os.path.dirname(__import__('tinygrad').__file__))")
+    return Case("tinygrad's test_ops", f"tinygrad, {words}", "", "", code, machines=B200, path=("tinygrad/..",), **more)
+
+
+TINYGRAD = tuple(tinygrad(words, limit=90) for words in (
+    "test_matmul or test_dot", "test_conv2d_simple or test_conv_transpose2d_simple", "test_max_pool2d_simple or test_avg_pool2d", "test_where",
+    "test_gelu or test_silu or test_mish", "test_cumsum or test_cumprod", "test_sort or test_topk", "test_layernorm or test_rmsnorm", "test_fancy_indexing or test_gather",
+))  # fmt: skip
+
+
+def tilelang(file: str, args: str = "", **more) -> Case:
+    """One of tilelang's examples, before its own reference."""
+    name = f"tilelang, {file.rpartition('/')[2].partition('.')[0]}" + more.pop("of", "")
+    return Case("tilelang's examples", name, f"examples/{file}", args, machines=B200, **more)
+
+
+TILELANG = (
+    tilelang("elementwise/example_elementwise_add.py", "--m 512 --n 512"),
+    tilelang("gemv/example_gemv.py", "--n 128 --k 256", explained="it tunes itself: nvcc compiles each of its configurations, 4 s each"),
+    tilelang("topk/example_topk.py"),
+    tilelang("gemm/example_gemm.py", code="""
+kernel = matmul.compile(M=256, N=256, K=256, block_M=128, block_N=128, block_K=32)
+a, b = (torch.randn(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
+close(kernel(a, b), a @ b, 0.005)"""),
+    tilelang("norm/rms_norm.py", code="""
+kernel = rms_norm.compile(M=64, N=512, blk_m=1)
+x = torch.randn(64, 512, device="cuda")
+close(kernel(x), ref_program(x), 1e-4)"""),
+    tilelang("flash_attention/example_mha_fwd_bhsd.py", "--seq_q 128 --seq_kv 128"),
+)  # fmt: skip
+
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *CUTE, *CUPY, *TINYGRAD, *TILELANG)
 
 # Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
 DRAWN = {

@@ -1,14 +1,16 @@
-"""torch.compile on the emulated device: Inductor's Triton is compiled as for a GPU, and launched here."""
+"""Compilers that time what they make, with torch: Inductor, whose Triton is launched here, and tilelang."""
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 
 import torch
 
 from ..driver import timed
 from ..host.after_import import after_import
-from ..triton.triton_driver import milliseconds, say
+from ..triton.triton_driver import milliseconds, say, summed_up
 
 ENVIRONMENT = {  # of Inductor: its own launcher is C++ that calls libcuda; its workers have no emulated device
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",
@@ -31,6 +33,18 @@ def install_benchmark() -> None:
         kind.benchmark_gpu = benchmark
 
 
+def benchmark_for_tilelang(call, *_, quantiles=None, return_mode: str = "mean", **__):
+    """Stand in for tilelang's do_bench: one call, modelled under `run --timed`, else left out and not a number."""
+    if not timed.on():
+        say("tilelang's do_bench: there is no GPU to time; nothing is run; times are nan, or `run --timed` models")
+    return summed_up(milliseconds(call) if timed.on() else math.nan, quantiles, return_mode)
+
+
+def install_in_tilelang() -> None:
+    profiler = sys.modules["tilelang.profiler"]
+    profiler.do_bench = profiler.bench.do_bench = benchmark_for_tilelang
+
+
 def keep_operands() -> None:
     """Let no kernel write over what it reads: of values that only some threads store, Triton loads copies in several
     warps, which by the PTX ISA race with the store, though what they load is stored nowhere."""
@@ -49,3 +63,4 @@ def install() -> None:
     torch._C._dynamo.guards._empty_strided_cuda = empty_strided_cuda
     after_import("torch._inductor.config", keep_operands)
     after_import("torch._inductor.runtime.benchmarking", install_benchmark)
+    after_import("tilelang.profiler", install_in_tilelang)

@@ -361,6 +361,11 @@ def test_a_call_that_does_not_match_is_refused():
         run("call (d), triangle, (1, 2);", TRIANGLE)
 
 
+@pytest.mark.parametrize("text", ["add .u32 d, tid, 1;", "add\t.u32\n d, tid, 1;", "mad.lo .u32 d, tid, 1, 1;"])
+def test_a_blank_may_come_before_a_modifier(text):
+    assert run(text, lanes=2) == [1, 2]
+
+
 def test_blanks_that_ptxas_does_not_need():
     """CUTLASS's headers write `tcgen05.ld....b32{%r1}, [%r2]`. ptxas of CUDA 13 takes the text as it is here."""
     text = HEADER + """
