@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from typing import Any
 
 import torch
 
@@ -41,7 +42,7 @@ def benchmark_for_tilelang(call, *_, quantiles=None, return_mode: str = "mean", 
 
 
 def install_in_tilelang() -> None:
-    profiler = sys.modules["tilelang.profiler"]
+    profiler: Any = sys.modules["tilelang.profiler"]
     profiler.do_bench = profiler.bench.do_bench = benchmark_for_tilelang
 
 
