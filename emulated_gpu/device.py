@@ -583,6 +583,7 @@ class Device:
             return
         session.launches += 1
         if self.elsewhere is not None:
+            options.pop("grid_id", None)
             try:
                 return self.elsewhere(module, kernel, grid, block, params, **options)
             except EmulatorError as e:

@@ -124,8 +124,8 @@ class LaunchOptions:
 
     pdl: it may start before the launch ahead has ended. cooperative: all CTAs run at once, or it is a Fault; the grid
     gets a barrier of its own in global memory (CUDA C++ Programming Guide, Grid Synchronization). number: which launch
-    of its session it is; predecessor: the accesses of the launch ahead. notes_reads: whether `dependencies` is
-    to have what it reads, too.
+    of its session it is; grid_id: what %gridid is, if not that: the same in all replays of a graph. predecessor: the
+    accesses of the launch ahead. notes_reads: whether `dependencies` is to have what it reads, too.
 
     collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict: whether
     what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams have the rest
@@ -142,6 +142,7 @@ class LaunchOptions:
     strict: bool = False
     crowded: bool = False
     number: int = 0
+    grid_id: int | None = None
     predecessor: Dependencies | None = None
     chip: Chip = B200
     notes_reads: bool = False
@@ -194,6 +195,7 @@ class Launch:
         self.one_by_one = options.crowded and not options.cooperative
         kernel = program.kernel
         self.memory, self.checks, self.number, self.chip = memory, options.checks, number, options.chip
+        self.grid_id = number if options.grid_id is None else options.grid_id
         self.grid, self.block, cluster = geometry.grid, geometry.block, geometry.cluster
         required = kernel.directives.get("reqnctapercluster")
         self.explicit_cluster = bool(cluster or required)

@@ -70,7 +70,7 @@ NUMBERS = {
     "nwarpid": lambda g, cta, launch, k: 64,  # of the SM, not of the CTA
     "smid": lambda g, cta, launch, k: launch.origins.sms[cta.sm] if launch.origins.sms else cta.sm,
     "nsmid": lambda g, cta, launch, k: launch.sms,
-    "gridid": lambda g, cta, launch, k: launch.number,
+    "gridid": lambda g, cta, launch, k: launch.grid_id,
     "cluster_ctaid": lambda g, cta, launch, k: cta.ctaid[k] % launch.cluster[k],
     "cluster_nctaid": lambda g, cta, launch, k: launch.cluster[k],
     "clusterid": lambda g, cta, launch, k: cta.ctaid[k] // launch.cluster[k],

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -224,7 +225,10 @@ class HostOrder:
     # -- streams and events -------------------------------------------------------------------------------------------
     def stream(self, device: int, handle: int) -> Stream:
         """Return the stream of a handle; one that nobody has created here belongs to somebody else, and blocks."""
-        handle = LEGACY if handle == LEGACY_HANDLE else handle
+        if handle == PER_THREAD_HANDLE:
+            handle = -threading.get_ident()  # each thread has its own
+        elif handle == LEGACY_HANDLE:
+            handle = LEGACY
         found = self.streams.get((device, handle))
         return found or self.create(device, handle, handle < NON_BLOCKING)
 
@@ -233,13 +237,14 @@ class HostOrder:
         if handle == LEGACY:
             name = "the default stream"
         else:
-            name = "the thread's default stream" if handle == PER_THREAD_HANDLE else f"stream {self._others() + 1}"
+            count = sum(other < 0 for _, other in self.streams) + 1
+            name = f"the default stream of thread {count}" if handle < 0 else f"stream {self._others() + 1}"
             self.several = True
         made = self.streams[device, handle] = Stream(name, device, blocking, handle == LEGACY)
         return made
 
     def _others(self) -> int:
-        return sum(handle not in (LEGACY, PER_THREAD_HANDLE) for _, handle in self.streams)
+        return sum(handle > 0 for _, handle in self.streams)
 
     def new_event(self) -> Event:
         made = Event(f"event {next(self._numbers)}")

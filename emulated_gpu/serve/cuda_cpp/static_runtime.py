@@ -99,7 +99,8 @@ def lead(functions: dict[str, int], base: int) -> None:
     stand_in = runtime.load()
     for name, address in functions.items():
         if RUNTIME_FUNCTION.fullmatch(name):
-            entry_points.lead(base + address, function_of(stand_in, OWN_STREAM.sub("", name)))
+            served = name if hasattr(stand_in, name) else OWN_STREAM.sub("", name)
+            entry_points.lead(base + address, function_of(stand_in, served))
 
 
 def function_of(stand_in: ctypes.CDLL, name: str) -> int:

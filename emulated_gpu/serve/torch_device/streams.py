@@ -165,6 +165,7 @@ class CUDAGraph:
 
     def __init__(self, keep_graph=False):
         self.launches: list[tuple] | None = None
+        self.grids: dict[int, int] = {}  # %gridid of each
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
         if DEVICE.capture is not None:
@@ -192,9 +193,10 @@ class CUDAGraph:
                 order.follow(order.stream(on.device_index, handle), began)
             return handles[captured]
 
-        for what, with_, options in self.launches or ():
+        for i, (what, with_, options) in enumerate(self.launches or ()):
             if what == "launch":
-                DEVICE.launch(*with_, **options | {"stream": handle_of(options["stream"])})
+                grid = self.grids.setdefault(i, DEVICE.session.launches + 1)  # the same in each replay
+                DEVICE.launch(*with_, **options | {"stream": handle_of(options["stream"]), "grid_id": grid})
             else:
                 stream = order.stream(on.device_index, handle_of(options))
                 event = events.setdefault(with_, order.new_event())

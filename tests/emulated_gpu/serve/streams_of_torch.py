@@ -22,6 +22,16 @@ def add(x, y, B: tl.constexpr):
     tl.store(y + at, tl.load(x + at) + 1)
 
 
+@triton.jit
+def name_grid(x, at):
+    i = tl.load(at)
+    grid = tl.inline_asm_elementwise(
+        "mov.u64 $0, %gridid;", "=l,r", [tl.full((1,), 0, tl.int32)], dtype=tl.int64, is_pure=False, pack=1
+    )
+    tl.store(x + i + tl.arange(0, 1), grid)
+    tl.store(at, i + 1)
+
+
 def cuda(value: float = 0.0) -> torch.Tensor:
     return torch.full((N,), value, device="cuda")
 
@@ -154,6 +164,19 @@ def never_written_rows(mended):
     fill[(4 if mended else 3,)](x, 1.0, 256)
     add[(4,)](x, y, 256)
     return y
+
+
+def right_grids(mended):
+    """%gridid is the same in all replays of a graph, as a stale flag that carries it may show."""
+    x, at = torch.zeros(4, dtype=torch.int64, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
+    name_grid[(1,)](x, at, num_warps=1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        name_grid[(1,)](x, at, num_warps=1)
+    graph.replay()
+    graph.replay()
+    first, *replays = x.tolist()[:3]
+    assert first != replays[0] == replays[1]
 
 
 def right(mended):

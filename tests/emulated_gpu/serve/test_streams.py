@@ -51,6 +51,30 @@ def test_a_finding_says_what_is_missing(said, name, text):
     assert mended or text in texts[name]
 
 
+OWN = r"""
+#include <thread>
+__global__ void set(int *x, int v) { x[threadIdx.x] = v; }
+int main(int count, char **) {
+  int *x;
+  cudaMalloc(&x, 128);
+  std::thread([&] { set<<<1, 32>>>(x, 3); if (count > 1) cudaStreamSynchronize(0); }).join();
+  set<<<1, 32>>>(x, 4);
+  return cudaDeviceSynchronize();
+}
+"""
+
+
+@pytest.mark.thorough
+def test_each_thread_has_a_default_stream_of_its_own(tmp_path):
+    (tmp_path / "p.cu").write_text(OWN)
+    own = ["--default-stream", "per-thread", "-g", str(tmp_path / "p.cu"), "-o", str(tmp_path / "p")]
+    subprocess.run(toolkit.program_command(own), check=True, capture_output=True)
+    for arguments, kinds in ([], ["stream-race"]), (["mended"], []):
+        command = [sys.executable, "-m", "emulated_gpu", "run", str(tmp_path / "p"), *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert FOUND.findall(done.stderr) == kinds, done.stderr
+
+
 TORCH = Path(__file__).with_name("streams_of_torch.py")
 NAMED = r"^def ((?:stream_race|read_before|use_after|uninitialized|never|right)\w*)"
 NAMES = re.findall(NAMED, TORCH.read_text(), re.MULTILINE)
