@@ -217,7 +217,7 @@ def test_every_function_of_cudas_headers_is_served_or_refused():
     slots = set(re.findall(r"SLOT\((\w+),", others))
     assert {"cuGraphLaunch", "cuMemAlloc_v2", "cuCtxCreate_v2", "cuLaunchKernel"} <= slots
     for name in re.findall(r"^\w[\w *]*?\b(cu(?:da)?[A-Z]\w+)\(", served, re.MULTILINE):
-        named = static_runtime.OWN_STREAM.sub("", name)  # as programs are written that are compiled to call the other one
+        named = static_runtime.OWN_STREAM.sub("", name)  # as programs have it
         assert named in headers or name.startswith("cudaProfiler"), name  # whose header pip's packages do not have
         assert name not in refused, name
 
