@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
     *(f"emulated_gpu.{room}" for room in ("errors", "packages", "finding_rows", "chip", "arena", "grid")),
-    *(f"emulated_gpu.{room}" for room in ("formats", "ptx", "target", "jit", "state", "native", "units")),
+    *(f"emulated_gpu.{room}" for room in ("jit", "formats", "ptx", "target", "state", "native", "units")),
     *(f"emulated_gpu.{room}" for room in ("machine", "model")),
     *(f"emulated_gpu.{room}" for room in ("page", "device")),
     *(f"emulated_gpu.serve.{room}" for room in ("host", "driver", "cute", "cuda_cpp", "triton")),

@@ -9,9 +9,12 @@ means the same for both forms.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
+
+from ..jit.llvm import Untranslated, Value, writer_of
 
 U = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: object}
 S = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
@@ -45,8 +48,25 @@ def pack128(lo, hi):
     return np.asarray(lo).astype(object) | np.asarray(hi).astype(object) << 64
 
 
+# A fast form of every function marked `once` comes from its own text: called with Values, which stand for registers of
+# machine code that is written (jit/llvm.py), operators and what is below write instructions. Those functions take what
+# is the same for all instructions of a form, as bits and sign, as Python constants.
+ONCE: set[str] = set()
+
+
+def once(function):
+    """Mark a function whose one text is run and compiled."""
+    ONCE.add(function.__name__)
+    return function
+
+
+@once
 def resize(x, bits: int):
     """Truncate or zero-extend to a register of `bits`."""
+    if type(x) is Value:
+        if bits == 128:
+            raise Untranslated("128 bits")
+        return x.code.cast(x, bits)
     if bits == 128:
         return x
     if type(x) is np.ndarray:
@@ -62,15 +82,23 @@ def signed(x, bits: int):
     return x - (1 << bits) if x >> (bits - 1) else x
 
 
+@once
 def extend(x, bits: int, sign: bool, to: int):
     """A `bits`-wide integer as an unsigned `to`-bit pattern."""
+    if type(x) is Value:
+        return resize(x, 128) if to == 128 else x.code.cast(resize(x, bits), to, sign)
     if type(x) is np.ndarray:
         return signed(x, bits).astype(S[to]).view(U[to]) if sign else resize(x, bits).astype(U[to])
     return signed(x, bits) & MASK[to] if sign else x & MASK[bits]
 
 
+@once
 def select(p, a, b, bits: int):
     """p ? a : b, lane by lane; an undefined (None) side counts as zero where it is not chosen."""
+    if type(p) is Value:
+        if bits == 128:
+            raise Untranslated("128 bits")
+        return p.code.choose(p, a, b, bits)
     if p is True:
         return a
     if p is False:
@@ -84,7 +112,8 @@ def select(p, a, b, bits: int):
         out = np.empty(n, object)
         out[:] = [x if c else y for c, x, y in zip(p, a, b, strict=True)]
         return out
-    return np.where(p, resize(a, bits), resize(b, bits)).astype(U[bits], copy=False)
+    a, b = (resize(x, bits) if is_array(x) else U[bits](resize(x, bits)) for x in (a, b))
+    return np.where(p, a, b)
 
 
 def some(p) -> bool:
@@ -93,133 +122,159 @@ def some(p) -> bool:
 
 
 # -- integers ----------------------------------------------------------------------------------------------------------
+def negative(x, bits: int):
+    return resize(x, bits) >> (bits - 1) != 0
+
+
+def negated(x, bits: int):
+    return resize(resize(x, bits) ^ MASK[bits], bits) + 1 & MASK[bits]
+
+
+def magnitude(x, bits: int, sign: bool):
+    return select(negative(x, bits), negated(x, bits), x, bits) if sign else resize(x, bits)
+
+
+def less(a, b, bits: int, sign: bool):
+    flip = sign << (bits - 1)
+    return (resize(a, bits) ^ flip) < (resize(b, bits) ^ flip)
+
+
+def shifted(x, n, bits: int, left: bool):
+    """A shift by any amount: 0 beyond the bits."""
+    inside = resize(n & (bits - 1), bits)
+    x = resize(x, bits)
+    return select(n < bits, resize(x << inside if left else x >> inside, bits), 0, bits)
+
+
+def count(x, bits: int):
+    """How many bits are 1."""
+    if type(x) is Value:
+        return resize(x.code.intrinsic("ctpop", resize(x, bits)), 32)
+    if is_array(x):
+        return np.array([v.bit_count() for v in resize(x, bits).tolist()], np.uint32)
+    return (x & MASK[bits]).bit_count()
+
+
+def zeros_above(x, bits: int):
+    """How many bits are 0 above the first 1."""
+    if type(x) is Value:
+        return resize(x.code.intrinsic("ctlz", resize(x, bits), flags="i1 false"), 32)
+    x = resize(x, bits)
+    for n in (n for n in (1, 2, 4, 8, 16, 32) if n < bits):
+        x = x | x >> n
+    return bits - count(x, bits)
+
+
+@once
 def mul_wide(a, b, bits: int, sign: bool):
     return extend(a, bits, sign, 2 * bits) * extend(b, bits, sign, 2 * bits) & MASK[2 * bits]
 
 
-def _exact(a, b, bits: int, sign: bool, f):
-    """Apply a Python function to exact integers, lane by lane: for the rare operations."""
-    if not is_array(a) and not is_array(b):
-        x, y = (signed(a, bits), signed(b, bits)) if sign else (a & MASK[bits], b & MASK[bits])
-        return f(x, y) & MASK[bits]
-    n = len(a) if is_array(a) else len(b)
-    xs = [_ for _ in (signed(a, bits).tolist() if sign else resize(a, bits).tolist())] if is_array(a) else None
-    ys = [_ for _ in (signed(b, bits).tolist() if sign else resize(b, bits).tolist())] if is_array(b) else None
-    xs = xs or [signed(a, bits) if sign else a & MASK[bits]] * n
-    ys = ys or [signed(b, bits) if sign else b & MASK[bits]] * n
-    return np.array([f(x, y) & MASK[bits] for x, y in zip(xs, ys, strict=True)], U[bits])
-
-
+@once
 def mul_hi(a, b, bits: int, sign: bool):
     if bits < 64:
-        wide = mul_wide(a, b, bits, sign)
-        return resize(wide >> bits, bits)
-    return _exact(a, b, bits, sign, lambda x, y: x * y >> bits)
+        return resize(mul_wide(a, b, bits, sign) >> bits, bits)
+    (a0, a1), (b0, b1) = ((resize(x, 64) & MASK[32], resize(x, 64) >> 32) for x in (a, b))
+    low = a1 * b0 + (a0 * b0 >> 32)
+    middle = a0 * b1 + (low & MASK[32])
+    high = a1 * b1 + (low >> 32) + (middle >> 32)
+    if sign:
+        high = high - select(negative(a, 64), b, 0, 64) - select(negative(b, 64), a, 0, 64)
+    return resize(high, 64)
 
 
 def mul24(a, b, sign: bool, hi: bool):
-    def f(x, y):
+    def one(x, y):
         x, y = x & 0xFFFFFF, y & 0xFFFFFF
         if sign:
             x, y = x - ((x >> 23) << 24), y - ((y >> 23) << 24)
-        return x * y >> 16 if hi else x * y
+        return (x * y >> 16 if hi else x * y) & MASK[32]
 
-    return _exact(a, b, 32, False, f)
-
-
-def _quotient(x: int, y: int) -> int:
-    if y == 0:
-        return -1  # all ones: what the hardware's division routine leaves; PTX leaves it open
-    q = abs(x) // abs(y)
-    return -q if (x < 0) != (y < 0) else q
+    return lanewise(one, a, b)
 
 
+@once
 def div_int(a, b, bits: int, sign: bool):
-    if not sign and is_array(a) and not is_array(b) and b:
-        return a // U[bits](b)
-    return _exact(a, b, bits, sign, _quotient)
-
-
-def rem_int(a, b, bits: int, sign: bool):
-    if not sign and is_array(a) and not is_array(b) and b:
-        return a % U[bits](b)
-    return _exact(a, b, bits, sign, lambda x, y: x - y * _quotient(x, y) if y else -1)  # golden case int_div_by_zero
-
-
-def min_int(a, b, bits: int, sign: bool):
-    return _minmax(a, b, bits, sign, np.minimum, min)
-
-
-def max_int(a, b, bits: int, sign: bool):
-    return _minmax(a, b, bits, sign, np.maximum, max)
-
-
-def _minmax(a, b, bits, sign, array_op, int_op):
-    if not is_array(a) and not is_array(b):
-        return int_op(signed(a, bits), signed(b, bits)) & MASK[bits] if sign else int_op(a, b)
+    """All ones for a divisor of 0: what the hardware's division routine leaves (golden case int_div_by_zero)."""
+    none = resize(b, bits) == 0
+    q = magnitude(a, bits, sign) // select(none, 1, magnitude(b, bits, sign), bits)
     if sign:
-        return array_op(signed(arr(a, bits), bits), signed(arr(b, bits), bits)).view(U[bits])
-    return array_op(arr(a, bits), arr(b, bits))
+        q = select(negative(a, bits) ^ negative(b, bits), negated(q, bits), q, bits)
+    return select(none, MASK[bits], q, bits)
 
 
+@once
+def rem_int(a, b, bits: int, sign: bool):
+    none = resize(b, bits) == 0
+    r = magnitude(a, bits, sign) % select(none, 1, magnitude(b, bits, sign), bits)
+    if sign:
+        r = select(negative(a, bits), negated(r, bits), r, bits)
+    return select(none, MASK[bits], r, bits)
+
+
+@once
+def min_int(a, b, bits: int, sign: bool):
+    a, b = resize(a, bits), resize(b, bits)
+    return select(less(a, b, bits, sign), a, b, bits)
+
+
+@once
+def max_int(a, b, bits: int, sign: bool):
+    a, b = resize(a, bits), resize(b, bits)
+    return select(less(a, b, bits, sign), b, a, bits)
+
+
+@once
 def abs_int(a, bits: int):
-    if is_array(a):
-        return np.abs(signed(a, bits)).view(U[bits])
-    return abs(signed(a, bits)) & MASK[bits]
+    return magnitude(a, bits, True)
 
 
+@once
 def shl(a, b, bits: int):
     """Shift amounts beyond the register give zero (PTX 9.7.8.7: clamped, not masked)."""
-    if not is_array(a) and not is_array(b):
-        return (a << b) & MASK[bits] if b < bits else 0
-    a, b = arr(a, bits), arr(b, 32)
-    return np.where(b < bits, a << (b & (bits - 1)).astype(U[bits]), 0).astype(U[bits])
+    return shifted(a, resize(b, 32), bits, True)
 
 
+@once
 def shr(a, b, bits: int, sign: bool):
-    if not is_array(a) and not is_array(b):
-        return (signed(a, bits) >> min(b, bits)) & MASK[bits] if sign else (a & MASK[bits]) >> min(b, bits)
-    a, b = arr(a, bits), np.minimum(arr(b, 32), bits - 1 if sign else bits)
-    if sign:
-        return (signed(a, bits) >> b.astype(S[bits])).view(U[bits])
-    return np.where(b < bits, a >> (b & (bits - 1)).astype(U[bits]), 0).astype(U[bits])
+    if not sign:
+        return shifted(a, resize(b, 32), bits, False)
+    n = resize(min_int(b, bits - 1, 32, False), bits)
+    if type(a) is Value or type(n) is Value:
+        code = writer_of(a, n)
+        return code.shift("ashr", code.cast(a, bits), n)
+    if is_array(a) or is_array(n):
+        return (signed(arr(a, bits), bits) >> (n.view(S[bits]) if is_array(n) else n)).view(U[bits])
+    return signed(a, bits) >> n & MASK[bits]
 
 
+@once
 def shf(lo, hi, amount, left: bool, wrap: bool):
-    def f(pair, c):
-        c = c & 31 if wrap else min(c, 32)
-        return (pair << c) >> 32 if left else pair >> c
-
     pair = (extend(hi, 32, False, 64) << 32) | extend(lo, 32, False, 64)
-    return resize(_exact(pair, extend(amount, 32, False, 64), 64, False, f), 32)
+    n = resize(resize(amount, 32) & 31 if wrap else min_int(amount, 32, 32, False), 64)
+    return resize((pair << n) >> 32 if left else pair >> n, 32)
 
 
+@once
 def bfe(a, pos, length, bits: int, sign: bool):
-    def f(x, pl):
-        p, n = pl >> 8 & 0xFF, pl & 0xFF
-        if n == 0:
-            return 0
-        field = (x & MASK[bits]) >> p & ((1 << n) - 1)
-        if sign:
-            top = min(p + n - 1, bits - 1)
-            if x >> top & 1:
-                field |= -1 << max(0, min(n, bits - p))
-        return field
-
-    pl = ((pos & 0xFF) << 8) | (length & 0xFF)
-    return _exact(a, extend(pl, 32, False, bits), bits, False, f)
+    x, p, n = resize(resize(a, bits), 64), resize(pos, 64) & 0xFF, resize(length, 64) & 0xFF
+    field = shifted(x, p, 64, False) & resize(shifted(1, n, 64, True) - 1, 64)
+    if sign:
+        top = min_int(p + n - 1, bits - 1, 64, False)
+        width = min_int(n, select(p < bits, bits - p, 0, 64), 64, False)
+        field = field | select(x >> top & 1 != 0, shifted(MASK[64], width, 64, True), 0, 64)
+    return resize(select(n == 0, 0, field, 64), bits)
 
 
+@once
 def bfi(a, b, pos, length, bits: int):
-    p, n = pos & 0xFF, length & 0xFF
-    if any(map(is_array, (a, b, pos, length))):
-        lanes = np.broadcast(*(np.atleast_1d(v) for v in (a, b, pos, length))).size
-        get = [v.tolist() if is_array(v) else [v] * lanes for v in (a, b, p, n)]
-        return np.array([bfi(*t, bits) for t in zip(*get, strict=True)], U[bits])
-    ones = ((1 << n) - 1) << p & MASK[bits]
-    return (b & ~ones) | (a << p & ones)
+    p, n = resize(pos, 64) & 0xFF, resize(length, 64) & 0xFF
+    ones = shifted(resize(shifted(1, n, 64, True) - 1, 64), p, 64, True)
+    a, b = (resize(resize(x, bits), 64) for x in (a, b))
+    return resize((b & (ones ^ MASK[64])) | (shifted(a, p, 64, True) & ones), bits)
 
 
+@once
 def lop3(a, b, c, lut: int):
     out = 0
     for k in range(8):
@@ -229,39 +284,29 @@ def lop3(a, b, c, lut: int):
     return out
 
 
-def _each(x, bits: int, f):
-    if is_array(x):
-        return np.array([f(v) for v in resize(x, bits).tolist()], np.uint32)
-    return f(x & MASK[bits])
-
-
+@once
 def popc(x, bits: int):
-    return _each(x, bits, lambda v: v.bit_count())
+    return count(x, bits)
 
 
+@once
 def clz(x, bits: int):
-    return _each(x, bits, lambda v: bits - v.bit_length())
+    return zeros_above(x, bits)
 
 
+@once
 def bfind(x, bits: int, sign: bool, shiftamt: bool):
-    def f(v):
-        if sign and v >> (bits - 1):
-            v ^= MASK[bits]
-        top = v.bit_length() - 1
-        return MASK[32] if top < 0 else (bits - 1 - top if shiftamt else top)
-
-    return _each(x, bits, f)
+    x = resize(x, bits)
+    before = zeros_above(select(negative(x, bits), x ^ MASK[bits], x, bits) if sign else x, bits)
+    return select(before == bits, MASK[32], before if shiftamt else bits - 1 - before, 32)
 
 
+@once
 def szext(a, n, sign: bool, wrap: bool):
     """The low n bits of a, extended to 32."""
-
-    def f(x, n):
-        n = n & 31 if wrap else min(n, 32)
-        x &= (1 << n) - 1
-        return x - (1 << n) if sign and n and x >> (n - 1) else x
-
-    return _exact(a, n, 32, False, f)
+    n = resize(n, 32) & 31 if wrap else min_int(n, 32, 32, False)
+    high = shifted(a, 32 - n, 32, True)
+    return select(n == 0, 0, shr(high, 32 - n, 32, sign), 32)
 
 
 def fns(mask, base, offset):
@@ -286,91 +331,83 @@ def lanewise(f, *values):
     return np.array([f(*t) for t in zip(*lanes, strict=True)], np.uint32)
 
 
+@once
 def brev(x, bits: int):
-    def one(v):
-        return int(f"{v:0{bits}b}"[::-1], 2)
+    """Bits in the opposite order: neighbours change places, then pairs of them, ..."""
+    x, n = resize(x, bits), 1
+    while n < bits:
+        low = MASK[bits] // ((1 << n) + 1)  # n ones, n zeros, and so on
+        x, n = (x >> n & low) | resize((x & low) << n, bits), 2 * n
+    return x
 
-    return np.array([one(v) for v in x.tolist()], U[bits]) if is_array(x) else one(x & MASK[bits])
+
+PICKS: dict[str, Callable[[int], list[int]]] = {
+    "f4e": lambda s: [s, s + 1, s + 2, s + 3],
+    "b4e": lambda s: [s, (s - 1) & 7, (s - 2) & 7, (s - 3) & 7],
+    "rc8": lambda s: [s] * 4,
+    "ecl": lambda s: [max(i, s) for i in range(4)],
+    "ecr": lambda s: [min(i, s) for i in range(4)],
+    "rc16": lambda s: [(s & 1) * 2, (s & 1) * 2 + 1] * 2,
+}  # bytes that modes of prmt pick
 
 
+@once
 def prmt(a, b, sel, mode: str):
-    def one(a, b, sel):
-        data = (b << 32 | a).to_bytes(8, "little")
-        if mode:
-            s = sel & 3
-            picks = {
-                "f4e": [s, s + 1, s + 2, s + 3],
-                "b4e": [s, (s - 1) & 7, (s - 2) & 7, (s - 3) & 7],
-                "rc8": [s] * 4,
-                "ecl": [max(i, s) for i in range(4)],
-                "ecr": [min(i, s) for i in range(4)],
-                "rc16": [(s & 1) * 2, (s & 1) * 2 + 1] * 2,
-            }[mode]
-        else:
-            picks = [sel >> 4 * i & 15 for i in range(4)]
-        out = 0
-        for i, p in enumerate(picks):
-            byte = data[p & 7]
-            if p & 8 and not mode:
-                byte = 0xFF if byte & 0x80 else 0
-            out |= byte << 8 * i
-        return out
-
-    if not any(map(is_array, (a, b, sel))):
-        return one(a, b, sel)
-    if not is_array(sel) and not mode and not sel & 0x8888:
-        pair = extend(a, 32, False, 64) | (extend(b, 32, False, 64) << 32)
-        out = 0
-        for i in range(4):
-            out = out | (((pair >> (8 * (sel >> 4 * i & 7))) & 0xFF) << 8 * i)
-        return out.astype(np.uint32)
-    return lanewise(one, a, b, sel)
+    """Four bytes of a pair; a digit of 8 or more picks the sign of a byte."""
+    if mode:
+        digits = [sum(pick << 4 * i for i, pick in enumerate(PICKS[mode](s))) for s in range(4)]
+        which, sel = resize(sel, 32) & 3, digits[0]
+        for s in range(1, 4):
+            sel = select(which == s, digits[s], sel, 32)
+    pair, out = extend(a, 32, False, 64) | (extend(b, 32, False, 64) << 32), 0
+    for i in range(4):
+        pick = resize(sel, 32) >> 4 * i & 15
+        byte = resize(pair >> resize((pick & 7) << 3, 64), 32) & 0xFF
+        if type(pick) is not int or pick >= 8:
+            byte = select(pick >= 8, select(byte >= 0x80, 0xFF, 0, 32), byte, 32)
+        out = out | byte << 8 * i
+    return out
 
 
+@once
 def sad(a, b, c, bits: int, sign: bool):
-    return (_exact(a, b, bits, sign, lambda x, y: abs(x - y)) + c) & MASK[bits]
+    apart = resize(max_int(a, b, bits, sign) - min_int(a, b, bits, sign), bits)
+    return resize(apart + resize(c, bits), bits)
 
 
+@once
 def dp(a, b, c, signs: tuple[bool, bool], width: int, high: bool):
     """dp4a (width 8) and dp2a (width 16 by 8)."""
-
-    def one(a, b, c):
-        total = c
-        for i in range(32 // width):
-            x = a >> width * i & MASK[width]
-            y = b >> (8 * i + (16 if high else 0)) & 0xFF
-            x = x - (1 << width) if signs[0] and x >> (width - 1) else x
-            y = y - 256 if signs[1] and y >> 7 else y
-            total += x * y
-        return total & MASK[32]
-
-    return lanewise(one, a, b, c)
+    total = resize(c, 32)
+    for i in range(32 // width):
+        x = extend(resize(a, 32) >> width * i & MASK[width], width, signs[0], 32)
+        y = extend(resize(b, 32) >> (8 * i + (16 if high else 0)) & 0xFF, 8, signs[1], 32)
+        total = resize(total + resize(x * y, 32), 32)
+    return total
 
 
+@once
 def sat_add(a, b, sub: bool):
-    lo, hi = -(1 << 31), (1 << 31) - 1
-    return _exact(a, b, 32, True, lambda x, y: min(max(x - y if sub else x + y, lo), hi))
+    a, b = (extend(x, 32, True, 64) for x in (a, b))
+    total = resize(a - b if sub else a + b, 64)
+    return resize(min_int(max_int(total, -(1 << 31) & MASK[64], 64, True), (1 << 31) - 1, 64, True), 32)
 
 
+@once
 def carry_add(a, b, c, bits: int):
     """(sum, carry out) of a + b + c."""
-    if not any(map(is_array, (a, b, c))):
-        total = a + b + c
-        return total & MASK[bits], total >> bits
-    a, b, c = arr(a, bits), arr(b, bits), arr(c, bits)
-    part = a + b
-    total = part + c
-    return total, ((part < a) | (total < part)).astype(np.uint32)
+    a, b, c = (resize(x, bits) for x in (a, b, c))
+    part = resize(a + b, bits)
+    total = resize(part + c, bits)
+    return total, select((part < a) | (total < part), 1, 0, 32)
 
 
+@once
 def carry_sub(a, b, c, bits: int):
     """(difference, borrow out) of a - b - c."""
-    if not any(map(is_array, (a, b, c))):
-        total = a - b - c
-        return total & MASK[bits], int(total < 0)
-    a, b, c = arr(a, bits), arr(b, bits), arr(c, bits)
-    part = a - b
-    return part - c, ((a < b) | (part < c)).astype(np.uint32)
+    a, b, c = (resize(x, bits) for x in (a, b, c))
+    part = resize(a - b, bits)
+    return resize(part - c, bits), select((a < b) | (part < c), 1, 0, 32)
 
 
 # -- floats ------------------------------------------------------------------------------------------------------------

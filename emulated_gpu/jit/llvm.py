@@ -111,7 +111,7 @@ def values_of(x) -> Iterator[Value]:
         yield inner
 
 
-def writer_of(*things) -> Code | None:
+def writer_of(*things) -> Any:
     """Who computes the Values among things; None where there are none, and Python computes."""
     return next((v.code for v in values_of(things)), None)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..jit.llvm import LANES, Untranslated, Value, type_of
+from ..formats import alu
+from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, arithmetic, conversion, exchange
 from .warp_code import WarpCode
@@ -298,11 +299,15 @@ class Translator(WarpCode):
         if called == "select":
             called = "alu.select"
         module, _, name = called.rpartition(".")
+        arguments = [self.expression(a) for a in node.args]
+        options = {str(k.arg): self.expression(k.value) for k in node.keywords}
+        if module == "alu" and name in alu.ONCE:
+            if writer_of(*arguments) is None and name != "select":
+                raise Untranslated("a call of constants")
+            return getattr(alu, name)(*arguments, **options)
         function = getattr(MODULES.get(module), name, None)
         if function is None or name not in _own(MODULES[module]):
             raise Untranslated(called)
-        arguments = [self.expression(a) for a in node.args]
-        options = {k.arg: self.expression(k.value) for k in node.keywords}
         if not any(isinstance(a, Value) for a in arguments) and not any(map(callable, arguments)) and module != "lanes":
             raise Untranslated("a call of constants")
         return function(self, *arguments, **options)
