@@ -229,6 +229,9 @@ class RecordedCalls:
         ended = sum(timed.end is not None for timed in run.launches) // step
         for queued, timed in zip((q for queue in queues[:ended] for q in queue), run.launches):
             queued.read |= timed.launch.params.read
+        last = run.launches[ended * step - 1].launch
+        if last.cooperative and (ended == len(queues) or run.launches[ended * step].start is None):
+            last.check_barrier()  # else it is found when all calls have been simulated
         if not self.why and kept() != self.kept:
             self.why = "kernels leave something in memory from call to call"
         if not self.why and ended > 1:
