@@ -225,11 +225,11 @@ class Guard(Protocol):
         """Learn of it from now on when the host's code touches this."""
 
 
-def accesses_of(own: Footprint) -> list[Access]:
-    """Return what a launch has done to memory that the host has given it."""
+def accesses_of(own: Footprint, workspace: Region | None) -> list[Access]:
+    """Return what a launch has done to memory that the host has given it, and to no workspace that each launch has."""
     found = []
     for region, (reads, writes, strong) in own.regions.values():
-        if region.freed:
+        if region.freed or region is workspace:
             continue
         shared = (region.device == HOST or region.managed) and not own.signals
         origin, any_strong = region.start - region.start % WORD, bool(strong.any())
@@ -684,7 +684,7 @@ class Device:
             yield
             made = session.predecessors.get(self.index)
             if made is not before and made is not None:
-                work.later = partial(accesses_of, made.own)
+                work.later = partial(accesses_of, made.own, self.memory.workspace)
                 if self.order.watches:
                     work.all()
                 else:

@@ -25,7 +25,7 @@ from ...state.global_memory import HOST
 from ...state.host_order import named, place
 from ..host import guarded_pages
 from ..host.after_import import after_import
-from . import cuda_modules, timed
+from . import cuda_modules, launches, timed
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says
@@ -120,7 +120,7 @@ def create_stream(flags=0) -> int:
 
 def stream_of(handle):
     """Return what a handle of the current device's stands for; 0 is the default stream."""
-    return DEVICE.order.stream(DEVICE.index, int(handle or 0))
+    return DEVICE.order.stream(DEVICE.index, launches.handle_of(handle))
 
 
 def record(event, stream=0, *_) -> None:
@@ -263,7 +263,7 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
     there, here = (DEVICE.region_at(address, 1) for address in (to, at))
     if here is None and waits:
         synchronize_stream(stream)
-    with DEVICE.working(int(stream or 0), what) as work:
+    with DEVICE.working(launches.handle_of(stream), what) as work:
         ctypes.memmove(to, at, size)
         if there is None or there.device == HOST:
             DEVICE.host_reads(at, size, decides=size <= SCALAR)
@@ -287,7 +287,7 @@ def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = 
     DEVICE.synchronize_all()
     size = int(count) * np.dtype(dtype).itemsize
     raw = (ctypes.c_uint8 * size).from_address(int(target))
-    with DEVICE.working(int(stream or 0), what) as work:
+    with DEVICE.working(launches.handle_of(stream), what) as work:
         np.frombuffer(raw, dtype)[:] = value
         DEVICE.touched(work, int(target), size, True)
     region = DEVICE.region_at(int(target), 1)
@@ -373,11 +373,11 @@ def driver_calls(d) -> dict:
         "cuEventSynchronize": synchronize_event, "cuEventQuery": synchronize_event,
         "cuEventElapsedTime": between,
         "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
-        "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n, int(s))),
+        "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n, launches.handle_of(s))),
         "cuMemGetInfo": memory_info,
         "cuMemAllocHost": allocate_pinned, "cuMemHostAlloc": lambda n, flags: allocate_pinned(n),
         "cuMemFreeHost": free_pinned,
-        "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p, int(s)),
+        "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p, launches.handle_of(s)),
         "cuGetErrorName": lambda e: e.name.encode(),
         "cuGetErrorString": lambda e: e.name.encode(),
         "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (

@@ -103,8 +103,8 @@ def options_of(attributes) -> dict:
 
 def launch_ex(config, function, given, extra) -> None:
     grid, block = ([getattr(config, f"{of}Dim{axis}") for axis in "XYZ"] for of in ("grid", "block"))
-    options = options_of(config.attrs[: config.numAttrs])
-    launch(function, grid, block, config.sharedMemBytes, given, extra, stream=int(config.hStream), **options)
+    options = options_of(config.attrs[: config.numAttrs]) | {"stream": launches.handle_of(config.hStream)}
+    launch(function, grid, block, config.sharedMemBytes, given, extra, **options)
 
 
 def set_attribute(function, attribute, value) -> None:
@@ -172,10 +172,10 @@ def driver_calls(d) -> dict:
         return [d.CUkernel(modules.kernel(int(handle), name)) for name in modules.names(int(handle))[:count]]
 
     def launch_kernel(f, gx, gy, gz, bx, by, bz, shared, queue, given, extra=0):
-        launch(f, (gx, gy, gz), (bx, by, bz), shared, given, extra, stream=int(queue or 0))
+        launch(f, (gx, gy, gz), (bx, by, bz), shared, given, extra, stream=launches.handle_of(queue))
 
     def launch_cooperative(f, gx, gy, gz, bx, by, bz, shared, queue, given):
-        launch(f, (gx, gy, gz), (bx, by, bz), shared, given, 0, cooperative=True, stream=int(queue or 0))
+        launch(f, (gx, gy, gz), (bx, by, bz), shared, given, 0, cooperative=True, stream=launches.handle_of(queue))
 
     return {
         "cuModuleLoadData": load, "cuModuleLoadDataEx": load, "cuModuleLoadFatBinary": load,

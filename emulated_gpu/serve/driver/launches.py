@@ -65,6 +65,11 @@ def guarded(function, going_on: bool = False):
     return guarded
 
 
+def handle_of(queue) -> int:
+    """Return the number of a stream that a call names by a number, by a handle of Python's or C's, or by nothing."""
+    return int(getattr(queue, "value", queue) or 0)
+
+
 class Attribute(ctypes.Structure):
     """cudaLaunchAttribute, and CUlaunchAttribute."""
 

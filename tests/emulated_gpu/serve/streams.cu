@@ -2,6 +2,7 @@
 // WRONG(kind, name) begins a case. It says on stderr that it begins, behind which its findings come.
 #include <cstdio>
 #include <cstdlib>
+#include <cooperative_groups.h>
 #include <cuda_runtime.h>
 #ifdef MENDED
 #define MEND(...) __VA_ARGS__
@@ -17,6 +18,8 @@ __global__ void set(int *x, int n, int v) { int i = blockIdx.x * blockDim.x + th
 __global__ void copy(const int *a, int *b, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) b[i] = a[i]; }
 __global__ void count(int *x) { atomicAdd(x, 1); }
 __global__ void announce(int *x, volatile int *flag) { x[threadIdx.x] = 7; __threadfence_system(); __syncthreads(); if (!threadIdx.x) *flag = 1; }
+
+__global__ void meet(int *x) { cooperative_groups::this_grid().sync(); x[blockIdx.x * 32 + threadIdx.x] = 1; }
 
 const int N = 1024;
 int *d, *e, *pinned, *managed, *plain;
@@ -153,6 +156,11 @@ int main() {
   RIGHT(counters)
   count<<<1, 32, 0, a>>>(d);
   count<<<1, 32, 0, b>>>(d);
+
+  RIGHT(barriers_of_two_grids)
+  void *first[] = {&d}, *second[] = {&e};
+  cudaLaunchCooperativeKernel((void *)meet, 2, 32, first, 0, a);
+  cudaLaunchCooperativeKernel((void *)meet, 2, 32, second, 0, b);
 
   RIGHT(both_read)
   copy<<<4, 256, 0, a>>>(d, e, N);
