@@ -51,12 +51,12 @@ def pack128(lo, hi):
 # A fast form of every function marked `once` comes from its own text: called with Values, which stand for registers of
 # machine code that is written (jit/llvm.py), operators and what is below write instructions. Those functions take what
 # is the same for all instructions of a form, as bits and sign, as Python constants.
-ONCE: set[str] = set()
+ONCE: set[Callable] = set()
 
 
 def once(function):
     """Mark a function whose one text is run and compiled."""
-    ONCE.add(function.__name__)
+    ONCE.add(function)
     return function
 
 
@@ -425,11 +425,12 @@ def to_float(x, kind: str) -> np.ndarray:
     return bits.view(F[WIDTH[kind]]).astype(np.float64)
 
 
-def flush(bits: np.ndarray, kind: str) -> np.ndarray:
+def flush(bits, kind: str):
     """.ftz: bits of a subnormal become those of a zero of the same sign; double precision has no .ftz."""
-    dtype = bits.dtype.type
-    sign = dtype(1 << (WIDTH[kind] - 1))
-    return bits if kind == "f64" else np.where(bits & dtype(INFINITY[kind]), bits, bits & sign)
+    if kind == "f64":
+        return bits
+    sign = 1 << (WIDTH[kind] - 1)
+    return select(bits & INFINITY[kind] == 0, bits & sign, bits, WIDTH[kind])
 
 
 def _odd(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
@@ -681,16 +682,14 @@ def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, 
     return finish(out, None, kind, "rn", ftz, False, False, a, b)
 
 
+@once
 def fneg(kind: str, a, ftz=False, absolute=False):
     """-a or |a|; a NaN becomes the canonical one, except in double precision (golden case f64_sign_class)."""
-    bits = arr(a, WIDTH[kind])
-    dtype = bits.dtype.type
-    sign = dtype(1 << (WIDTH[kind] - 1))
-    if ftz:
-        bits = flush(bits, kind)
-    nan = (bits & ~sign) > dtype(INFINITY[kind])
-    bits = bits & ~sign if absolute else bits ^ sign
-    return back(bits if kind == "f64" else np.where(nan, dtype(NAN[kind]), bits), a)
+    bits, sign = resize(a, WIDTH[kind]), 1 << (WIDTH[kind] - 1)
+    bits = flush(bits, kind) if ftz else bits
+    size = bits & (sign - 1)
+    bits = size if absolute else bits ^ sign
+    return bits if kind == "f64" else select(size > INFINITY[kind], NAN[kind], bits, WIDTH[kind])
 
 
 def fcompare(kind: str, op: str, a, b, ftz=False):
@@ -718,36 +717,36 @@ def fcompare_packed(kind: str, op: str, a, b, ftz=False):
     return tuple(fcompare(kind, op, *pair, ftz) for pair in halves)
 
 
+@once
 def packed(f, *values):
     """Apply f to both 16-bit halves of 32-bit registers."""
-    lo = f(*(resize(v & 0xFFFF, 16) if is_array(v) else v & 0xFFFF for v in values))
-    hi = f(*(resize(v >> 16, 16) if is_array(v) else v >> 16 & 0xFFFF for v in values))
-    return join16(lo, hi)
+    return join16(*(f(*(resize(resize(v, 32) >> n, 16) for v in values)) for n in (0, 16)))
 
 
+@once
 def join16(lo, hi):
     return extend(lo, 16, False, 32) | (extend(hi, 16, False, 32) << 16)
 
 
+@once
 def packed64(f, *values):
     """Apply f to both 32-bit halves of 64-bit registers (f32x2)."""
-    lo = f(*(resize(v, 32) for v in values))
-    hi = f(*(resize(v >> 32, 32) for v in values))
-    return extend(lo, 32, False, 64) | (extend(hi, 32, False, 64) << 32)
+    low, high = (f(*(resize(resize(v, 64) >> n, 32) for v in values)) for n in (0, 32))
+    return extend(low, 32, False, 64) | (extend(high, 32, False, 64) << 32)
 
 
+@once
 def testp(kind: str, what: str, a):
-    (x,) = operands(kind, False, a)
-    tiny = {"f32": 2.0**-126, "f64": 2.0**-1022}[kind]
-    out = {
-        "finite": np.isfinite(x),
-        "infinite": np.isinf(x),
-        "number": ~np.isnan(x),
-        "notanumber": np.isnan(x),
-        "normal": np.isfinite(x) & ((np.abs(x) >= tiny) | (x == 0)),  # zero too: golden case f32_sign_class
-        "subnormal": (np.abs(x) < tiny) & (x != 0),
+    size, infinity = resize(a, WIDTH[kind]) & ((1 << (WIDTH[kind] - 1)) - 1), INFINITY[kind]
+    tiny = (size != 0) & (size & infinity == 0)
+    return {
+        "finite": size < infinity,
+        "infinite": size == infinity,
+        "number": size <= infinity,
+        "notanumber": size > infinity,
+        "normal": (size < infinity) & (tiny ^ True),  # zero too: golden case f32_sign_class
+        "subnormal": tiny,
     }[what]
-    return back(out, a)
 
 
 BITS = WIDTH | {f"{sign}{bits}": bits for sign in "bsu" for bits in (16, 32, 64, 128)}

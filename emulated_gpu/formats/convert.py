@@ -12,11 +12,14 @@ from .alu import (
     back,
     extend,
     finish,
-    is_array,
     join16,
+    max_int,
+    min_int,
+    once,
     operands,
     resize,
     round_float,
+    select,
     signed,
     to_float,
 )  # fmt: skip
@@ -45,25 +48,25 @@ def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
     return back(round_float(hi, kind, mode, lo=lo if kind != "f64" else None), x)
 
 
+@once
 def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
     if sat:
-        low, high = (-(1 << (to - 1)), (1 << (to - 1)) - 1) if to_sign else (0, MASK[to])
-        v = signed(x, bits) if sign else resize(x, bits)
-        if is_array(v):
-            return np.array([min(max(i, low), high) & MASK[to] for i in v.tolist()], U[max(to, 16)])
-        return min(max(v, low), high) & MASK[to]
+        wide, high = extend(x, bits, sign, 64), MASK[to] >> to_sign
+        if sign:
+            wide = max_int(wide, -(1 << (to - 1)) & MASK[64] if to_sign else 0, 64, True)
+        return resize(min_int(wide, high, 64, sign and to_sign) & MASK[to], max(to, 16))
     if to <= bits:
-        narrow = extend(x, to, to_sign, max(to, 16)) if to == 8 else resize(x, to)
-        return narrow
+        return extend(x, to, to_sign, 16) if to == 8 else resize(x, to)
     return extend(x, bits, sign, to)
 
 
+@once
 def pack_saturated(a, b, c, bits: int, sign: bool):
     """cvt.pack.sat: a and b (s32) clamped to `bits`, a above b, and the low bits of c above them."""
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, (1 << bits) - 1)
-    hi, lo = (np.clip(signed(arr(v, 32), 32), low, high).view(np.uint32) & np.uint32((1 << bits) - 1) for v in (a, b))
-    above = arr(c, 32) << np.uint32(2 * bits) if bits < 16 else np.uint32(0)
-    return back(above | hi << np.uint32(bits) | lo, a, b, c)
+    low, ones = -(1 << (bits - 1)) & MASK[32] if sign else 0, (1 << bits) - 1
+    a, b = (min_int(max_int(x, low, 32, True), ones >> sign, 32, True) & ones for x in (a, b))
+    out = resize(a << bits, 32) | b
+    return resize(resize(c, 32) << 2 * bits, 32) | out if bits < 16 else out
 
 
 def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
@@ -124,27 +127,24 @@ def matrices(values: tuple, trans: bool) -> np.ndarray:
     return np.ascontiguousarray(each).reshape(-1).view(np.uint64)
 
 
+@once
 def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
     """f32 -> tf32: 10 explicit mantissa bits, rounded; the low 13 bits become zero.
 
     A NaN keeps its upper bits with rna, and becomes 0x7fffe000 otherwise (golden case cvt_f32_to_tf32).
     """
-    b = arr(x, 32).astype(np.int64)
-    mag = b & 0x7FFFFFFF
-    special = mag >= 0x7F800000
-    up = {
-        "rna": mag >> 12 & 1,
-        "rn": (mag >> 12 & 1) & (((mag & 0xFFF) != 0) | (mag >> 13 & 1)),
-        "rz": 0 * mag,
-    }[mode]
-    out = np.where(special, mag, ((mag >> 13) + up) << 13)
+    b = resize(x, 32)
+    size = b & 0x7FFFFFFF
+    up = 0 if mode == "rz" else size >> 12 & 1
+    if mode == "rn":
+        up = up & (select(size & 0xFFF != 0, 1, 0, 32) | (size >> 13 & 1))
+    out = resize(((size >> 13) + up) << 13, 32)
     if satfinite:
-        out = np.where(~special & (out >= 0x7F800000), 0x7F7FE000, out)
-    out |= b & 0x80000000
-    out = np.where(mag > 0x7F800000, b & 0xFFFFE000 if mode == "rna" else 0x7FFFE000, out)
-    if relu:
-        out = np.where((b >> 31 == 1) & (mag <= 0x7F800000), 0, out)
-    return back(out.astype(np.uint32), x)
+        out = select(out >= 0x7F800000, 0x7F7FE000, out, 32)
+    nan = size > 0x7F800000
+    out = select(size >= 0x7F800000, size, out, 32) | (b & 0x80000000)
+    out = select(nan, b & 0xFFFFE000 if mode == "rna" else 0x7FFFE000, out, 32)
+    return select((b >> 31 == 1) & (nan ^ True), 0, out, 32) if relu else out
 
 
 SMALL = {kind.name: kind for kind in (E4M3, E5M2, E2M3, E3M2, E2M1)}

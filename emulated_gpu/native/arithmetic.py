@@ -5,7 +5,7 @@ Each function takes the Code that it writes to, then what its namesake takes; th
 
 from __future__ import annotations
 
-from ..formats.alu import INFINITY, NAN, WIDTH
+from ..formats.alu import NAN, WIDTH, flush
 from ..jit.llvm import Code, Untranslated, Value, compiler
 from .warp_code import WarpCode
 
@@ -13,16 +13,9 @@ Int = Value | int
 
 
 # -- floats ------------------------------------------------------------------------------------------------------------
-def flush(c: Code, x: Value, kind: str) -> Value:
-    if kind == "f64":
-        return x
-    tiny = c.compare("eq", c.binary("and", x, INFINITY[kind]), 0)
-    return c.choose(tiny, c.binary("and", x, 1 << (x.bits - 1)), x)
-
-
 def bits_of(c: Code, x: Int, kind: str, ftz: bool = False) -> Value:
     x = c.cast(x, WIDTH[kind])
-    return flush(c, x, kind) if ftz else x
+    return flush(x, kind) if ftz else x
 
 
 def number(c: Code, x: Int, kind: str, bits: int, ftz: bool = False) -> Value:
@@ -49,7 +42,7 @@ def canonical(c: Code, v: Value, kind: str, ftz: bool = False) -> Value:
     """A number of a kind's own format as its bits; NaN becomes the canonical NaN."""
     bits = c.as_bits(v)
     if ftz:
-        bits = flush(c, bits, kind)
+        bits = flush(bits, kind)
     return c.choose(is_nan(c, v), NAN[kind], bits)
 
 
@@ -85,7 +78,7 @@ def round_float(c: Code, v: Value, kind: str, mode: str = "rn", ftz: bool = Fals
     else:
         bits = round_bf16(c, c.as_bits(odd))
     if ftz:
-        bits = flush(c, bits, kind)
+        bits = flush(bits, kind)
     return c.choose(is_nan(c, v), NAN[kind], bits)
 
 
@@ -261,14 +254,6 @@ def fminmax(c: Code, kind, is_max, a, b, ftz=False, nan=False, xorsign=False, ab
     return round_float(c, wide, kind, "rn", ftz)
 
 
-def fneg(c: Code, kind: str, a, ftz=False, absolute=False) -> Value:
-    bits = bits_of(c, a, kind, ftz)
-    sign = 1 << (bits.bits - 1)
-    nan = c.compare("ugt", c.binary("and", bits, sign - 1), INFINITY[kind])
-    bits = c.binary("and", bits, sign - 1) if absolute else c.binary("xor", bits, sign)
-    return bits if kind == "f64" else c.choose(nan, NAN[kind], bits)
-
-
 def fcompare(c: Code, kind: str, op: str, a, b, ftz=False) -> Value:
     width = max(WIDTH[kind], 32)
     x, y = (number(c, v, kind, width, ftz) for v in (a, b))
@@ -280,31 +265,3 @@ def fcompare(c: Code, kind: str, op: str, a, b, ftz=False) -> Value:
 def fcompare_packed(c: Code, kind: str, op: str, a, b, ftz=False) -> tuple[Value, Value]:
     low, high = [[c.cast(c.shift("lshr", c.cast(v, 32), s), 16) for v in (a, b)] for s in (0, 16)]
     return fcompare(c, kind, op, low[0], low[1], ftz), fcompare(c, kind, op, high[0], high[1], ftz)
-
-
-def packed(c: Code, f, *values) -> Value:
-    lo = f(*(c.cast(c.cast(v, 32), 16) for v in values))
-    hi = f(*(c.cast(c.shift("lshr", c.cast(v, 32), 16), 16) for v in values))
-    return join16(c, lo, hi)
-
-
-def join16(c: Code, lo, hi) -> Value:
-    return c.binary("or", c.cast(c.cast(lo, 16), 32), c.shift("shl", c.cast(c.cast(hi, 16), 32), 16))
-
-
-def packed64(c: Code, f, *values) -> Value:
-    lo = f(*(c.cast(c.cast(v, 64), 32) for v in values))
-    hi = f(*(c.cast(c.shift("lshr", c.cast(v, 64), 32), 32) for v in values))
-    return c.binary("or", c.cast(lo, 64), c.shift("shl", c.cast(hi, 64), 32))
-
-
-def testp(c: Code, kind: str, what: str, a) -> Value:
-    bits = c.cast(a, WIDTH[kind])
-    size, infinity = c.binary("and", bits, (1 << (bits.bits - 1)) - 1), INFINITY[kind]
-    tiny = c.binary("and", c.compare("ne", size, 0), c.compare("eq", c.binary("and", size, infinity), 0))
-    if what == "subnormal":
-        return tiny
-    if what == "normal":
-        return c.binary("and", c.compare("ult", size, infinity), c.invert(tiny))
-    how = {"finite": "ult", "infinite": "eq", "number": "ule", "notanumber": "ugt"}[what]
-    return c.compare(how, size, infinity)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formats import alu
+from ..formats import alu, convert
 from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, arithmetic, conversion, exchange
@@ -24,6 +24,7 @@ OPERATORS = {
 }  # fmt: skip
 COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "ult", ast.LtE: "ule", ast.Gt: "ugt", ast.GtE: "uge"}
 MODULES = {"alu": arithmetic, "convert": conversion, "lanes": exchange}
+FORMATS = {"alu": alu, "convert": convert}  # what is told once there
 FULL = (1 << LANES) - 1
 # State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
 WINDOWS = {"shared": "shared", "global": "global", "generic": "global"}
@@ -301,10 +302,11 @@ class Translator(WarpCode):
         module, _, name = called.rpartition(".")
         arguments = [self.expression(a) for a in node.args]
         options = {str(k.arg): self.expression(k.value) for k in node.keywords}
-        if module == "alu" and name in alu.ONCE:
+        told_once = getattr(FORMATS.get(module), name, None)
+        if told_once in alu.ONCE:
             if writer_of(*arguments) is None and name != "select":
                 raise Untranslated("a call of constants")
-            return getattr(alu, name)(*arguments, **options)
+            return told_once(*arguments, **options)
         function = getattr(MODULES.get(module), name, None)
         if function is None or name not in _own(MODULES[module]):
             raise Untranslated(called)
