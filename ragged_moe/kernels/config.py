@@ -22,6 +22,7 @@ SMEM = 227 * 1024
 MAX_STAGES = 12
 SPARE_SCALES = 4  # stages that a ring of scales has more than the operands', where they have one
 WORK_TILE_BYTES = 48  # of a work tile in shared memory (schedule.WorkTile)
+CUT = 16  # even tiles of an expert have multiples of so many tokens, but for the last one
 TRANSPOSED_TOKENS = 32  # that a warp of a swap-AB epilogue transposes at once
 SCALED_STORED_ROWS = 16  # weight rows that a warp transposes at once with block scales: a sector of each token
 BARRIER_BYTES = 2 * 8 * MAX_STAGES
@@ -67,12 +68,15 @@ class Config:
     copied: bool = False  # permuted: by assign, which writes m_indptr in the same launch
     fp4_tokens: str = ""  # sm90: weights in e2m1, tokens in this type, "bf16", "f16" or "e4m3"; else both are in e4m3
     block_scaled: BlockScaled | None = None  # sm100: the operands' format where the MMA multiplies by their scales
+    # Weights in e2m1: how many tokens a tile is multiplied as, the most first, where experts are cut into even tiles;
+    # if none, tiles have block_m tokens, and the rest of an expert as many as TMA has boxes for
+    widths: tuple[int, ...] = ()
     bias: bool = False  # weights in e2m1, not of W4A4: results get an addend for each weight row of the expert
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
     slots: int = 0  # block scales, the layer's GEMM2: places of a token, whose output it writes if that has one row
 
     def __post_init__(self):
-        assert self.arch in ("sm90", "sm100") and self.block_m in (16, 32, 64, 128, 256)
+        assert self.arch in ("sm90", "sm100") and self.block_m in (16, 32, 64, 96, 128, 256)
         assert self.cluster in (1, 2) and self.split_k in (1, 2)
         assert self.swap_ab or self.block_m == 128
         if self.fp4_tokens:
@@ -80,6 +84,7 @@ class Config:
             assert self.split_k == 1 and (self.fp4_tokens != "e4m3" or self.block_n == 2 * BLOCK_N)
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and (not self.gated or self.block_m == 16)
             assert self.gated == self.permuted and (self.permuted or not self.copied)
+            assert not self.widths or self.widths[0] == self.block_m and all(x % CUT == 0 for x in self.widths)
         elif self.block_scaled:
             assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
@@ -93,6 +98,7 @@ class Config:
             assert self.block_n % 32 == 0 and self.block_n <= 256
         else:
             assert self.block_n in (64, 112, 128, 224, 256)
+        assert self.fp4_tokens or not self.widths
         assert not self.slots or self.block_scaled and not self.gated and self.slots % 4 == 0
         assert not self.bias or self.fp4_tokens or self.block_scaled and self.block_scaled.biased
         assert not self.two_cta or self.arch == "sm100" and self.cluster == 2
@@ -119,6 +125,8 @@ class Config:
         """Token counts of the TMA boxes, the widest first: a tile takes the least that holds its tokens."""
         if not self.swap_ab:
             return (128, 64) if self.arch == "sm90" else (128,)
+        if self.widths:
+            return self.widths
         least = 8 if self.fp4_tokens in ("bf16", "f16") and self.block_m == 16 else 16
         return tuple(x for x in (256, 128, 64, 32, 16, 8) if least <= x <= self.block_m)
 
@@ -301,7 +309,8 @@ class Config:
         scale_ring = SCALE_RING_BYTES + SPARE_SCALES * self.scale_bytes if self.scale_ring else 0
         barriers = BARRIER_BYTES + self.mma_barrier_bytes
         scratch = CONSUMER_WARPS * self.scratch_bytes
-        return 1024 + barriers + WORK_TILES_BYTES + TABLE_BYTES + scratch + scale_ring + self.split_k_bytes
+        tables = TABLE_BYTES + 4 * MAX_EXPERTS * bool(self.widths)
+        return 1024 + barriers + WORK_TILES_BYTES + tables + scratch + scale_ring + self.split_k_bytes
 
     @property
     def weights_box(self) -> int:

@@ -138,7 +138,7 @@ class GroupedGemm:
         tokens_map = tensormap_address(tensormaps[0])  # kernel parameters lie side by side: 128 bytes each
         maps = TensorMaps(tokens_map, tokens_map + 128 * len(config.boxes))
 
-        # Shared memory: ring | scratch of the epilogue | split-K's sums | scales | tables | barriers | work tiles
+        # Shared memory: ring | scratch of the epilogue | split-K's sums | scales | tables | barriers | work tiles | order
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         scratch = ring + config.stages * config.stage_bytes
         split_k = scratch + CONSUMER_WARPS * config.scratch_bytes
@@ -150,7 +150,7 @@ class GroupedGemm:
         empty = full + BARRIER_BYTES // 2
         mma = full + BARRIER_BYTES
         tiles = mma + config.mma_barrier_bytes
-        rings = full, empty, tiles
+        rings, order = (full, empty, tiles), tiles + WORK_TILES_BYTES
         if const_expr(config.scale_ring):
             scales_full = tiles + WORK_TILES_BYTES
             scales_empty = scales_full + 8 * (MAX_STAGES + SPARE_SCALES)
@@ -175,7 +175,7 @@ class GroupedGemm:
             wait_for_previous_kernel()
         n_tiles = (operands.n + (config.block_n - 1)) // config.block_n
         shape = Shape(operands.n, k_blocks, n_tiles, experts, search, grid // config.schedule_ctas)
-        place = Tables(table, offsets, data_parallel), rank, cluster, warp, lane, thread
+        place = Tables(table, offsets, data_parallel, order), rank, cluster, warp, lane, thread
         plan, iteration, tile = self.scheduler(m_indptr, shape, operands.total_m, *place)
         if const_expr(config.prefetch > 0):
             if (warp == TMA_WARP) & (iteration < plan.end):

@@ -29,7 +29,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ragged_moe.kernels.config import THREADS, WORK_TILE_BYTES, Config
+from ragged_moe.kernels.config import CUT, THREADS, WORK_TILE_BYTES, Config
 from ragged_moe.kernels.ptx import (
     divide,
     load_relaxed,
@@ -58,9 +58,10 @@ class Shape(NamedTuple):
 class Tables(NamedTuple):
     """Addresses in shared memory of what the CTA has made of m_indptr."""
 
-    tiles: Int32  # [experts + 1]: cluster tiles of the experts before
+    tiles: Int32  # [experts + 1]: cluster tiles of the experts before, in the order of `order`
     offsets: Int32  # [experts + 1]: m_indptr, made monotone and clipped to total_m
     data_parallel: Int32  # [1]: 1 if clusters take whole tiles in turn
+    order: Int32  # [experts], if Config.widths: those of the widest tiles first
 
 
 class Plan(NamedTuple):
@@ -111,6 +112,11 @@ def read_tile(at: Int32) -> WorkTile:
     """The work tile that write_tile left there."""
     words = [word for i in range(0, WORK_TILE_BYTES, 16) for word in load_shared_words(at + i)]
     return WorkTile(*words[: len(WorkTile._fields)])
+
+
+def tile_tokens(tokens: Int32, tiles: Int32) -> Int32:
+    """Tokens of each but the last of an expert's tiles, which are about even."""
+    return (divide(tokens + (tiles - 1), tiles) + (CUT - 1)) & -CUT
 
 
 @functools.cache
@@ -170,14 +176,15 @@ def tile_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, iteration: Int32
     tile = divide(iteration, shape.k_blocks)
     first = iteration - tile * shape.k_blocks
     # The last expert whose tiles begin at or before this one
-    expert, step = Int32(0), shape.search
+    place, step = Int32(0), shape.search
     while step > 0:
-        probe = expert + step
+        probe = place + step
         if probe < experts:
             if load_shared(table + 4 * probe) <= tile:
-                expert = probe
+                place = probe
         step = step >> 1
-    local = tile - load_shared(table + 4 * expert)
+    local = tile - load_shared(table + 4 * place)
+    expert = load_shared(plan.tables.order + 4 * place) if const_expr(config.widths) else place
     token, token_end = load_shared(offsets + 4 * expert), load_shared(offsets + 4 * expert + 4)
     m_tiles = maximum(divide(token_end - token + (block_m - 1), block_m), 1)
     shares_weights, overlaps = Int32(0), Int32(0)
@@ -203,13 +210,17 @@ def tile_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, iteration: Int32
         count = select(rank == 0, half, shape.k_blocks - first)
     if const_expr(config.overlaps_tokens):  # of an expert's only pair: one beside full ones gets ahead of them
         overlaps = shares_weights & select(token_end - token <= block_m + (block_m >> 1), 1, 0)
-    token = token + m_tile * block_m - (overlaps & rank) * (block_m >> 1)
-    valid = minimum(token_end - token, block_m)
+    of_tile = tile_tokens(token_end - token, m_tiles) if const_expr(config.widths) else block_m
+    token = token + m_tile * of_tile - (overlaps & rank) * (block_m >> 1)
+    valid = minimum(token_end - token, of_tile)
     width, box = Int32(block_m), Int32(0)
     for i, narrower in enumerate(boxes[1:]):
         width = select(valid <= narrower, narrower, width)
         box = select(valid <= narrower, i + 1, box)
     after, next_whole = iteration + count, iteration + shape.clusters * shape.k_blocks
+    if const_expr(config.widths):  # there and back: who had the widest tile of a round has the next one's narrowest
+        place = tile - divide(tile, shape.clusters) * shape.clusters
+        next_whole = iteration + (2 * (shape.clusters - place) - 1) * shape.k_blocks
     if const_expr(config.stream_k_first):
         following = select(whole, next_whole, select(after == plan.stop, plan.first_whole, after))
     else:
@@ -262,11 +273,14 @@ class Scheduler:
             wrong = select((start >= 0) & (start <= end) & (end <= total_m), wrong, 1)
         if cute.arch.vote_any_sync(wrong != 0):
             self.mend(offsets, total_m, experts, lane)
+        if const_expr(config.widths):
+            self.sort(tables, experts, lane)
         for base in cutlass.range(0, experts, 32, unroll=1):
             i = base + lane
             tiles, depth = Int32(0), Int32(0)
             if i < experts:
-                m = load_shared(offsets + 4 * i + 4) - load_shared(offsets + 4 * i)
+                expert = load_shared(tables.order + 4 * i) if const_expr(config.widths) else i
+                m = load_shared(offsets + 4 * expert + 4) - load_shared(offsets + 4 * expert)
                 m_tiles = (m + (config.block_m - 1)) // config.block_m
                 tiles, depth = m_tiles * n_tiles, m_tiles
                 if const_expr(config.two_cta):
@@ -283,6 +297,39 @@ class Scheduler:
         if lane == 0:
             store_shared(tables.tiles + 4 * experts, before)
             store_shared(tables.data_parallel, most if config.data_parallel is None else Int32(config.data_parallel))
+
+    @cute.jit
+    def sort(self, tables: Tables, experts: Int32, lane: Int32):
+        """One warp lists the experts, those of the widest tiles first, else in their order."""
+        block_m, uneven = self.config.block_m, Int32(0)
+        first = self.width(tables, Int32(0))
+        for base in cutlass.range(0, experts, 32, unroll=1):
+            i = base + lane
+            if i < experts:
+                width = self.width(tables, i)
+                store_shared(tables.tiles + 4 * i, width)  # where `count_tiles` will count
+                store_shared(tables.order + 4 * i, i)
+                uneven = select(width == first, uneven, 1)
+        cute.arch.sync_warp()
+        if cute.arch.vote_any_sync(uneven != 0):
+            before = Int32(0)
+            for step in cutlass.range(0, block_m // CUT + 1, unroll=1):
+                for base in cutlass.range(0, experts, 32, unroll=1):
+                    i = base + lane
+                    width = load_shared(tables.tiles + 4 * minimum(i, experts - 1))
+                    mine = (i < experts) & (width == block_m - CUT * step)
+                    those = cute.arch.vote_ballot_sync(mine)
+                    if mine:
+                        lower = those & ((Int32(1) << lane) - 1)
+                        store_shared(tables.order + 4 * (before + cute.arch.popc(lower)), i)
+                    before = before + cute.arch.popc(those)
+            cute.arch.sync_warp()
+
+    def width(self, tables: Tables, expert: Int32) -> Int32:
+        """Tokens of an expert's first tile, rounded up; 0 if it has none."""
+        at = tables.offsets + 4 * expert
+        tokens = load_shared(at + 4) - load_shared(at)
+        return tile_tokens(tokens, maximum(divide(tokens + (self.config.block_m - 1), self.config.block_m), 1))
 
     @cute.jit
     def mend(self, offsets: Int32, total_m: Int32, experts: Int32, lane: Int32):

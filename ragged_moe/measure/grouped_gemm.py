@@ -57,6 +57,17 @@ def routed(tokens: int, experts: int, seed: int) -> tuple[int, ...]:
     return tuple(torch.bincount(chosen.flatten(), minlength=256)[:experts].tolist())
 
 
+def drawn(experts: int, mean: int, exponent: float, seed: int) -> tuple[int, ...]:
+    """Draw the rows of each expert: each of experts * mean rows goes to one of them by Zipf's law with this exponent,
+    0: to each as likely. The popular ones are anywhere.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    likely = torch.arange(1, experts + 1).double() ** -exponent
+    likely = likely[torch.randperm(experts, generator=generator)]
+    chosen = torch.multinomial(likely, experts * mean, replacement=True, generator=generator)
+    return tuple(torch.bincount(chosen, minlength=experts).tolist())
+
+
 def all_rows() -> list[Row]:
     """Return the problems: even experts, routed tokens, and one expert that has all tokens."""
     rows = [Row("", (m,) * e, n, k) for e in (1, 4, 8, 32) for n, k in SIZES for m in (8, 64, 128, 512)]

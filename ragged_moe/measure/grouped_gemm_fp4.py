@@ -19,7 +19,7 @@ from ragged_moe.layers.pack_weights import pack_nvfp4
 from ragged_moe.measure import marlin
 from ragged_moe.measure.contest import Contest, of_sets
 from ragged_moe.measure.floor import Floor
-from ragged_moe.measure.grouped_gemm import FLOORS, LEAST, OURS, Inputs, Row, label, routed
+from ragged_moe.measure.grouped_gemm import FLOORS, LEAST, OURS, Inputs, Row, drawn, label, routed
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS
 from ragged_moe.runtime.sizes import BF16, E4M3, I32
@@ -31,10 +31,15 @@ DENSE_BF16 = 989e12  # FLOP/s of an H100 or H200: the vendor's data sheets, with
 
 
 def all_rows() -> list[Row]:
-    """Return the problems: even experts, and tokens routed to 32 of 256 experts."""
+    """Return the problems: even experts, tokens routed to 32 of 256 experts, and rows drawn for as many in the mean."""
     even = [Row("", (m,) * e, n, k) for n, k in SIZES for e in (1, 8, 32) for m in (1, 8, 16, 64, 128, 512)]
     uneven = [Row(f"routed {t}", routed(t, 32, t), n, k) for n, k in SIZES[:2] for t in (16, 64, 512, 2048)]
-    return even + uneven
+    laws = {"uniform": 0.0, "Zipf 0.6": 0.6}
+    drawings = [
+        Row(f"{law}, mean {m}", drawn(e, m, exponent, m), n, k)
+        for n, k in SIZES for e in (8, 32) for m in (8, 16, 64, 128, 512) for law, exponent in laws.items()
+    ]  # fmt: skip
+    return even + uneven + drawings
 
 
 class Weights:

@@ -149,7 +149,7 @@ def fp4_run(result: dict) -> str:
 
 
 def fp4_summary(result: dict) -> str:
-    """Ratios by experts and their tokens, over all N, K; then those of routed tokens."""
+    """Ratios by experts and their tokens, over all N, K; those of routed tokens; those of rows drawn by a law."""
 
     def cell(rows: list[dict]) -> str:
         others = [[x["us"][grouped_gemm_fp4.BEST], x["loads us"], x["us"][grouped_gemm_fp4.FP8]] for x in rows]
@@ -161,9 +161,16 @@ def fp4_summary(result: dict) -> str:
     for experts in sorted({x["experts"] for x in even}):
         of = [cell([x for x in even if (x["experts"], x["m"][0]) == (experts, m)]) for m in sizes]
         body.append([f"{experts} experts" if experts > 1 else "1 expert", *of])
-    names = list(dict.fromkeys(x["name"] for x in result["rows"] if x["name"]))
+    names = list(dict.fromkeys(x["name"] for x in result["rows"] if x["name"].startswith("routed")))
     uneven = [f"{cell([x for x in result['rows'] if x['name'] == name])} ({name})" for name in names]
     body.append(["32 of 256 experts", *uneven, *[""] * (len(sizes) - len(names))])
+    drawings = [x for x in result["rows"] if ", mean " in x["name"]]
+    laws = [x["name"].partition(", mean ")[0] for x in drawings]
+    for experts, law in sorted({(len(x["m"]), law) for x, law in zip(drawings, laws)}):
+        of_mean = [
+            [x for x in drawings if (len(x["m"]), x["name"]) == (experts, f"{law}, mean {m}")] for m in sizes
+        ]  # fmt: skip
+        body.append([f"{experts} experts, {law}", *(cell(rows) if rows else "" for rows in of_mean)])
     head = "time over Marlin's / the loads' / FP8's"
     return markdown([head, *(f"{m} tokens each" if m > 1 else "1 token" for m in sizes)], body)
 

@@ -44,10 +44,13 @@ def fp4(tokens: str, block_m: int, **fields) -> Config:
 # At 4096, 7168, us; in brackets tiles with the other number of weight rows, 128 or 256: 1 x 16: 11.2 (13.8), 8 x 16:
 # 40.1 (42.9), 32 x 16: 145.3 (157.2); 1 x 64: 14.8 (19.1), 8 x 64: 53.3 (60.0), 32 x 64: 223.0 (238.6); 1 x 128: 18.9
 # (27.8), 8 x 128: 78.0 (86.0), 32 x 128: 363.3 (453.6); 8 x 512: 331.5 (330.4), 32 x 512: 1388 (1408)
+# Of uneven experts, medians of an H200 at 32 x 64, 7168, 2048: even, drawn uniformly, by Zipf's law (0.6): tiles of 64
+# cut from the front 120.2, 173.9, 161.1; of WIDTHS 125.4, 167.7, 155.7; 126.6, 136.3, 156.3; 129.1, 140.3, 145.7
+WIDTHS = (64, 48, 32, 16), (96, 80, 64), (128, 112, 96, 80, 64, 32)
 FP4 = {
     tokens: (
         dataclasses.replace(fp4(tokens, 16, burst=4), prefetch=8),
-        fp4(tokens, 64, block_n=256), fp4(tokens, 128, block_n=256), fp4(tokens, 64), fp4(tokens, 128),
+        *(fp4(tokens, widths[0], block_n=256, widths=widths) for widths in WIDTHS), fp4(tokens, 64), fp4(tokens, 128),
         dataclasses.replace(fp4(tokens, 16, block_n=256, burst=2), prefetch=4),
     )
     for tokens in ("bf16", "f16")
@@ -58,7 +61,7 @@ FP4_BY_E4M3_GEMM1 = dataclasses.replace(FP4_BY_E4M3, gated=True, permuted=True)
 FP4_GEMM1 = tuple(
     dataclasses.replace(fp4("bf16", block_m, **fields), gated=True, permuted=True)
     for block_m, fields in (
-        (16, {"block_n": 256, "burst": 2}), (64, {"block_n": 256}), (128, {"block_n": 256}),
+        (16, {"block_n": 256, "burst": 2}), *((x[0], {"block_n": 256, "widths": x}) for x in WIDTHS),
         (16, {"burst": 4}),  # T = 1 of a layer on an H100: 31.1 us, the first 31.9
     )
 )  # fmt: skip
@@ -103,25 +106,28 @@ def choose_gemm1(rows: int, experts: int) -> Config:
 
 def choose_fp4(total_m: int, experts: int, n: int, k: int, tokens: str, routed: bool = False) -> Config:
     """The config for weights in e2m1 and tokens of this type, "bf16" or "f16"; routed: as of `choose_gemm`."""
-    block_m = fp4_tokens(total_m, experts, routed)
+    mean = -(-total_m // experts)
+    block_m = 16 if mean <= (8 if routed else 16) else 64 if mean <= 64 else 128
     tiles = min(experts, total_m) * -(-total_m // (experts * block_m)) * -(-n // 256)  # of experts that have rows
     few = 2 * tiles <= SMS  # more CTAs each, whose sums go through memory
     few |= block_m == 16 and k <= 2048 and tiles <= SMS  # begin and end sooner: H100, 8 x 8, 4096, 1536: 13.4 us, 14.6
-    return fp4_tile(FP4[tokens], block_m, few)
+    return fp4_tile(FP4[tokens], block_m, 128) if few else fp4_tile(FP4[tokens], uneven_tokens(mean), 256)
 
 
 def choose_fp4_gemm1(rows: int, experts: int, n: int) -> Config:
     """The config of GEMM1 with weights in e2m1. n: up and gate."""
-    block_m = fp4_tokens(rows, experts, True)
-    return fp4_tile(FP4_GEMM1, block_m, block_m == 16 and 2 * min(experts, rows) * -(-n // 256) <= SMS)
+    block_m = uneven_tokens(-(-rows // experts))
+    few = block_m == 16 and 2 * min(experts, rows) * -(-n // 256) <= SMS
+    return fp4_tile(FP4_GEMM1, block_m, 128 if few else 256)
 
 
-def fp4_tile(configs: Iterable[Config], block_m: int, few: bool) -> Config:
-    """Of these configs that of tiles of this many tokens, with 128 weight rows if the tiles are few, else 256."""
-    return next(config for config in configs if (config.block_m, config.block_n) == (block_m, 128 if few else 256))
+def fp4_tile(configs: Iterable[Config], block_m: int, block_n: int) -> Config:
+    """Of these configs that of tiles of this many tokens and weight rows."""
+    return next(config for config in configs if (config.block_m, config.block_n) == (block_m, block_n))
 
 
-def fp4_tokens(rows: int, experts: int, routed: bool) -> int:
-    """Tokens of a tile: an expert's mean; if routed what most experts have, as each tile loads its weights."""
-    mean = -(-rows // experts)
-    return next((tile for tile, most in ((16, 8 if routed else 16), (64, 64)) if mean <= most), 128)
+def uneven_tokens(mean: int) -> int:
+    """Tokens of the widest tile for experts of this many rows in the mean: what most of them have, however they are
+    drawn, as each tile makes its weights 16 bits.
+    """
+    return next((tile for tile, most in ((16, 8), (64, 48), (96, 80)) if mean <= most), 128)

@@ -29,10 +29,14 @@ def configs():
     return FP4
 
 
-CASES = [*(("ragged", i) for i in (5, 0, 2, 3)), ("one expert has all", 1), ("one expert has all", 4)]
+UNEVEN = "every width, the widest last"
+CASES = [
+    ("ragged", 6), (UNEVEN, 2), *(("ragged", i) for i in (0, 3, 4)), *(("one expert has all", i) for i in (1, 2, 5)),
+    (UNEVEN, 1), (UNEVEN, 3),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name, config", all_but(CASES[:1], CASES))
+@pytest.mark.parametrize("name, config", all_but(CASES[:2], CASES))
 def test_cases(fp4, name, config):
     assert fp4.run(fp4.CASES[name], configs()["bf16"][config]) <= fp4.BOUND
 
@@ -51,7 +55,7 @@ def test_fp16(fp4):
 
 @pytest.mark.parametrize("schedule", all_but((2,), range(1, 5)))
 def test_orders_of_events(fp4, schedule):
-    name, config = (("the ring goes round", 2), ("cut into many parts", 0))[schedule % 2]
+    name, config = (("the ring goes round", 3), ("cut into many parts", 0))[schedule % 2]
     assert fp4.run(fp4.CASES[name], configs()["bf16"][config], schedule, written=schedule < 3) <= fp4.BOUND
 
 
@@ -167,7 +171,7 @@ def test_layer(layer, schedule):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("first", range(5))
 def test_layer_under_each_config(layer, monkeypatch, first):
     """With rows for all of a tile, more than one tile, and none."""
     from ragged_moe.layers.fp4_layer import Fp4Layer, fp4_layer_of

@@ -13,7 +13,7 @@ one k-block to the next, and loads the words of the one after from shared memory
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, const_expr, range_constexpr
+from cutlass import Float32, Int32, const_expr, range_constexpr
 
 from ragged_moe.kernels.config import BLOCK_K, Config
 from ragged_moe.kernels.context import Warp
@@ -41,7 +41,25 @@ class Fp4Weights(ByWidth):
 
     def multiply(self, warp: Warp, width: int, tile: WorkTile, state: MainloopState, acc):
         """The k-blocks of a tile of which this many tokens are loaded."""
-        return self.eight(warp, tile, state, acc) if width == 8 else self.by_wgmma(warp, width, tile, state, acc)
+        by_width = self.eight(warp, tile, state, acc) if width == 8 else self.by_wgmma(warp, width, tile, state, acc)
+        if self.config.widths:  # the others' registers are free in the loop, if nobody reads what was there before
+            for i in {*range(self.config.accumulators)} - {*sum(self.places(width), [])}:
+                acc[i] = Float32(0.0)
+        return by_width
+
+    def steps(self, width: int) -> int:
+        """Return how many steps a group has, by how many registers of operand A it may have beside the sums. Each group
+        costs a wait. Of several widths beside 128 sums ptxas gives none more than the widest has.
+        """
+        own = self.config.widths and self.config.accumulators <= 96
+        sums = self.registers.parts * width // 2 if own else self.config.accumulators
+        most = 32 if sums <= 32 else 16 if sums <= 64 else 8
+        return min(4, most // (4 * self.registers.parts))
+
+    def places(self, width: int) -> list[list[int]]:
+        """Which accumulators have each part's sums of so many tokens."""
+        of_part = self.config.block_m // 2
+        return [[part * of_part + i for i in range(width // 2)] for part in range(self.registers.parts)]
 
     @cute.jit
     def by_wgmma(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
@@ -50,13 +68,10 @@ class Fp4Weights(ByWidth):
         A stage is released one group into the next k-block, when its own last one is multiplied.
         """
         config, cta, lane, stage = self.config, warp.cta, warp.lane, state.stage
-        parts, sums, of_part = self.registers.parts, width // 2, config.block_m // 2
-        places = [[part * of_part + i for i in range(sums)] for part in range(parts)]
+        parts, sums, places = self.registers.parts, width // 2, self.places(width)
         tokens = matrix_descriptor(cta.ring)
         at = weight_places(config, warp, 8)
-        # Steps of a group, by how many registers of operand A it may have beside the sums. Each group costs a wait
-        most = {128: 8, 64: 16}.get(config.accumulators, 32)
-        count = min(4, most // (4 * parts))
+        count = self.steps(width)
         groups = [(half, [*range(i, i + count)]) for half in range(2) for i in range(0, 4, count)]
         packed = cute.make_rmem_tensor((parts, 6), Int32)  # words of the 64 of K to come
         held = cute.make_rmem_tensor((4 * parts * count,), Int32)  # operand A of the last group of the k-block before
