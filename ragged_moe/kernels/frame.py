@@ -138,7 +138,7 @@ class GroupedGemm:
         tokens_map = tensormap_address(tensormaps[0])  # kernel parameters lie side by side: 128 bytes each
         maps = TensorMaps(tokens_map, tokens_map + 128 * len(config.boxes))
 
-        # Shared memory: ring | scratch of the epilogue | split-K's sums | scales | tables | barriers | work tiles | order
+        # Shared memory: ring | scratch of the epilogue | split-K's sums | scales | tables | barriers | tiles | order
         ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
         scratch = ring + config.stages * config.stage_bytes
         split_k = scratch + CONSUMER_WARPS * config.scratch_bytes

@@ -68,7 +68,7 @@ class Fp4Weights(ByWidth):
         A stage is released one group into the next k-block, when its own last one is multiplied.
         """
         config, cta, lane, stage = self.config, warp.cta, warp.lane, state.stage
-        parts, sums, places = self.registers.parts, width // 2, self.places(width)
+        parts, places = self.registers.parts, self.places(width)
         tokens = matrix_descriptor(cta.ring)
         at = weight_places(config, warp, 8)
         count = self.steps(width)
