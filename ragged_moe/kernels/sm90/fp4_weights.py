@@ -57,7 +57,7 @@ class Fp4Weights(ByWidth):
         return min(4, most // (4 * self.registers.parts))
 
     def places(self, width: int) -> list[list[int]]:
-        """Which accumulators have each part's sums of so many tokens."""
+        """Which accumulators have each part's sums of this many tokens."""
         of_part = self.config.block_m // 2
         return [[part * of_part + i for i in range(width // 2)] for part in range(self.registers.parts)]
 
