@@ -66,9 +66,9 @@ app = modal.App("nvfp4-group-gemm")
 
 @app.function(image=image, gpu="B200", timeout=TIMEOUT_S, max_containers=CONTAINERS)
 def rented(request: dict) -> tuple[dict, dict[str, bytes]]:
-    from evaluation.gpu.runs import do_request
+    from evaluation.gpu.runs import run
 
-    return do_request(request)
+    return run(request)
 
 
 def literal(text: str):

@@ -47,7 +47,7 @@ def tell(clock, trace) -> None:
     def executed(group, cost):
         code, fetched = clock.sms[group.cta.sm].code, 0.0
         if (group.program, group.pc) not in code:
-            fetched = clock.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
+            fetched = clock.code_cycles * cost.size
         end = execute(group, cost)
         fetched = min(fetched, end - group.t)
         if fetched > 0:

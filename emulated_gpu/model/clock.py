@@ -11,13 +11,14 @@ import bisect
 
 import numpy as np
 
+from ..chip import chip_of
 from ..errors import Unsupported
 from ..formats.cache_policy import EVICT_FIRST
 from ..formats.tensormap import Im2colMap, TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from ..units.tcgen05 import tensor_ctas
-from . import accesses, blocks, fences, issue, scoreboard, wgmma
+from . import accesses, blocks, fences, issue, sass, scoreboard, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
@@ -62,7 +63,10 @@ class TimingClock(Clock):
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.clocks = SmClocks(profile, len(self.sms))
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
-        self._costs: dict[int, list[issue.Cost]] = {}
+        self.walked = sass.Figures(*(profile[unit] for unit in ("latency", "reading", "pipe")))
+        self.arch = chip_of(profile.name).arch
+        self.charged: dict[str, str] = {}  # by kernel: whose machine code issue comes from, or why from classes of PTX
+        self._costs: dict[int, list[issue.Cost | issue.Untimed]] = {}
         self._wavefronts: dict[tuple, tuple[int, int]] = {}  # of an access to shared memory, by where its lanes lie
         self.tensor_busy = 0.0  # cycles for which tensor cores multiply, all together
         self._boxes: dict = {}  # lines of a box from its first one on, by its shape and place in that line
@@ -75,9 +79,16 @@ class TimingClock(Clock):
     def program(self, program):
         return scoreboard.waiting(program)
 
-    def costs(self, program) -> list[issue.Cost]:
+    def costs(self, program) -> list[issue.Cost | issue.Untimed]:
         if id(program) not in self._costs:
-            self._costs[id(program)] = issue.block_cycles(program, self.figures)
+            made: sass.MachineCode | str = "classes of PTX"
+            if self.p["machine_code"]["issue"]:
+                made = sass.machine_code(program.kernel.source, self.arch, program.machine_code)
+            if isinstance(made, str):
+                self._costs[id(program)] = issue.block_cycles(program, self.figures)
+            else:
+                self._costs[id(program)] = sass.block_costs(program, made, self.walked, self.figures)
+            self.charged[program.kernel.name] = made if isinstance(made, str) else made.made_by
         return self._costs[id(program)]
 
     def usable(self, group, cost: issue.Cost) -> float:
@@ -90,6 +101,9 @@ class TimingClock(Clock):
         """ptxas predicates what few lanes do, and mixes it with what stands around it: so the block keeps its scheduler
         busy and its warp goes on, which waits for its slots with what it does next."""
         cost = group.launch.costs[group.pc]
+        if cost.parting is None:
+            group.t = self.executed(group, cost)
+            return
         slower = self.clocks.slower(group.cta.sm, group.begun)
         schedulers, which = self.sms[group.cta.sm].schedulers, group.warp.index % SCHEDULERS
         schedulers[which] = max(schedulers[which], group.begun) + cost.parting * slower
@@ -103,13 +117,13 @@ class TimingClock(Clock):
 
     def executed(self, group, cost: issue.Cost) -> float:
         """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
-        cycles, slots, _, results, _ = cost
+        cycles, slots, _, results, _, size = cost
         sm, begun = self.sms[group.cta.sm], group.begun
         slower = self.clocks.slower(group.cta.sm, begun)
         code = group.program, group.pc
         if code not in sm.code:  # this SM has not executed it since the flush before the measurement
             sm.code.add(code)
-            cycles += self.code_cycles * (group.program.end[group.pc] - group.program.start[group.pc])
+            cycles += self.code_cycles * size
         free, which, done = sm.schedulers, group.warp.index % SCHEDULERS, group.t + cycles * slower
         end = free[which]
         end = free[which] = (end if end > begun else begun) + slots * slower

@@ -33,26 +33,36 @@ class Cost(NamedTuple):
     """What a block costs: its cycles, and those for which it keeps its warp's scheduler or a unit behind it busy.
 
     needs: registers that something before the block may owe, and how many cycles after its beginning it uses them;
-    results: what it leaves under way itself; parting: its slots where its lanes part at the end.
+    results: what it leaves under way itself; parting: its slots where its lanes part at the end, None if it then costs
+    what it always does; size: instructions.
     """
 
     cycles: float
     slots: float
     needs: tuple[tuple[int, float], ...] = ()
     results: Results | None = None
-    parting: float = 0.0
+    parting: float | None = 0.0
+    size: float = 0.0
 
 
 class Untimed:
     """The cost of a block with an instruction that cannot be timed: who executes the block hears of it."""
 
-    needs, results, parting = (), None, 0.0
+    needs, results, parting, size = (), None, 0.0, 0.0
 
     def __init__(self, instr: Instr, why: str):
         self.message = f"{why}, so that it cannot be timed: PTX line {instr.line}: {instr.text}"
 
     def __iter__(self):
         raise Unsupported(self.message)
+
+
+def untimed(instr: Instr, figures: dict) -> str:
+    """Say why an instruction cannot be timed; "" if it can."""
+    group = kind(instr)
+    if group == UNTIMED:
+        return "nobody has measured or published what this instruction takes"
+    return "" if group in figures else f"the machine profile has no figures of the class {group}"
 
 
 def block_cycles(program: ControlFlow, figures: dict) -> list[Cost | Untimed]:
@@ -79,11 +89,9 @@ def _block_cycles(
         if number == decides:
             parting = slots
         instr = program.kernel.instrs[number]
+        if why := untimed(instr, figures):
+            return Untimed(instr, why)
         group = compiled.get(number) or kind(instr)
-        if group == UNTIMED:
-            return Untimed(instr, "nobody has measured or published what this instruction takes")
-        if group not in figures:
-            return Untimed(instr, f"the machine profile has no figures of the class {group}")
         issue, latency = figures[group]
         reads, writes = program.effects[number]
         if group == "global_store":  # ptxas computes the addresses of a row of stores ahead
@@ -106,7 +114,8 @@ def _block_cycles(
             ready[r] = begin + latency
             (arithmetic.add if group == "alu" else arithmetic.discard)(r)
     cycles = max(time, until, 1.0)
-    return Cost(cycles, slots, tuple(board.needs.items()), board.results(cycles, program.live_out[block]), parting)
+    results, size = board.results(cycles, program.live_out[block]), program.end[block] - program.start[block]
+    return Cost(cycles, slots, tuple(board.needs.items()), results, parting, size)
 
 
 def _decides(program: ControlFlow, block: int) -> int:

@@ -568,4 +568,6 @@ def parse(text: str) -> Module:
     """Parse the text of one PTX module. Raises `Unsupported`, naming the line, for what it does not know."""
     module = _Parser(text).parse()
     link(module)
+    for kernel in module.kernels.values():
+        kernel.source = text
     return module

@@ -146,6 +146,7 @@ class Kernel:
     results: tuple = ()
     formals: tuple = ()
     function: str = ""  # what it is called in the source, if CuTe DSL has added the types of all arguments to that
+    source: str = ""  # the text of its module
 
     @property
     def title(self) -> str:
