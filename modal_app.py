@@ -66,9 +66,9 @@ app = modal.App("nvfp4-group-gemm")
 
 @app.function(image=image, gpu="B200", timeout=TIMEOUT_S, max_containers=CONTAINERS)
 def rented(request: dict) -> tuple[dict, dict[str, bytes]]:
-    from evaluation.gpu.runs import run
+    from evaluation.gpu.runs import do_request
 
-    return run(request)
+    return do_request(request)
 
 
 def literal(text: str):

@@ -127,7 +127,7 @@ def run(script, args, **given):
     if asked.html:
         title = f"{' '.join([Path(script).name, *args])}: {summary(report['runs'])}"
         found = page_of_findings.of_runs(report["runs"])
-        page_of_findings.write(Path(asked.html), title, found, sources(script))
+        page_of_findings.write_findings(Path(asked.html), title, found, sources(script))
     for line in findings.annotations(report) if asked.github else ():
         click.echo(line)
     click.echo(f"emulated-gpu: {summary(report['runs'])}", err=True)

@@ -17,7 +17,7 @@ DEFINED = re.compile(r"`([\w/.]+\.py)`, `(\w[\w.]*)`(?: and `(\w+)`)?")
 def paths(text: str) -> set[str]:
     """What looks like a file or a folder among the words in backquotes."""
     words = {word for word in re.findall(r"`([^`\s]+)`", text) if re.fullmatch(r"[\w.*/-]+", word)}
-    return {word for word in words if "/" in word or word.endswith((".py", ".md", ".toml"))}
+    return {x for x in words if not x.startswith("/") and ("/" in x or x.endswith((".py", ".md", ".toml")))}
 
 
 def missing(text: str, folder: Path = ROOT) -> list[str]:

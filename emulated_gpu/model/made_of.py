@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 WORDS = {
     "hbm": "HBM at its full rate would bring what is read in",
     "tensor": "the tensor cores multiply for",
-    "issue": "instructions take their turn in",
 }
 
 
@@ -23,6 +22,10 @@ class MadeOf(NamedTuple):
     hbm: float
     tensor: float
     issue: float
+
+    def rounded(self) -> dict[str, float]:
+        """Return the shares by name, as recordings keep them."""
+        return {name: round(share, 3) for name, share in self._asdict().items()}
 
 
 def made_of(run: TimedRun, last: int, count: int = 1) -> MadeOf:

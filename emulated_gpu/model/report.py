@@ -35,7 +35,7 @@ def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: P
         "validation": run.profile.validation,
         "launches": launches,
         "kernels": kernels(run, trace, counted),
-        "breakdown": timeline.write(run, trace, folder),
+        "breakdown": timeline.write_timeline(run, trace, folder),
         "folder": str(folder),
     }
 

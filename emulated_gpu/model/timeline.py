@@ -1,7 +1,7 @@
 """A timed run to look at: a Perfetto timeline, a picture, and where the time of a launch goes.
 
     with emulated_gpu.timing("b200", trace := Trace()) as timed: ...
-    timeline.write(timed.run, trace, Path("somewhere"))
+    timeline.write_timeline(timed.run, trace, Path("somewhere"))
 
 The format of timeline.json.gz is the Trace Event Format, which https://ui.perfetto.dev and chrome://tracing open:
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Its times are microseconds, too.
@@ -388,7 +388,7 @@ class Timeline:
         return [(sm, ", ".join(why)) for sm, why in merged.items()]
 
 
-def write(run: TimedRun, trace: Trace, folder: Path) -> dict:
+def write_timeline(run: TimedRun, trace: Trace, folder: Path) -> dict:
     """Writes timeline.json.gz and, where matplotlib is installed, overview.png; returns the breakdown."""
     folder.mkdir(parents=True, exist_ok=True)
     timeline = Timeline(run, trace)

@@ -5,8 +5,8 @@ of which uses programmatic dependent launch (PDL); emulated_gpu/VALIDATION.md ha
 model's, times a constant, an effect of the kernel's author, one of the kernel and a rest. The bracket is that of a
 kernel whose author the model has not met: the constant comes from all kernels, each of which counts the same, and its
 width from what each author's kernels differ by from the constant of the others'. It is a factor, so that a time that
-changes little has a bracket that does. A kernel of which a time is made otherwise than of any that is known
-(`made_of`) gets none: `unlike` says why.
+changes little has a bracket that does. A kernel of whose time the tensor cores or HBM take more than of any that
+is known (`made_of`) gets none: `unlike` says why.
 
 `dependent`: nobody has published a kernel with PDL, so the load side of this repo's submission stands for them,
 measured on an H200 with PDL and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without,
@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .made_of import WORDS, MadeOf
+from .profile import load
 
 POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
 POINTS_H200 = json.loads(Path(__file__).with_name("whole_kernels_h200.json").read_text())
 SPILLING = "2xacc 128x128"  # of the H200's: two accumulators of 128 registers a thread
 COVERED = 0.9  # share of the times on silicon that a bracket claims to hold
-BEYOND = 1.25  # a time, and 1.1 a share, may be this many times the most or the least that is known
-SHARE_BEYOND, ROOM = 1.1, 0.02
+SHARE_BEYOND, ROOM = 1.25, 0.02  # a share may be this many times the most that is known, and this much more
+NVFP4_FLOPS = 2 * 128 * 256 * 64 / 128  # of an SM in a cycle: M = 128, N = 256, K = 64 in 128 cycles
 
 
 class Known(NamedTuple):
@@ -132,25 +133,37 @@ def interval(us: float, pdl: bool = False, machine: str = "b200") -> tuple[float
     return us * math.exp(middle - width), us * math.exp(middle + width)
 
 
-def unlike(us: float, shares: MadeOf | None, machine: str = "b200", stack: int = 0) -> str:
+def least_shares(point: dict) -> tuple[float, float]:
+    """Return what HBM and the tensor cores have at least to do for a point of `plain`, as shares of its modelled time.
+
+    By its sizes: tiles that are padded make the tensor cores' share larger.
+    """
+    b200 = load("b200")
+    m, n, k = ([point[size]] if isinstance(point[size], int) else point[size] for size in "mnk")
+    products = 2 if "dual" in point["kernel"] else 1
+    flops = products * sum(2 * a * b * c for a, b, c in zip(m, n, k, strict=True))
+    cycles = flops / (NVFP4_FLOPS * b200["sm"]["count"])
+    us = point["modelled_us"]
+    return point["read_mb"] / b200["hbm"]["read_tb_s"] / us, b200.us(cycles) / us
+
+
+def unlike(shares: MadeOf | None, machine: str = "b200", stack: int = 0) -> str:
     """Say why a modelled time has no bracket, or "". stack: bytes a thread, where that is known.
 
-    Where nobody has noted of what the known times are made, only the stack tells.
+    On a B200 a time of which HBM or the tensor cores take much more than of any that is known has none. How much less
+    they may take is not held against it, nor what its instructions take: nobody has noted that of the known ones.
     """
     if stack:
         return f"no bracket: {stack} bytes of stack a thread, whose accesses the model does not have"
-    of_known = [point for point in POINTS["plain"] if "made_of" in point] if machine == "b200" else []
-    if not of_known or shares is None:
+    if shares is None or machine != "b200":
         return ""
-    times = [point["modelled_us"] for point in POINTS["plain"]]
-    if not min(times) / BEYOND <= us <= max(times) * BEYOND:
-        return f"no bracket: {us:.3g} us, where known kernels take {min(times):.3g} to {max(times):.3g}"
-    for name, share in shares._asdict().items():
-        ones = [point["made_of"][name] for point in of_known]
-        if not min(ones) / SHARE_BEYOND - ROOM <= share <= max(ones) * SHARE_BEYOND + ROOM:
+    most = map(max, zip(*map(least_shares, POINTS["plain"]), strict=True))
+    for name, known_most in zip(("hbm", "tensor"), most, strict=True):
+        share = getattr(shares, name)
+        if share > known_most * SHARE_BEYOND + ROOM:
             return (
                 f"no bracket: {WORDS[name]} {share:.0%} of the time, in kernels whose times are known "
-                f"{min(ones):.0%} to {max(ones):.0%}"
+                f"{known_most:.0%} at most"
             )
     return ""
 
@@ -173,7 +186,7 @@ def estimate(
     us: float, shares: MadeOf | None, pdl: bool = False, machine: str = "b200", stack: int = 0
 ) -> Estimate:
     """Return what is known of a time of which the model says `us`. What is unlike all that is known stays as it is."""
-    if why := unlike(us, shares, machine, stack):
+    if why := unlike(shares, machine, stack):
         return Estimate(us, us, None, why)
     between = interval(us, pdl, machine)
     return Estimate(us, corrected(between), between, "")

@@ -41,7 +41,7 @@ def of_runs(runs: list[dict]) -> list[dict]:
     return [one | {"events": kept.get((one["schedule"], one["launch"]), [])} for one in found]
 
 
-def write(
+def write_findings(
     file: Path, title: str, findings: list[dict], sources: dict[str, Path], elsewhere: bool = True,
     none: str = "nothing was found",
 ) -> None:  # fmt: skip

@@ -66,7 +66,7 @@ def number_at(program, block: int, line: int) -> int:
     return next((n for n in numbers if program.kernel.instrs[n] is instr), numbers.start)
 
 
-def place(instr: Instr) -> tuple[tuple[str, int], ...]:
+def lines_of(instr: Instr) -> tuple[tuple[str, int], ...]:
     """The calls that lead to an instruction; without line info its PTX line."""
     return calls(instr.loc) if instr.loc else (("PTX", instr.line),)
 
@@ -85,12 +85,12 @@ def lines(found: dict[tuple, Counter], trace: Trace) -> list[Line]:
     rows: dict[tuple, Line] = {}
     for (program, number), us in found.items():
         instr = program.kernel.instrs[number]
-        row = rows.setdefault(place(instr), Line(place(instr)))
+        row = rows.setdefault(lines_of(instr), Line(lines_of(instr)))
         row.us.update(us)
         row.ptx.add(instr.line)
         row.programs.add(program)
     for (program, block, line, way), spread in trace.spread.items():
-        at = place(program.kernel.instrs[number_at(program, block, line)])
+        at = lines_of(program.kernel.instrs[number_at(program, block, line)])
         if at in rows and (way not in rows[at].spread or rows[at].spread[way].took < spread.took):
             rows[at].spread[way] = spread
     return sorted(rows.values(), key=lambda row: -row.us.total())

@@ -22,7 +22,7 @@ MOST_LINES, MOST_PTX = 400, 4_000  # in the tables
 VERDICTS = 5
 
 
-def write(file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> None:
+def write_page(file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> None:
     """Write the page of a profile. report: of model/report.py. sources: file name in line info -> where its text is."""
     fill(file, [gathered(title, run, trace, report, sources)])
 
@@ -164,7 +164,7 @@ def ends_of(timeline: Timeline, span: Span) -> list:
 
 def shown(program, instr) -> str:
     """An instruction's place, as `lines` names it."""
-    return str(hot.Line(hot.place(instr))) if instr is not None else program.kernel.title
+    return str(hot.Line(hot.lines_of(instr))) if instr is not None else program.kernel.title
 
 
 def verdicts(timeline: Timeline, report: dict, lines: list[hot.Line]) -> list[dict]:

@@ -13,7 +13,7 @@ from ..model.report import report
 from ..model.run import TimedRun
 from ..model.tally import tallied
 from ..model.trace import Trace
-from ..page.write import write
+from ..page.write import write_page
 from . import run as running
 from .host.watch import watched
 
@@ -50,7 +50,7 @@ def profile(
         print(f"emulated-gpu: interrupted; of {len(recorded)} launches {done} are done", file=sys.stderr, flush=True)
     found = report(timed, trace, counted, folder)
     if page is not None:
-        write(page, " ".join([Path(script).name, *args]), timed, trace, found, sources(script))
+        write_page(page, " ".join([Path(script).name, *args]), timed, trace, found, sources(script))
     return {"script": script, "args": args, "exit_status": status} | found
 
 
@@ -81,7 +81,7 @@ def record(script: str, args: list[str], options: running.Options, most: int) ->
     The session also keeps the memory that they work on.
     """
     recording = running.Loud(recorded=[], most_recorded=most, kept=[])
-    status = running.run(script, args, options, session=recording)
+    status = running.run_script(script, args, options, session=recording)
     recorded = recording.recorded
     if not recorded:
         raise Unsupported(f"{script} launched no kernel in this process: nothing to time")

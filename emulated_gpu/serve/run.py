@@ -213,7 +213,9 @@ def for_cuda() -> dict[str, str]:
     return found
 
 
-def run(script: str, args: list[str], options: Options, installs: bool = False, session: Session | None = None) -> int:
+def run_script(
+    script: str, args: list[str], options: Options, installs: bool = False, session: Session | None = None
+) -> int:
     """Run the script as `python script args` would; returns its exit status, or 1 if a launch failed here.
 
     installs: whether it may install packages; what else it may do, it may do with the user's rights. session: of the
@@ -221,7 +223,7 @@ def run(script: str, args: list[str], options: Options, installs: bool = False, 
     """
     if executables.is_program(script):
         try:
-            return executables.run(script, args, environment(options, installs), options.devices)
+            return executables.run_executable(script, args, environment(options, installs), options.devices)
         except Unsupported as why:
             start(options)
             DEVICE.session.add(why)
@@ -273,7 +275,7 @@ def run_once(script: str, args: list[str], options: Options, installs: bool) -> 
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as folder:
         findings = Path(folder, "findings.jsonl")
         findings.touch()
-        status = run(script, args, dataclasses.replace(options, findings=str(findings)), installs)
+        status = run_script(script, args, dataclasses.replace(options, findings=str(findings)), installs)
         rows = [json.loads(line) for line in findings.read_text().splitlines()]
     found = report_of(rows, options.schedule, status, options.events)
     status = found["exit_status"]

@@ -47,12 +47,12 @@ def for_moe(task: str | None) -> None:
 
 def test(**options) -> int:
     for_moe(options["task"])
-    return running.run("tests", running.RunOptions(**options))
+    return running.run_section("tests", running.RunOptions(**options))
 
 
 def benchmark(**options) -> int:
     for_moe(options["task"])
-    return running.run("benchmarks", running.RunOptions(**options))
+    return running.run_section("benchmarks", running.RunOptions(**options))
 
 
 def check(submission, compiled, task_dir, json_file) -> int:
@@ -86,7 +86,7 @@ def validate(submission, task_dir, timeout, json_file) -> int:
     folder = read_folder(task_dir, submission, None)
     if not isinstance(folder, TaskFolder):
         raise Failure(f"{task_dir} is no folder with a task.yml: only such a one names a validation")
-    return validation.run(Screen(), folder, devices.checked(submission), timeout, json_file)
+    return validation.validate(Screen(), folder, devices.checked(submission), timeout, json_file)
 
 
 def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, tries, calls) -> int:
@@ -100,7 +100,7 @@ def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json
     of, cases = chosen_task(task_dir, submission, task, case, spec)
     submission = devices.checked(submission)
     wanted = profiling.Wanted(profile, calls, out, jobs, timeout, html, tries)
-    replies = profiling.run(Screen(), submission, of, cases, wanted)
+    replies = profiling.profile_cases(Screen(), submission, of, cases, wanted)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])
     if json_file:
@@ -121,7 +121,7 @@ def sweep(
     options = devices.authors_options(devices.checked(submission), "emulated", profile, jobs, timeout, memory)
     screen = Screen()
     try:
-        rows = sweeping.run(screen, [*cases], changes, options, Path(results), resume)
+        rows = sweeping.sweep(screen, [*cases], changes, options, Path(results), resume)
     except (ValueError, Refused) as error:
         raise Failure(str(error)) from None
     except OSError as error:
@@ -144,7 +144,7 @@ def compare(sides, task, tests, spec, case, device, profile, jobs, timeout, memo
     options = devices.authors_options(sides[0].submission, device, profile, jobs, timeout, memory, breakdown=True)
     screen = Screen()
     try:
-        found = comparison.run(screen, sides, numbers, [*cases], options)
+        found = comparison.compare_sides(screen, sides, numbers, [*cases], options)
     except (ValueError, Refused) as error:
         raise Failure(str(error)) from None
     comparison.show(screen, sides, found, numbers)

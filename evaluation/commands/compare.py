@@ -108,7 +108,7 @@ def compared(case: TestCase, first: Verdict, second: Verdict, rounds: Stats | No
     return found
 
 
-def run(
+def compare_sides(
     screen: Screen, sides: list[Side], numbers: list[int], cases: list[TestCase], options: Options
 ) -> list[Compared]:
     """Judges both sides on all cases, which have these numbers. If that is interrupted, shows those that are done.

@@ -22,7 +22,7 @@ from emulated_gpu.model import report
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.time_of_call import replied
 from emulated_gpu.model.trace import Trace
-from emulated_gpu.page.write import write
+from emulated_gpu.page.write import write_page
 from emulated_gpu.serve.host import watch
 from emulated_gpu.serve.profile import sources
 from evaluation import ROOT
@@ -58,7 +58,7 @@ def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: l
         found = report.report(timed.run, trace, timed.counted, Path(request.timeline))
         reply |= {key: found[key] for key in ("breakdown", "kernels")}
         if page:
-            write(Path(request.page), page, timed.run, trace, found, sources(request.submission))
+            write_page(Path(request.page), page, timed.run, trace, found, sources(request.submission))
     return reply
 
 

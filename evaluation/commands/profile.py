@@ -125,7 +125,7 @@ class Wanted:
     tries: tuple[dict[str, str], ...] = ()  # changes of Config that are modelled, too
 
 
-def run(
+def profile_cases(
     screen: Screen, submission: str, of: Task, cases: list[tuple[int, task.TestCase]], wanted: Wanted
 ) -> list[dict]:
     """Profiles each (number, case) of a task and shows it: the replies."""

@@ -50,7 +50,7 @@ class RunOptions:
     html: str | None
 
 
-def run(section: str, asked: RunOptions) -> int:
+def run_section(section: str, asked: RunOptions) -> int:
     """Judges the cases of a section, "tests" or "benchmarks", and shows and writes what came out.
 
     The exit code: 0 only if every case ran and passed, and has a time if times were to be modelled. Raises Failure.
@@ -299,7 +299,7 @@ def write_page(path: str, section: str, numbers, cases, verdicts: list[Verdict],
     none = f"{title}; nothing was found"
     sources = {Path(options.submission).name: Path(options.submission)}
     try:
-        page_of_findings.write(Path(path), title, unique(found), sources, elsewhere=False, none=none)
+        page_of_findings.write_findings(Path(path), title, unique(found), sources, elsewhere=False, none=none)
     except OSError as error:
         raise Failure(f"cannot write the page: {error}") from None
 

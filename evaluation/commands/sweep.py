@@ -91,7 +91,7 @@ def kept(file: Path) -> dict[str, dict]:
     return found
 
 
-def run(
+def sweep(
     screen: Screen, cases: list[TestCase], changes: list[dict], options: Options, file: Path, resume: bool
 ) -> list[list[Outcome]]:
     """Finds an outcome for each case under each change: rows of outcomes, a row a change.

@@ -23,7 +23,7 @@ OF_TIME = "speedup", "wall", "_us"  # parts of the names of what this machine's 
 CONFIG = "KERNELBOT_VALIDATION_CONFIG"
 
 
-def run(screen: Screen, folder: TaskFolder, submission: str, timeout: float, json_file: str | None) -> int:
+def validate(screen: Screen, folder: TaskFolder, submission: str, timeout: float, json_file: str | None) -> int:
     """Runs the program of a folder and shows what it says: the exit code, 0 if all of its shapes have passed. Raises
     Failure."""
     if folder.validation is None:

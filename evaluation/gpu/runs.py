@@ -229,7 +229,7 @@ def moe_times(rows: list[dict]) -> list[tuple[str, float]]:
     ]
 
 
-def run(request: dict) -> tuple[dict, dict[str, bytes]]:
+def do_request(request: dict) -> tuple[dict, dict[str, bytes]]:
     """Does what the request says. Raises nothing for what a submission or a machine may do: the row has the reason."""
     begin, before = time.monotonic(), nvidia_smi()
     files: dict[str, bytes] = {}

@@ -25,7 +25,7 @@ def together(count: int, program: Callable[[int], object]) -> list:
         finally:
             dist.destroy_process_group()
 
-    errors = [error for error in ranks.run(count, of_rank) if error is not None]
+    errors = [error for error in ranks.run_ranks(count, of_rank) if error is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):  # the others' is the first one's
         raise error
     return returned

@@ -78,7 +78,7 @@ def test_image_and_function(monkeypatch):
 
 
 def test_the_rented_function_is_the_local_one():
-    """Through Modal's own wrapper, here, on the emulator: the same row as runs.run gives."""
+    """Through Modal's own wrapper, here, on the emulator: the same row as runs.do_request gives."""
     row, files = modal_app.rented.local(request("test"))
     assert row["passed"] and row["cases"][0] | {"err_us": 0} == {
         "spec": SPEC, "status": "pass", "reason": "", "us": None, "err_us": 0,
@@ -89,13 +89,13 @@ def test_the_rented_function_is_the_local_one():
 
 
 def test_a_wrong_result_fails_and_says_why():
-    row, _ = runs.run(request("benchmark", WRONG))
+    row, _ = runs.do_request(request("benchmark", WRONG))
     assert not row["passed"] and row["kind"] == "none" and "elements differ" in row["cases"][0]["reason"]
 
 
 @pytest.mark.thorough
 def test_leaderboard_has_no_times_without_a_b200(capfd):
-    row, _ = runs.run(request("leaderboard"))
+    row, _ = runs.do_request(request("leaderboard"))
     assert not row["passed"] and row["kind"] == "none" and row["cases"] == []
     assert row["error"].startswith("ranked: times need a B200")
     assert "test.0.status: pass" in capfd.readouterr().out  # live
@@ -104,7 +104,7 @@ def test_leaderboard_has_no_times_without_a_b200(capfd):
 def test_leaderboard_stops_at_a_failed_test(monkeypatch):
     monkeypatch.setattr(protocol, "call", lambda *args, **kwargs: ({}, ""))
     monkeypatch.setattr(protocol, "evaluate", lambda folder, mode, *rest: ({}, f"{mode} went wrong"))
-    row, _ = runs.run(request("leaderboard"))
+    row, _ = runs.do_request(request("leaderboard"))
     assert not row["passed"] and row["error"] == "tests: test went wrong"
 
 
@@ -125,7 +125,7 @@ def test_ranked_times_are_read_from_the_protocol(monkeypatch):
 
 
 def test_profile_without_a_b200_fails_with_both_reasons():
-    row, files = runs.run(request("profile"))
+    row, files = runs.do_request(request("profile"))
     (case,) = row["cases"]
     assert not row["passed"] and case["status"] == "fail" and not files
     assert "times need a B200" in case["reason"]
@@ -138,13 +138,13 @@ def test_profile_keeps_what_ncu_writes(monkeypatch, tmp_path):
                     'echo report > "$2"; echo "check: pass" >&$POPCORN_FD\n')  # fmt: skip
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    row, files = runs.run(request("profile"))
+    row, files = runs.do_request(request("profile"))
     assert row["passed"] and row["cases"][0]["profiler"] == "ncu"
     texts = {"case0.ncu.txt": b"--print-details\n", "case0.ncu.csv": b"--page\n"}  # of a call each
     assert files == {"case0.ncu-rep": b"report\n"} | texts
     fake.write_text('#!/bin/bash\necho "check: pass" >&$POPCORN_FD\n')
     monkeypatch.setattr(protocol, "evaluate", torch_only(protocol.evaluate))
-    row, files = runs.run(request("profile"))
+    row, files = runs.do_request(request("profile"))
     (case,) = row["cases"]
     assert case["profiler"] == "torch" and "does not let it read the counters" in case["reason"]
     assert row["passed"] and files == {"case0.torch.txt": b"a table"}
@@ -160,7 +160,7 @@ def torch_only(evaluate):
 
 
 def test_calibration_with_the_model_as_the_card_finds_the_profile():
-    row, files = runs.run(request("calibrate", figures=("tensor.load_latency", "tma.first_use_cycles")))
+    row, files = runs.do_request(request("calibrate", figures=("tensor.load_latency", "tma.first_use_cycles")))
     profile = load("b200")
     patch = json.loads(files["b200.patch.json"])
     expected = {"tensor.load_latency": profile["tensor"]["load_latency"]}
@@ -197,13 +197,13 @@ def test_a_figure_that_the_model_cannot_follow_is_rejected(monkeypatch):
 
 
 def test_a_machine_without_a_b200_says_so():
-    row, _ = runs.run(request("benchmark", device="cuda"))
+    row, _ = runs.do_request(request("benchmark", device="cuda"))
     assert not row["passed"] and row["error"].startswith("a B200 is needed, this machine has ")
 
 
 def test_a_submission_past_the_bot_s_limit_is_killed(monkeypatch):
     monkeypatch.setitem(protocol.TIMEOUTS, "compile", 1)
-    row, _ = runs.run(request("leaderboard", "import time\ntime.sleep(60)\n"))
+    row, _ = runs.do_request(request("leaderboard", "import time\ntime.sleep(60)\n"))
     assert row["error"] == "import: killed after 1 s, the bot's limit"
 
 
@@ -231,7 +231,7 @@ def answers(*given):
 
 
 def test_rows_survive_the_death_of_a_container(tmp_path, capsys):
-    good = runs.run(request("test", "raise ValueError('broken')"))[0] | {
+    good = runs.do_request(request("test", "raise ValueError('broken')"))[0] | {
         "passed": True,
         "geomean_us": 12.5,
         "mode": "sweep",
@@ -257,7 +257,7 @@ def test_rows_survive_the_death_of_a_container(tmp_path, capsys):
 
 
 def test_rows_before_the_connection_went_are_kept(tmp_path):
-    row = runs.run(request("test", device="cuda"))[0] | {"passed": True}
+    row = runs.do_request(request("test", device="cuda"))[0] | {"passed": True}
 
     def lost(wanted):
         yield row, {}
@@ -291,7 +291,7 @@ def test_rows_make_a_table(tmp_path):
 
 
 def test_all_passed_is_exit_code_0(tmp_path):
-    row = runs.run(request("test", device="cuda"))[0] | {"passed": True}
+    row = runs.do_request(request("test", device="cuda"))[0] | {"passed": True}
     assert modal_app.drive([request("test")], answers((row, {})), tmp_path / "results.jsonl") == 0
 
 
@@ -343,7 +343,7 @@ def test_moe_is_checked_and_timed_by_its_own_commands(monkeypatch, task, spec):
     monkeypatch.setattr(subprocess, "run", command)
     for mode in runs.MOE_MODES:
         (wanted,) = modal_app.requests(mode, "none", task, "emulated")
-        row, files = runs.run(wanted)
+        row, files = runs.do_request(wanted)
         assert row["passed"] and row["task"] == task and files[f"{task}.txt"].startswith(b"one")
     assert [(x["spec"], x["us"]) for x in row["cases"]] == [(spec, 100.0)] and row["geomean_us"] == pytest.approx(100)
     words = [tuple(x[i + 1 : i + 3]) for x in commands for i, name in enumerate(x) if name == "ragged_moe"]
@@ -351,19 +351,19 @@ def test_moe_is_checked_and_timed_by_its_own_commands(monkeypatch, task, spec):
     assert all(ranks) and bool(ranks) == (task == "moe_parallel")  # a process for each rented GPU
     assert words == list(runs.MOE_TASKS[task]) and json.loads(files[f"{task}.json"])["rows"] == MOE_ROWS[task]
     code = 1
-    row, files = runs.run(wanted)
+    row, files = runs.do_request(wanted)
     assert not row["passed"] and row["cases"][0]["reason"] == "Error: two" and row["geomean_us"] is None
 
 
 def test_moe_and_scripts_run_on_any_card(monkeypatch):
     """As `--gpu H100:2` rents one."""
     (wanted,) = modal_app.requests("test", "none", "moe_parallel", "cuda")
-    row, _ = runs.run(wanted)
+    row, _ = runs.do_request(wanted)
     assert row["error"].startswith("a GPU is needed, this machine has ")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(runs.utils, "get_device", lambda: torch.device("cpu"))  # it is no B200
     monkeypatch.setattr(runs, "of_moe", lambda request, files: {"cases": [], "passed": True, "geomean_us": None})
-    assert runs.run(wanted)[0]["passed"]
+    assert runs.do_request(wanted)[0]["passed"]
 
 
 def test_a_script_is_measured_beside_the_model(monkeypatch, tmp_path, capsys):
@@ -393,7 +393,7 @@ def test_a_script_is_measured_beside_the_model(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(subprocess, "run", command)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert modal_app.drive([wanted], lambda wanted: map(runs.run, wanted), tmp_path / "results.jsonl") == 0
+    assert modal_app.drive([wanted], lambda wanted: map(runs.do_request, wanted), tmp_path / "results.jsonl") == 0
     printed = capsys.readouterr().out
     assert "void gemm<2>(): 5.50 us measured, of 2 launches; 4.00 us modelled" in printed
     assert "fill: 1.00 us measured, of 1 launches; not modelled" in printed
@@ -409,7 +409,7 @@ def test_a_script_that_fails_is_told(monkeypatch, tmp_path):
         done = subprocess.CompletedProcess([], code, output)
         monkeypatch.setattr(runs, "nvidia_smi", dict)
         monkeypatch.setattr(subprocess, "run", lambda *_, done=done, **__: done)
-        row, files = runs.run(wanted)
+        row, files = runs.do_request(wanted)
         assert not row["passed"] and row["error"].startswith(error) and files["own.txt"] == output
     with pytest.raises(SystemExit, match="there is no script"):
         modal_app.script_request(str(tmp_path / "none.py"), "B200")

@@ -92,7 +92,7 @@ def test_sweep_says_at_once_that_there_is_nothing_to_try(monkeypatch, tmp_path):
     monkeypatch.setattr(sweep, "configs_of", lambda *_: replies)
     options, case = judge.Options(str(TINY), "emulated"), type("Case", (), {"args": {}, "spec": "m: 1"})
     with pytest.raises(ValueError, match="nothing to try: Config has no foo"):
-        sweep.run(None, [case], [{}, {"foo": "1"}], options, tmp_path / "kept", False)
+        sweep.sweep(None, [case], [{}, {"foo": "1"}], options, tmp_path / "kept", False)
 
 
 def test_sweep_shows_what_is_submitted_and_what_to_paste(swept):

@@ -37,6 +37,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.policies": [],
     "silicon.probes.release": ["run", "FOLDER/x"],
     "silicon.probes.row_stores": ["run", "FOLDER/x"],
+    "silicon.probes.accesses": ["run", "FOLDER/x"],
     "silicon.probes.shared_lines": ["run", "FOLDER/x"],
     "silicon.probes.tensor_clock": ["run", "FOLDER/x"],
     "silicon.probes.tiles": ["run", "FOLDER/x"],
@@ -48,6 +49,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
 }
 ON_CPU = {  # programs that need none
     "silicon.entry.host_path", "silicon.golden.cases", "silicon.golden.coverage", "silicon.timing.validate",
+    "silicon.whole_kernels.foreign",
     "silicon.whole_kernels.published",
 }  # fmt: skip
 

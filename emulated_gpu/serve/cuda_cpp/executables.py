@@ -23,7 +23,7 @@ def is_program(path: str) -> bool:
         return file.read(4) == elf.MAGIC.to_bytes(4, "little")
 
 
-def run(program: str, args: list[str], environment: dict[str, str], devices: int) -> int:
+def run_executable(program: str, args: list[str], environment: dict[str, str], devices: int) -> int:
     """Run a program with CUDA's runtime linked in, or beside it, on the emulated device; returns its exit status.
 
     environment: more variables. Raises Unsupported for several devices, where there is no nvcc, whose headers say what

@@ -54,7 +54,7 @@ def _random_state() -> tuple:
     return torch.get_rng_state(), random.getstate(), np.random.get_state()
 
 
-def run(count: int, program: Callable[[types.ModuleType], None]) -> list[BaseException | None]:
+def run_ranks(count: int, program: Callable[[types.ModuleType], None]) -> list[BaseException | None]:
     """Run a program as this many ranks, with as many devices. Returns what each has raised, or None.
 
     program: gets its rank's `__main__`.
@@ -91,4 +91,4 @@ def run_script(script: str, count: int) -> list[BaseException | None]:
         exec(code, main.__dict__)
         DEVICE.synchronize()  # what nobody has waited for is checked, too
 
-    return run(count, program)
+    return run_ranks(count, program)

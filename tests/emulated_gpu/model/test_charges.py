@@ -109,7 +109,7 @@ def test_each_opcode_that_is_handed_an_address_is_in_the_table_or_refused():
     touching = {name for name, handler in HANDLERS.items() if is_handed_an_address(handler)}
     refused = {name for name in touching if HANDLERS[name].cost == UNTIMED}
     forms = {opcode(each.form) for each in ACCESSES}
-    assert touching - refused == forms
+    assert touching - refused - {"mov"} == forms  # which takes the address of an element, and vanishes
     assert len(touching) >= 50 and refused  # the search has found them
 
 

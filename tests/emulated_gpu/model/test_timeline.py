@@ -10,7 +10,7 @@ import emulated_gpu
 from emulated_gpu.chip import B200
 from emulated_gpu.device import DEVICE, Session, allocate
 from emulated_gpu.model import report
-from emulated_gpu.model.timeline import Timeline, write
+from emulated_gpu.model.timeline import Timeline, write_timeline
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page import write as page
 from emulated_gpu.serve import profile as profiling
@@ -152,7 +152,7 @@ def test_rates_add_up(traced):
 
 def test_files(traced, tmp_path):
     run, trace = traced
-    breakdown = write(run, trace, tmp_path)
+    breakdown = write_timeline(run, trace, tmp_path)
     assert any("steady interval" in fact for fact in breakdown["facts"])
     assert (tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
     with gzip.open(tmp_path / "timeline.json.gz", "rt") as file:
@@ -271,7 +271,7 @@ def test_an_interrupted_profile_reports_the_launches_that_are_done(monkeypatch, 
             raise KeyboardInterrupt
 
     monkeypatch.setattr(DEVICE, "session", DEVICE.session)
-    monkeypatch.setattr(profiling.running, "run", script)
+    monkeypatch.setattr(profiling.running, "run_script", script)
     monkeypatch.setattr(profiling, "TimedRun", Interrupted)
     found = profiling.profile("script.py", [], "b200", tmp_path, 8, None)
     assert [one["launch"] for one in found["launches"]] == [0, 1]

@@ -15,7 +15,7 @@ from emulated_gpu.model import report
 from emulated_gpu.model.timeline import Timeline
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page import findings, hot
-from emulated_gpu.page.write import DATA, views, write
+from emulated_gpu.page.write import DATA, views, write_page
 from emulated_gpu.serve.run import Loud, report_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,7 +69,7 @@ def page(profiled, tmp_path_factory):
     (folder / "own.py").write_text(SOURCE)
     run, trace, counted = profiled
     found = report.report(run, trace, counted, folder)
-    write(folder / "page.html", "own.py <b>", run, trace, found, {"own.py": folder / "own.py"})
+    write_page(folder / "page.html", "own.py <b>", run, trace, found, {"own.py": folder / "own.py"})
     return folder / "page.html"
 
 
@@ -144,7 +144,7 @@ def findings_page(tmp_path_factory):
     finally:
         DEVICE.session = before
     found = report_of([json.loads(line) for line in rows.read_text().splitlines()], 0, 1, events=True)
-    findings.write(page, "own.py <b>", findings.of_runs([found]), {"own.py": folder / "own.py"})
+    findings.write_findings(page, "own.py <b>", findings.of_runs([found]), {"own.py": folder / "own.py"})
     return page
 
 

@@ -176,12 +176,12 @@ def test_cubs_algorithms_of_the_device(tmp_path):
 
 def test_programs_that_cannot_be_led_here_are_refused(program, tmp_path):
     with pytest.raises(Unsupported, match="true: a program without CUDA's runtime"):
-        executables.run("/bin/true", [], {}, 1)
+        executables.run_executable("/bin/true", [], {}, 1)
     subprocess.run(["strip", program, "-o", tmp_path / "p"], check=True)
     with pytest.raises(Unsupported, match="p: CUDA's runtime is in it, stripped of the symbols"):
-        executables.run(str(tmp_path / "p"), [], {}, 1)
+        executables.run_executable(str(tmp_path / "p"), [], {}, 1)
     with pytest.raises(Unsupported, match="a program on 2 devices"):
-        executables.run(str(program), [], {}, 2)
+        executables.run_executable(str(program), [], {}, 2)
 
 
 def test_a_module_that_needs_cuda_is_none_without_nvcc(monkeypatch):

@@ -166,7 +166,7 @@ def test_profile_of_a_script(races, tmp_path):
 
 
 def test_profile_of_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "run", lambda *args, **options: 0)
+    monkeypatch.setattr(running, "run_script", lambda *args, **options: 0)
     script = tmp_path / "script.py"
     script.touch()
     result = CliRunner().invoke(cli, ["profile", str(script)])
@@ -438,7 +438,7 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
         session.add(emulated_gpu.Fault("race", "m", "kernel k, PTX line 1"))
         return 0
 
-    monkeypatch.setattr(running, "run", run)
+    monkeypatch.setattr(running, "run_script", run)
     script, report = tmp_path / "script.py", tmp_path / "report.json"
     script.touch()
     assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
