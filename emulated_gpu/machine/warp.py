@@ -391,21 +391,20 @@ class Group(LaneGroup):
         number = next((i for i in range(first, last) if program.kernel.instrs[i] is instr), None)
         if number is None or instr.parts[0] != "ld":  # None: another place than a block's code
             return False
+        registers, lanes = program.effects[number][1], self.lane_mask
+        bad = fault.elements
+        if bad is not None and len(bad) % self.n == 0:
+            lanes = self.lanes_of(bad.reshape(-1, self.n).any(axis=0))
+        garbage = Garbage(program) if self.garbage is None else self.garbage
+        if self.garbage is None and not garbage.held_behind(number, self.pc, registers, fault, lanes):
+            return False
         if self.engine.nested:
             return False
         self.engine.let_others_go_first(self.t + LATE)
         if fault.written_by is not None and fault.written_by():  # it was read too early, whatever becomes of it
             return False
-        registers, lanes = program.effects[number][1], self.lane_mask
-        bad = fault.elements
-        if bad is not None and len(bad) % self.n == 0:
-            lanes = self.lanes_of(bad.reshape(-1, self.n).any(axis=0))
         if self.garbage is not None:
-            self.garbage.hold(fault, registers, lanes)
-            return True
-        garbage = Garbage(program)
-        if not garbage.held_behind(number, self.pc, registers, fault, lanes):
-            return False
+            garbage.hold(fault, registers, lanes)
         self.garbage = garbage
         return True
 

@@ -296,15 +296,15 @@ TWO_RACES = (
     HEADER
     + """
 .visible .entry races(.param .u64 out) {
-    .reg .b32 t, a, v; .reg .b64 d; .shared .align 4 .b8 buffer[256];
+    .reg .b32 t, a, v, w; .reg .b64 d; .shared .align 4 .b8 buffer[256];
     mov.u32 t, %tid.x;
     mov.u32 a, buffer;
     mad.lo.u32 a, t, 4, a;
     st.shared.b32 [a], t;
     xor.b32 a, a, 128;
     ld.shared.b32 v, [a];
-    ld.shared.b32 v, [a];
-    ld.param.u64 d, [out];
+    ld.shared.b32 w, [a];
+    ld.param.u64 d, [out]; add.u32 v, v, w;
     mad.wide.u32 d, t, 4, d;
     st.global.b32 [d], v;
     ret;
