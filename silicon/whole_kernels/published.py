@@ -7,7 +7,7 @@
     python -m silicon.whole_kernels.published CHECKOUT ... [--only WORD] [--sample N] [--write]
 
 Checkouts are known by the names of their folders; of those that are not given no point is run. It prints kernel, M, N,
-K, calls, published and modelled us, error, and what the time is made of. --sample: so many points, drawn by a hash of
+K, calls, published and modelled us, error, and what the time is made of. --sample: some points, drawn by a hash of
 their names. --write: emulated_gpu/model/whole_kernels.json gets the modelled times; `python -m worklog.pages` then
 makes the tables and brackets.
 
@@ -160,7 +160,7 @@ def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("checkouts", nargs="+", type=Path, help=f"{TASKS} and others")
     parser.add_argument("--only", default="", help="points whose name contains this")
-    parser.add_argument("--sample", type=int, help="so many points, drawn by a hash")
+    parser.add_argument("--sample", type=int, help="how large a sample, drawn by a hash")
     parser.add_argument("--write", action="store_true", help="keep what comes out in whole_kernels.json")
     options = parser.parse_args()
     checkouts = {folder.resolve().name: folder.resolve() for folder in options.checkouts}
