@@ -411,9 +411,9 @@ def tinygrad(words: str, **more) -> Case:
     return Case("tinygrad's test_ops", f"tinygrad, {words}", "", "", code, machines=B200, path=("tinygrad/..",), **more)
 
 
+# What folds constants runs on tinygrad's device CPU, too, for which it wants clang
 TINYGRAD = tuple(tinygrad(words, limit=90) for words in (
-    "test_matmul or test_dot", "test_conv2d_simple or test_conv_transpose2d_simple", "test_max_pool2d_simple or test_avg_pool2d", "test_where",
-    "test_gelu or test_silu or test_mish", "test_cumsum or test_cumprod", "test_sort or test_topk", "test_layernorm or test_rmsnorm", "test_fancy_indexing or test_gather",
+    "test_matmul or test_dot", "test_max_pool2d_simple or test_avg_pool2d", "test_where", "test_gelu", "test_topk", "test_fancy_indexing or test_gather",
 ))  # fmt: skip
 
 
@@ -425,7 +425,7 @@ def tilelang(file: str, args: str = "", **more) -> Case:
 
 TILELANG = (
     tilelang("elementwise/example_elementwise_add.py", "--m 512 --n 512"),
-    tilelang("gemv/example_gemv.py", "--n 128 --k 256", explained="it tunes itself: nvcc compiles each of its configurations, 4 s each"),
+    tilelang("gemv/example_gemv.py", "--n 128 --k 256", explained="it tunes itself in processes of its own, by times, of which there are none"),
     tilelang("topk/example_topk.py"),
     tilelang("gemm/example_gemm.py", code="""
 kernel = matmul.compile(M=256, N=256, K=256, block_M=128, block_N=128, block_K=32)
