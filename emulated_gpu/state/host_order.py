@@ -176,22 +176,24 @@ def place() -> str | int:
         if not ours:
             return f"{Path(file).name}:{frame.f_lineno}"
         frame = frame.f_back
-    return native_place()
+    return COMPILED.caller()
 
 
-def native_place() -> int:
-    """Return the address in the user's compiled code that makes this call, 0 if there is none: of who serves such."""
-    return 0
+class CompiledCode:
+    """The user's compiled code, of which only those know that serve it. caller: returns the address in it that makes
+    this call, 0 if there is none. line_of: returns a name of such an address."""
+
+    def __init__(self):
+        self.caller: Callable[[], int] = lambda: 0
+        self.line_of: Callable[[int], str] = hex
+
+
+COMPILED = CompiledCode()
 
 
 def named(where: str | int) -> str:
     """Return what people call a place: of compiled code file:line, if it has that, or how far in which file it is."""
-    return where if isinstance(where, str) else (line_of(where) if where else "")
-
-
-def line_of(address: int) -> str:
-    """Return a name of an address in compiled code: of who can look into it."""
-    return f"{address:#x}"
+    return where if isinstance(where, str) else (COMPILED.line_of(where) if where else "")
 
 
 class HostOrder:

@@ -296,7 +296,7 @@ def load() -> ctypes.CDLL:
     library.emulator_set((_ptr * len(_callbacks))(*[ctypes.cast(callback, _ptr) for callback in _callbacks]))
     library.emulator_function.restype = library.emulator_caller.restype = _ptr
     native_lines.install()
-    host_order.native_place = lambda: library.emulator_caller() or 0
+    host_order.COMPILED.caller = lambda: library.emulator_caller() or 0
     for name, (base, types) in toolkit.driver_functions(toolkit.find()).items():
         if served := function_of(base, types):
             library.emulator_slot(name.encode(), served)

@@ -35,4 +35,4 @@ def line_of(address: int) -> str:
 
 def install() -> None:
     """Let reports have the lines of compiled code."""
-    host_order.line_of = line_of
+    host_order.COMPILED.line_of = line_of

@@ -1,0 +1,22 @@
+"""What is guarded of the emulator is replaced by nobody but a submission: not when CUDA C++ is first served."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import sys
+from emulated_gpu.serve import run
+run.install()
+from emulated_gpu.serve.cuda_cpp import runtime
+from evaluation.judge.guards import Guards
+guards = Guards([module for name, module in sys.modules.items() if name.startswith("emulated_gpu")])
+runtime.load()
+print(guards.replaced())
+"""
+
+
+def test_serving_cuda_cpp_replaces_nothing():
+    root = Path(__file__).resolve().parents[2]
+    ran = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, capture_output=True, text=True)
+    assert ran.stdout == "[]\n", ran.stdout + ran.stderr
