@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -41,6 +42,18 @@ JSON = click.option(
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli():
     """Emulated GPUs for CuTe DSL, Triton and CUDA C++ scripts, and for PTX."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: Ctrl-C ends it all the same
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def warn_of_misplaced(script: str, args: tuple[str, ...]) -> None:
+    """Says on stderr which options of the command itself stand behind the script, which may have some of that name."""
+    context = click.get_current_context()
+    own = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)}
+    words = dict.fromkeys(word.partition("=")[0] for word in args if word.startswith("--"))
+    if found := [word for word in words if word in own]:
+        meant = f"{context.info_name} {' .. '.join(found)} .. {script}"
+        click.echo(f"emulated-gpu: the script gets {' and '.join(found)}; for the emulator write {meant}", err=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +113,7 @@ def run(script, args, **given):
     Also in the processes that the script starts. What cannot be served is refused by name. The exit status is the
     script's, or 1 if the emulator found a fault in it or in those. The script runs with your rights: read it first.
     """
+    warn_of_misplaced(script, args)
     from .page import findings as page_of_findings
     from .serve.host import findings
     from .serve.profile import sources
@@ -156,6 +170,7 @@ def profile(machine, launches, out, json_file, html, devices, compute, script, a
     SCRIPT's own will fail. Products are not computed without --compute; times are the same. timeline.json.gz is for
     https://ui.perfetto.dev. The script runs with your rights: read it first.
     """
+    warn_of_misplaced(script, args)
     from .model import report
     from .serve.profile import profile, profile_devices
     from .serve.run import Options

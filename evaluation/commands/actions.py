@@ -86,7 +86,8 @@ def validate(submission, task_dir, timeout, json_file) -> int:
     folder = read_folder(task_dir, submission, None)
     if not isinstance(folder, TaskFolder):
         raise Failure(f"{task_dir} is no folder with a task.yml: only such a one names a validation")
-    return validation.validate(Screen(), folder, devices.checked(submission), timeout, json_file)
+    submission = devices.checked(submission, any_entry=True)
+    return validation.validate(Screen(), folder, submission, timeout, json_file)
 
 
 def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, tries, calls) -> int:
@@ -98,7 +99,7 @@ def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json
     if tries and task_dir:
         raise Failure("--try needs the Config of a submission to this repository's tasks, --task-dir names another")
     of, cases = chosen_task(task_dir, submission, task, case, spec)
-    submission = devices.checked(submission)
+    submission = devices.checked(submission, any_entry=bool(task_dir))
     wanted = profiling.Wanted(profile, calls, out, jobs, timeout, html, tries)
     replies = profiling.profile_cases(Screen(), submission, of, cases, wanted)
     if all(reply.get("unusable") for reply in replies):

@@ -47,12 +47,13 @@ def read_folder(path: str, submission: str, task: str | None) -> OthersTask:
     """Reads the task of --task-dir, which goes with a submission that is named. Raises Failure."""
     if task:
         raise Failure("--task and --task-dir exclude each other")
-    if os.path.abspath(submission) == str(ROOT / "submission.py"):
-        raise Failure("--task-dir needs --submission FILE: this repository's is of another task")
     try:
-        return read(path)
+        folder = read(path)
     except ValueError as error:
         raise Failure(str(error)) from None
+    if os.path.abspath(submission) == str(ROOT / "submission.py"):
+        raise Failure("--task-dir needs --submission FILE: this repository's is of another task")
+    return folder
 
 
 def folder_cases(

@@ -1,7 +1,9 @@
 """What options mean: submissions, devices, how to judge."""
 
+import importlib.machinery
 import os
 import platform
+from pathlib import Path
 
 import torch
 
@@ -15,10 +17,26 @@ from evaluation.judge.options import Options
 OWN = str(ROOT / "submission.py")  # the submission whose seconds `judge.work` knows
 
 
-def checked(submission: str) -> str:
-    """Returns the absolute path of a submission that is there. Raises Failure."""
+# A module without any of these words has no custom_kernel; one with them may get it when it is imported.
+WAYS = "custom_kernel", "import *", "exec", "globals", "vars", "setattr", "__dict__", "__getattr__", "sys.modules"
+LEAST = """def custom_kernel(data):
+    ...  # launches kernels that write the results
+    return result"""
+
+
+def checked(submission: str, any_entry: bool = False) -> str:
+    """Returns the absolute path of a submission that is there and can be called. Raises Failure.
+
+    any_entry: a task's folder names the function that it calls, which need not be custom_kernel.
+    """
     if not os.path.isfile(submission):
         raise Failure(f"there is no submission {submission}")
+    if not submission.endswith(tuple(importlib.machinery.all_suffixes())):
+        raise Failure(f"{submission} is no submission: that is a Python file, and its name ends in .py")
+    if not any_entry and submission.endswith(".py"):
+        text = Path(submission).read_text(errors="replace")
+        if not any(way in text for way in WAYS):
+            raise Failure(f"{submission} has no custom_kernel; the judge calls\n{LEAST}")
     return os.path.abspath(submission)
 
 

@@ -19,6 +19,16 @@ def writable(context, option, path):
     return to_be_written(context, option, path)
 
 
+def profiled(context, option, name):
+    """Callback of --profile: a machine that has none is said before the work is done."""
+    from emulated_gpu.model import profile
+
+    if name not in profile.names():
+        known = ", ".join(profile.names())
+        raise click.UsageError(f"--profile: no profile says how fast a machine {name} is; there are {known}")
+    return name
+
+
 EXAMPLE = "m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111"
 SUBMISSION = (
     click.argument("file", required=False, metavar="[FILE]"),
@@ -42,8 +52,9 @@ DEVICE = click.option(
     "--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True
 )
 PROFILE = click.option(
-    "--profile", default="b200", show_default=True, help="Machine: emulated_gpu/model/profiles/NAME.toml."
-)
+    "--profile", default="b200", show_default=True, callback=profiled,
+    help="Machine: emulated_gpu/model/profiles/NAME.toml.",
+)  # fmt: skip
 JOBS = click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."
 )

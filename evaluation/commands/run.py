@@ -60,7 +60,7 @@ def run_section(section: str, asked: RunOptions) -> int:
     )
     numbers, cases = zip(*chosen)
     device = choose_device(asked.device, any_gpu=of.graded)
-    submission = checked(asked.submission)
+    submission = checked(asked.submission, any_entry=bool(asked.task_dir))
     timed = section == "benchmarks"
     options = Options(
         submission=submission,

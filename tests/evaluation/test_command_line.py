@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import utils
 from emulated_gpu.page.write import DATA
 from evaluation import ROOT
-from evaluation.commands import interrupt, model_process, moe_tasks, options
+from evaluation.commands import devices, interrupt, model_process, moe_tasks, options
 from evaluation.commands import run as running
 from evaluation.commands.cases import read_cases, task_cases
 from evaluation.commands.cli import cli
@@ -228,6 +228,36 @@ def test_one_sentence_for_bad_input(run, arguments, sentence):
     assert code == 2
     assert sentence in " ".join(output.split()), output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    "command, name, text, sentence",
+    [
+        (["test"], "README.md", "# Words", "README.md is no submission: that is a Python file,"),
+        (["profile"], "x", "", "x is no submission"),
+        (["test"], "own.py", "def kernel(x):\n    return x\n", "own.py has no custom_kernel; the judge calls def"),
+        (["test", "--task-dir", "nosuch"], None, "", "nosuch is no task: there is nothing there"),
+        *(
+            ([name, "--profile", "nosuch"], None, "", "no profile says how fast a machine nosuch is; there are b200,")
+            for name in ("profile", "sweep")
+        ),
+    ],
+)
+def test_what_is_no_submission_task_or_profile_is_said_in_one_sentence(tmp_path, command, name, text, sentence):
+    """Once, before any case is judged; without a name the submission is this repository's."""
+    files = [str(tmp_path / name)] if name else []
+    for file in files:
+        Path(file).write_text(text)
+    result = CliRunner().invoke(cli, [*command, *files])
+    assert result.exit_code == 2 and sentence in " ".join(result.output.split()), result.output
+    assert "case 0" not in result.output and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("line", ["globals()['custom_' + 'kernel'] = print", "from reference import *"])
+def test_a_custom_kernel_may_come_by_other_means(tmp_path, line):
+    file = tmp_path / "own.py"
+    file.write_text(line)
+    assert devices.checked(str(file)) == str(file)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,31 @@ for script in sys.argv[1:]:
 """
 
 
+@pytest.mark.parametrize(
+    "args, warning",
+    [
+        (["--json", "f", "--checks"], "the script gets --json and --checks; for the emulator write run --json .."),
+        (["--html=f"], "the script gets --html; for the emulator write run --html .. "),
+        (["--steps", "3", "json"], ""),
+    ],
+)
+def test_options_behind_the_script_are_its_own_and_ours_are_warned_of(tmp_path, args, warning):
+    script = tmp_path / "own.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    command = [sys.executable, "-m", "emulated_gpu", "run", str(script), *args]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and str(args) in done.stdout
+    assert warning in done.stderr and ("the script gets" in done.stderr) == bool(warning)
+
+
+def test_ctrl_c_ends_a_shells_background_job(tmp_path):
+    """Which begins with SIGINT ignored."""
+    script = tmp_path / "own.py"
+    script.write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(20)\n")
+    command = f"trap '' INT; exec {sys.executable} -m emulated_gpu run {script}"
+    assert subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, timeout=15).returncode
+
+
 def test_exit_status_is_the_scripts(tmp_path):
     ends = {"sys.exit(3)": 3, "sys.exit()": 0, "sys.exit('bye')": 1, "1 / 0": 1}
     scripts = [tmp_path / f"{i}.py" for i in range(len(ends))]
