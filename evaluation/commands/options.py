@@ -21,11 +21,13 @@ def writable(context, option, path):
 
 def profiled(context, option, name):
     """Callback of --profile: a machine that has none is said before the work is done."""
+    from emulated_gpu.errors import Unsupported
     from emulated_gpu.model import profile
 
-    if name not in profile.names():
-        known = ", ".join(profile.names())
-        raise click.UsageError(f"--profile: no profile says how fast a machine {name} is; there are {known}")
+    try:
+        profile.load(name)
+    except Unsupported as error:
+        raise click.UsageError(f"--profile: {error.message}") from None
     return name
 
 

@@ -238,7 +238,7 @@ def test_one_sentence_for_bad_input(run, arguments, sentence):
         (["test"], "own.py", "def kernel(x):\n    return x\n", "own.py has no custom_kernel; the judge calls def"),
         (["test", "--task-dir", "nosuch"], None, "", "nosuch is no task: there is nothing there"),
         *(
-            ([name, "--profile", "nosuch"], None, "", "no profile says how fast a machine nosuch is; there are b200,")
+            ([name, "--profile", "nosuch"], None, "", "times of 'nosuch': no profile says how fast it is; there are")
             for name in ("profile", "sweep")
         ),
     ],

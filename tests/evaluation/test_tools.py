@@ -151,7 +151,7 @@ def test_one_sentence_for_what_cannot_be_swept(tmp_path):
     plain = tmp_path / "submission.py"
     plain.write_text("def custom_kernel(data):\n    return 1\n")
     broken = tmp_path / "broken.py"
-    broken.write_text("import nothing_of_that_name\n")
+    broken.write_text("import nothing_of_that_name\n" + plain.read_text())
     results = ["--results", tmp_path / "kept.jsonl"]
     for arguments, sentence in (
         (["--config", "stages"], "'stages' is no config: expected name=value,name=value"),
