@@ -89,8 +89,8 @@ def test_cheat_is_caught(cheat, submission, judged):
 def test_cheat_is_caught_by_the_benchmark(cheat, submission, judged):
     """It fails, or its results are right and it gets no time."""
     (verdict,) = judged(submission(cheat), SMALL, timed=True, calls=1)
-    assert "error" in verdict.modelled
-    told = f"{verdict.reason}; {verdict.modelled['error']}"
+    assert verdict.status == "fail" or "error" in verdict.modelled
+    told = f"{verdict.reason}; {verdict.modelled.get('error')}"
     assert re.search(reason(cheat, "benchmark"), told), told
 
 
