@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -63,9 +64,15 @@ def load(name: str) -> Profile:
     path = FOLDER / f"{name}.toml"
     if not path.exists():
         raise Unsupported(f"times of {name!r}: no profile says how fast it is; there are {', '.join(names())}")
+    return Profile(name, {unit: dict(figures) for unit, figures in read(path).items()})
+
+
+@functools.cache
+def read(path: Path) -> dict[str, dict]:
+    """Return the figures of a file, unit by unit; it is parsed once."""
     raw = tomllib.loads(path.read_text())
     units = load(raw.pop("base")).units if "base" in raw else {}
     for unit, figures in raw.items():
         own = {k: v["value"] if isinstance(v, dict) and "value" in v else v for k, v in figures.items()}
         units[unit] = units.get(unit, {}) | own
-    return Profile(name, units)
+    return units

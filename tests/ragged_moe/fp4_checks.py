@@ -36,7 +36,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name, config", all_but(CASES[:2], CASES))
+@pytest.mark.parametrize("name, config", all_but([(UNEVEN, 2)], CASES))
 def test_cases(fp4, name, config):
     assert fp4.run(fp4.CASES[name], configs()["bf16"][config]) <= fp4.BOUND
 

@@ -11,23 +11,29 @@ from silicon.timing import validate
 from silicon.timing.points import POINTS
 
 pytestmark = pytest.mark.usefixtures("launches_are_freed")
-DRAWN = (
-    "loads/bulk/16 rounds/plain/4x32K",
+QUICK = (
     "loads/bulk/16 rounds/plain/2x16K/cluster 2/multicast",
-    "loads/tensor/16 rounds/plain/4x16K",
-    "stores/plain/case 2/2 B per lane/4 warps/132 CTAs/pdl/cold 15",
     "empty/plain/132x128/cold 1",
     "empty/plain/132x32/cold 15",
     "maps/first use/1 in global",
     "maps/second use/4 in global",
 )
+DRAWN = (
+    "loads/bulk/16 rounds/plain/4x32K",
+    "loads/tensor/16 rounds/plain/4x16K",
+    "stores/plain/case 2/2 B per lane/4 warps/132 CTAs/pdl/cold 15",
+    *QUICK,
+)
 MEDIAN, WORST = 0.06, 0.15
 
 
-def test_held_out_points():
+@pytest.mark.parametrize(
+    "drawn", [pytest.param(QUICK, id="quick"), pytest.param(DRAWN, marks=pytest.mark.thorough, id="all")]
+)
+def test_held_out_points(drawn):
     measured, out = validate.measured("h100"), validate.held_out()
-    points = [point for point in POINTS if point.name in DRAWN]
-    assert len(points) == len(DRAWN) and {point.name for point in points} <= out
+    points = [point for point in POINTS if point.name in drawn]
+    assert len(points) == len(drawn) and {point.name for point in points} <= out
     errors = [abs(validate.model(point, load("h100")) / measured[point.name] - 1) for point in points]
     assert statistics.median(errors) <= MEDIAN and max(errors) <= WORST, errors
 
