@@ -309,7 +309,8 @@ def libpython() -> str:
 
 def for_python() -> dict[str, str]:
     """Return the variables by which `python.cpp` starts this Python in another process."""
-    path = [str(HERE.parents[2]), *sys.path]
+    here = os.getcwd()  # of the user: a `random.py` there is no module of Python's
+    path = [str(HERE.parents[2]), *(folder for folder in sys.path if folder and folder != here)]
     return {
         "EMULATED_GPU_LIBPYTHON": libpython(),
         "EMULATED_GPU_PYTHONHOME": sys.base_prefix,

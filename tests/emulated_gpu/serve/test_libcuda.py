@@ -1,5 +1,6 @@
 """libcuda.so.1 as a file: scripts, libraries, programs and processes that scripts start find it by its name."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,13 @@ def program(tmp_path_factory) -> Path:
 def test_a_program_that_loads_the_driver_runs(program):
     ran = done(*RUN, program)
     assert (ran.stdout, ran.returncode) == ("OK\n", 0), ran.stderr
+
+
+def test_files_in_the_users_folder_are_no_modules_of_pythons(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    places = toolkit.for_python()["EMULATED_GPU_PYTHONPATH"].split(os.pathsep)
+    assert places[0] == str(HERE.parents[2]) and not {"", str(tmp_path)} & {*places}
 
 
 def test_what_a_script_starts_has_the_device_too(program, tmp_path):
