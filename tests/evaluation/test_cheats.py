@@ -77,7 +77,7 @@ def test_what_a_leaderboard_accepted_is_caught(family, submission, judged):
     (test_cheat_is_caught if cheat in HOST else test_cheat_is_caught_by_the_benchmark)(cheat, submission, judged)
 
 
-@pytest.mark.parametrize("cheat", all_but_every(2, those("caught")), ids=STEM)
+@pytest.mark.parametrize("cheat", all_but_every(4, those("caught")), ids=STEM)
 def test_cheat_is_caught(cheat, submission, judged):
     hangs = "hang" in str(reason(cheat, "caught"))
     (verdict,) = judged(submission(cheat), SIZES, timeout=5 if hangs else 60, calls=4)
@@ -85,7 +85,7 @@ def test_cheat_is_caught(cheat, submission, judged):
     assert re.search(reason(cheat, "caught"), verdict.reason), verdict.reason
 
 
-@pytest.mark.parametrize("cheat", all_but_every(3, those("benchmark")), ids=STEM)
+@pytest.mark.parametrize("cheat", all_but_every(5, those("benchmark")), ids=STEM)
 def test_cheat_is_caught_by_the_benchmark(cheat, submission, judged):
     """It fails, or its results are right and it gets no time."""
     (verdict,) = judged(submission(cheat), SMALL, timed=True, calls=1)
@@ -252,7 +252,7 @@ def test_outputs_that_are_not_new_do_not_pass(tmp_path, judged, text, there):
     assert verdict.status == "fail" and f"group 1: the returned tensor is not new, it lies in {there}" in verdict.reason
 
 
-@pytest.mark.parametrize("modulo", [1000, 4])
+@pytest.mark.parametrize("modulo", all_but_every(2, [4, 1000]))
 def test_work_that_is_put_off_is_timed(tmp_path, judged, modulo):
     """A counter in memory, also one that is zero again after as many calls as would be simulated: all 15 are, and nine
     of them, or none, take some 20 us more."""

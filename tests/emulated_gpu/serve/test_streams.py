@@ -1,5 +1,7 @@
 """Mistakes with streams, events, copies and frees: each found in schedule 0, and silence where it is mended."""
 
+import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -17,15 +19,22 @@ FOUND = re.compile(r"^emulated-gpu: ([\w-]+):", re.MULTILINE)
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["wrong", "mended"])
 def said(request, tmp_path_factory) -> tuple[bool, dict[str, str]]:
-    """Whether it is mended; and of each case what is said of it."""
-    folder = tmp_path_factory.mktemp("streams")
-    command = toolkit.program_command([*["-DMENDED"] * request.param, "-g", str(SOURCE), "-o", str(folder / "streams")])
-    subprocess.run(command, check=True, capture_output=True)
-    command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "99", str(folder / "streams")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == (0 if request.param else 1), done.stderr
-    parts = re.split(r"^== (?:wrong|right) (\S+) (\w+)\n", done.stderr, flags=re.MULTILINE)
-    return bool(request.param), dict(zip(parts[2::3], parts[3::3]))
+    """Whether it is mended; and of each case what is said of it. The workers of a run share what one has built."""
+    mended, folder = bool(request.param), tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    words = folder / f"streams-{request.param}.txt"
+    with open(folder / f"streams-{request.param}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not words.exists():
+            program = folder / f"streams-{request.param}"
+            command = toolkit.program_command([*["-DMENDED"] * mended, "-g", str(SOURCE), "-o", str(program)])
+            subprocess.run(command, check=True, capture_output=True)
+            command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "99", str(program)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == (0 if mended else 1), done.stderr
+            words.write_text(done.stderr)
+    parts = re.split(r"^== (?:wrong|right) (\S+) (\w+)\n", words.read_text(), flags=re.MULTILINE)
+    return mended, dict(zip(parts[2::3], parts[3::3]))
 
 
 def test_all_cases_are_here():
