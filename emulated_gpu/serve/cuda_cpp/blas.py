@@ -73,14 +73,6 @@ def encoded(values: np.ndarray, kind: ElementType) -> np.ndarray:
     raise Unsupported(f"cuBLAS with results of {kind.name} on the emulated device")
 
 
-def check(what: str, address: int, size: int) -> None:
-    """Raise WrongCall for an operand that goes past the memory in which it begins."""
-    region = DEVICE.region_at(address, 1)
-    if region is not None and address + size > region.start + region.size:
-        left = region.start + region.size - address
-        raise launches.WrongCall(f"{what} at {address:#x}: {size} bytes, of which {region.name} has {left}")
-
-
 def gelu(x: np.ndarray) -> np.ndarray:
     """By tanh, as cuBLASLt documents its epilogue."""
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -116,7 +108,7 @@ def one(r: Request, name: str, batch: int, touched: Callable[[int, int, bool], N
         )  # fmt: skip
         size = found.size and int(np.dot(np.subtract(found.shape, 1), found.strides)) + found.itemsize
         if size:
-            check(f"{name}: operand {'ABCD'[i]}", found.ctypes.data, size)
+            launches.check_memory(f"{name}: operand {'ABCD'[i]} at", found.ctypes.data, size, None)
             touched(found.ctypes.data, size, i == D)
         return found.T if turned else found
 

@@ -9,7 +9,6 @@ from ...device import DEVICE, LoadedModule
 from ...errors import Fault, LaunchRefused, Unsupported
 from ...formats import fatbin
 from ...state import host_order
-from ...state.global_memory import HOST
 from ..driver import c_driver, cuda_bindings, cuda_modules, launches, modules
 from ..host import native_lines, source_lines
 from . import blas, toolkit
@@ -148,35 +147,19 @@ def function_attribute(out, host, number: int) -> None:
     _int.from_address(out).value = cuda_modules.attribute(host, number)
 
 
-def check_memory(what: str, address: int, size: int, device: bool | None) -> None:
-    """Raise WrongCall for memory that goes past an allocation, or is not whose it must be.
-
-    device: whether it must be the device's or the host's; None: either. Pinned and managed memory is both.
-    """
-    region = DEVICE.region_at(address, 1)
-    if region is None:
-        if device:
-            raise launches.WrongCall(f"{what} {address:#x} is no memory of the device")
-    elif address + size > region.start + region.size:
-        left = region.start + region.size - address
-        raise launches.WrongCall(f"{what} {address:#x}: {size} bytes, of which {region.name} has {left}")
-    elif device is False and region.device != HOST and not region.managed:
-        raise launches.WrongCall(f"{what} {address:#x}, {region.name} of the device, as if it were the host's")
-
-
 def copy(to, source, size: int, kind: int, queue: int, waits: int) -> None:
     """kind: a cudaMemcpyKind. waits: false for the calls that end in Async."""
     if kind not in DIRECTIONS:
         raise launches.WrongCall(f"cudaMemcpyKind {kind}")
     if size:
         for what, address, device in zip(("copy to", "copy from"), (to, source), DIRECTIONS[kind]):
-            check_memory(what, address or 0, size, device)
+            launches.check_memory(what, address or 0, size, device)
         cuda_bindings.copy(to, source, size, queue, bool(waits), "cudaMemcpy" if waits else "cudaMemcpyAsync")
 
 
 def fill(to, value: int, size: int, queue: int, waits: int) -> None:
     if size:
-        check_memory("cudaMemset of", to or 0, size, True)
+        launches.check_memory("cudaMemset of", to or 0, size, True)
         what = "cudaMemset" if waits else "cudaMemsetAsync"
         cuda_bindings.fill(to, "u1", value & 255, size, queue, bool(waits), what)
 

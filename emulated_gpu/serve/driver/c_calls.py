@@ -155,10 +155,7 @@ def stream_context(queue: int, *outs: int) -> None:
         put_long(out, value)
 
 
-def nothing(*_) -> None:
-    """What changes no result."""
-
-
+# What changes no result
 WITHOUT_EFFECT = """
     cuCtxSetLimit cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetSharedMemConfig cuCtxSetFlags cuCtxDetach
     cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxReset cuDeviceSetMemPool cuMemPoolDestroy cuMemPoolSetAttribute
@@ -170,7 +167,7 @@ WITHOUT_EFFECT = """
 
 def calls() -> dict:
     """Return the functions by their names, as `cuda_bindings.driver_calls` has them."""
-    return dict.fromkeys(WITHOUT_EFFECT, nothing) | {
+    return dict.fromkeys(WITHOUT_EFFECT, cuda_bindings.nothing) | {
         "cuDeviceComputeCapability": lambda device: DEVICE.chip.capability,
         "cuDeviceGetPCIBusId": bus_of, "cuDeviceGetByPCIBusId": device_at,
         "cuDevicePrimaryCtxGetState": state_of_context,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ...device import DEVICE
 from ...errors import AssertionFailed, EmulatorError, LaunchRefused, Unsupported
 from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
+from ...state.global_memory import HOST
 from .modules import INVALID_VALUE, Kernel
 
 # cudaLaunchAttributeID, which is CUlaunchAttributeID
@@ -35,6 +36,22 @@ class WrongCall(Exception):
     def __init__(self, message: str, status: int = INVALID_VALUE):
         super().__init__(message)
         self.status = status
+
+
+def check_memory(what: str, address: int, size: int, device: bool | None) -> None:
+    """Raise WrongCall for memory that goes past an allocation, or is not whose it must be.
+
+    device: whether it must be the device's or the host's; None: either. Pinned and managed memory is both.
+    """
+    region = DEVICE.region_at(address, 1)
+    if region is None:
+        if device:
+            raise WrongCall(f"{what} {address:#x} is no memory of the device")
+    elif address + size > region.start + region.size:
+        left = region.start + region.size - address
+        raise WrongCall(f"{what} {address:#x}: {size} bytes, of which {region.name} has {left}")
+    elif device is False and region.device != HOST and not region.managed:
+        raise WrongCall(f"{what} {address:#x}, {region.name} of the device, as if it were the host's")
 
 
 def guarded(function, going_on: bool = False):
