@@ -34,6 +34,11 @@ class Placement:
         self.least = 0  # no SM has fewer
         self.limits = chip.ctas_per_sm, chip.shared_per_sm, chip.threads_per_sm
 
+    def any_shared(self) -> None:
+        """Have room for CTAs whatever shared memory they take."""
+        ctas, shared, threads = self.limits
+        self.limits = ctas, ctas * shared, threads
+
     def place(self, size: int, shared: int, threads: int) -> list[int] | None:
         """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free.
 

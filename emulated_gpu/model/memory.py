@@ -97,6 +97,7 @@ class MemoryModel:
         self.write_rate = p.bytes_per_cycle(l2["write_tb_s"])
         self.write_request_cycles = l2["write_request_cycles"]
         self.read_port = self.write_port = 0.0  # when the crossbar has moved what it was given
+        self.moved = 0.0  # cycles for which it has moved something to SMs
         # lines come in no order while the channels work at prefetches: since when, until when, and when those that were
         # asked for before they came have crossed
         self.prefetching = self.prefetched = self.late_port = 0.0
@@ -297,6 +298,7 @@ class MemoryModel:
             busy *= come
         begin = max(self.read_port, self.engine.now)
         self.read_port = begin + busy
+        self.moved += busy
         if begin > time:
             if len(self.waiting) > 8192:
                 self.waiting = {k: w for k, w in self.waiting.items() if w[0] > time}

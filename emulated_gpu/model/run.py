@@ -20,8 +20,8 @@ from ..machine.launch import Code, Environment, Geometry, Launch, LaunchOptions,
 from ..machine.placement import Placement
 from ..state.barrier import Waitable
 from ..state.global_memory import GlobalMemory
-from .clock import TimingClock
 from .profile import Profile
+from .undone import LAUNCHES, NOTHING, ROOM, Undone
 
 
 @dataclass
@@ -87,6 +87,9 @@ class TimedLaunch(Owner):
         self.start = self.run.engine.now
         self.run.active.append(self)
         self.run.dispatch()
+        following = self.run.following(self)
+        if following is not None and self.run.one_launch:
+            following.begin()
 
     def launch_dependents(self, cta):
         if cta not in self.triggered:  # the unit that starts and retires CTAs is told by each
@@ -111,7 +114,7 @@ class TimedLaunch(Owner):
         if self.trigger is None and len(self.triggered) == math.prod(self.launch.grid):
             self.trigger = time
             following = self.run.following(self)
-            if following is not None and following.launch.pdl:
+            if following is not None and following.launch.pdl and following.start is None:
                 interval = self.run.profile.cycles(self.run.profile["launch"]["interval_ns"])
                 self.run.engine.at(time + interval, following.begin)
 
@@ -124,11 +127,11 @@ class TimedLaunch(Owner):
             return run.stop()
         self.completion.wake()
         following = run.following(self)
-        if following is not None and not following.launch.pdl:
+        if following is not None and not following.launch.pdl and following.start is None:
             run.engine.at(self.end + run.profile.cycles(run.profile["launch"]["gap_ns"]), following.begin)
 
     def dependency_wait(self, group) -> bool:
-        if not self.launch.pdl or self.before is None:
+        if not self.launch.pdl or self.before is None or self.run.one_launch:
             return True
         if self.before.end is None:
             return group.wait_on(self.before.completion)
@@ -142,17 +145,20 @@ class TimedRun:
 
     `enough(run)` is asked at the end of each launch; where it says so, the run stops there and `end` of the later ones
     stays None. computes_mma: whether the tensor cores compute, so that results are right; times are the same. engine:
-    one that runs of other devices have, too (node.py).
+    one that runs of other devices have, too (node.py). undone: what the model does not charge (undone.py).
     """
 
     def __init__(
         self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None, computes_mma: bool = False,
-        engine: Engine | None = None,
+        engine: Engine | None = None, undone: Undone = NOTHING,
     ):  # fmt: skip
-        self.profile, self.enough, self.stopped = profile, enough, False
+        self.profile, self.enough, self.stopped = undone.profile(profile), enough, False
         self.engine = engine or Engine()
-        self.clock = TimingClock(profile, memory, self.engine, trace, computes_mma)
+        self.clock = undone.clock(self.profile, memory, self.engine, trace, computes_mma)
+        self.one_launch = LAUNCHES in undone.what  # all begin at once, the oldest first where there is room
         self.placement = Placement(chip_of(profile.name))
+        if ROOM in undone.what:
+            self.placement.any_shared()
         self.launches = [TimedLaunch(self, n, r) for n, r in enumerate(recorded)]
         self.active: list[TimedLaunch] = []
 
