@@ -297,10 +297,10 @@ class Launch:
                 offset = -(-offset // v.align) * v.align if static else offset
                 self.shared_symbols[v.name] = offset
         if offset - BASE + self.dynamic_shared > self.chip.shared_per_cta:
-            raise Fault(
-                "launch",
+            raise LaunchRefused(
                 f"{offset - BASE} static + {self.dynamic_shared} dynamic bytes of shared memory; "
                 f"a block has {self.chip.shared_per_cta}",
+                1,  # cudaErrorInvalidValue
             )
         self.shared_bytes = offset + self.dynamic_shared
         local = 0
@@ -355,12 +355,12 @@ class Launch:
             cluster.start(self.engine.now + self.clock.cta_start(self.number, sms))
 
     def check_resident(self):
-        """Raise a Fault: not all CTAs of a cooperative launch fit at once."""
+        """Raise LaunchRefused: not all CTAs of a cooperative launch fit at once."""
         ctas, most = math.prod(self.grid), self.started * math.prod(self.cluster)
-        raise Fault(
-            "launch",
+        raise LaunchRefused(
             f"a cooperative launch of {ctas} CTAs, of which {most} run at once ({math.prod(self.block)} threads and "
             f"{self.shared_bytes} bytes of shared memory each): cudaErrorCooperativeLaunchTooLarge",
+            720,
         )
 
     def check_barrier(self):

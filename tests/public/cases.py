@@ -392,7 +392,7 @@ CUTE = (
     cute_tutorial("hopper/wgmma_tma_sm90.cu", "256 128 256", H200),
     cute_tutorial("sgemm_1.cu", "128 128 32", B200),
     cute_tutorial("sgemm_2.cu", "128 128 32", B200),
-    cute_tutorial("sgemm_sm80.cu", "128 128 64", B200),
+    cute_tutorial("sgemm_sm80.cu", "128 128 64 T N", B200),
     cute_tutorial("tiled_copy.cu", "", B200),
     cute_tutorial("tiled_copy_if.cu", "", B200),
 )

@@ -17,7 +17,10 @@ _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, c
 
 NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
 
-INVALID_HANDLE = 400  # cudaErrorInvalidResourceHandle
+# cudaError_t
+INVALID_SYMBOL, INVALID_DIRECTION, INVALID_FUNCTION, INVALID_HANDLE = 13, 21, 98, 400
+MANAGED = 3  # cudaMemoryType
+OF_PROGRAMS = {99: 1, 115: 1}  # cudaDeviceAttr that are otherwise for Python: cudaHostRegister, pools of memory
 # cudaMemcpyKind: whether the target and the source are the device's; None: they may be anything
 DIRECTIONS = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True), 4: (None, None)}
 
@@ -57,11 +60,16 @@ def module(handle: int) -> LoadedModule:
     return DEVICE.module(chosen)
 
 
-def launch(host, grid, block, args, shared, attributes, count, queue: int) -> None:
+def kernel_of(host: int) -> tuple[LoadedModule, str]:
+    """Return the module and the name of a kernel. Raises WrongCall for a function of the host that is none."""
     if host not in _kernels:
-        raise Unsupported("a launch of a function that no fat binary has registered")
+        raise launches.WrongCall("a function that is no kernel of this program", INVALID_FUNCTION)
     handle, name = _kernels[host]
-    loaded = module(handle)
+    return module(handle), name
+
+
+def launch(host, grid, block, args, shared, attributes, count, queue: int) -> None:
+    loaded, name = kernel_of(host)
     modules.check_shared(
         loaded, name, shared, _shared.get(host, 0),
         "cudaFuncSetAttribute(..., cudaFuncAttributeMaxDynamicSharedMemorySize, ...)",
@@ -73,17 +81,17 @@ def launch(host, grid, block, args, shared, attributes, count, queue: int) -> No
 
 
 def set_shared(host, size: int) -> None:
-    if not 0 <= size <= DEVICE.chip.shared_per_cta:
-        most = DEVICE.chip.shared_per_cta
+    static, most = modules.static_shared(*kernel_of(host)), DEVICE.chip.shared_per_cta
+    if not 0 <= size <= most - static:
         why = f"cudaFuncSetAttribute: {size} bytes of shared memory; a block has at most {most}"
-        raise LaunchRefused(why, modules.INVALID_VALUE)
+        raise LaunchRefused(why + f", of which this kernel has {static}" * bool(static), modules.INVALID_VALUE)
     _shared[host] = size
     if host in modules.kernels:
         modules.kernels[host].dynamic_shared = size
 
 
 def occupancy(out, host, threads: int, shared: int) -> None:
-    _int.from_address(out).value = DEVICE.chip.resident_ctas(shared, threads)
+    _int.from_address(out).value = modules.resident(*kernel_of(host), threads, shared)
 
 
 def clusters(out, attributes, count) -> None:
@@ -93,7 +101,7 @@ def clusters(out, attributes, count) -> None:
 
 def symbol(address, size, host) -> None:
     if host not in _variables:
-        raise Unsupported("the address of a variable that no fat binary has registered")
+        raise launches.WrongCall("a variable that is none of the device's in this program", INVALID_SYMBOL)
     handle, name, bytes_ = _variables[host]
     _u64.from_address(address).value = module(handle).symbols[name]
     _u64.from_address(size).value = bytes_
@@ -133,7 +141,9 @@ def release_pinned(address) -> None:
 
 def pointer(kind, device, address: int) -> None:
     memory, number = cuda_bindings.memory_at(address or 0)
-    _int.from_address(kind).value = c_driver.MEMORY_TYPES[memory]
+    region = DEVICE.region_at(address or 0, 1)
+    managed = region is not None and region.managed
+    _int.from_address(kind).value = MANAGED if managed else c_driver.MEMORY_TYPES[memory]
     _int.from_address(device).value = number
 
 
@@ -150,11 +160,11 @@ def function_attribute(out, host, number: int) -> None:
 def copy(to, source, size: int, kind: int, queue: int, waits: int) -> None:
     """kind: a cudaMemcpyKind. waits: false for the calls that end in Async."""
     if kind not in DIRECTIONS:
-        raise launches.WrongCall(f"cudaMemcpyKind {kind}")
+        raise launches.WrongCall(f"cudaMemcpyKind {kind}", INVALID_DIRECTION)
     if size:
         for what, address, device in zip(("copy to", "copy from"), (to, source), DIRECTIONS[kind]):
             launches.check_memory(what, address or 0, size, device)
-        cuda_bindings.copy(to, source, size, queue, bool(waits), "cudaMemcpy" if waits else "cudaMemcpyAsync")
+        cuda_bindings.copy(to or 0, source or 0, size, queue, bool(waits), "cudaMemcpy" if waits else "cudaMemcpyAsync")
 
 
 def fill(to, value: int, size: int, queue: int, waits: int) -> None:
@@ -165,7 +175,7 @@ def fill(to, value: int, size: int, queue: int, waits: int) -> None:
 
 
 def attribute(out, number: int) -> None:
-    _int.from_address(out).value = cuda_bindings.attribute(number)
+    _int.from_address(out).value = OF_PROGRAMS.get(number) or cuda_bindings.attribute(number)
 
 
 def properties(name, size: int, memory) -> None:
@@ -212,10 +222,8 @@ def elapsed(out, start: int, end: int) -> None:
 
 def function(host: int) -> None:
     """Make a host function a CUfunction, which the driver's functions take."""
-    if host not in _kernels:
-        raise Unsupported("a function that no fat binary has registered")
-    handle, name = _kernels[host]
-    modules.kernels.setdefault(host, modules.Kernel(module(handle), name, _shared.get(host, 0)))
+    if host not in modules.kernels:
+        modules.kernels[host] = modules.Kernel(*kernel_of(host), _shared.get(host, 0))
 
 
 def driver_function(name: bytes, out: int) -> None:

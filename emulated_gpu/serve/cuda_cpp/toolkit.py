@@ -263,10 +263,16 @@ def version(toolkit: Toolkit) -> str:
 @functools.cache
 def cudart() -> Path:
     """Return the stand-in for CUDA's runtime and driver; builds it if there is none yet (2 s)."""
-    toolkit, own = find(), (HERE / "runtime.cpp").read_text()
-    texts = [own, others(toolkit, own)]
+    toolkit, own = find(), runtime_texts()
+    texts = [*own, others(toolkit, "".join(own))]
     # Versions of symbols are as NVIDIA's library has them: its own name
-    return built(RUNTIME, texts, ["-std=c++17", f"-I{toolkit.include}", "-Wl,--default-symver"], version(toolkit))
+    options = ["-std=c++17", f"-I{toolkit.include}", f"-I{HERE}", "-Wl,--default-symver"]
+    return built(RUNTIME, texts, options, (HERE / "runtime.hpp").read_text(), version(toolkit))
+
+
+def runtime_texts() -> list[str]:
+    """Return the texts of what the stand-in for CUDA's runtime serves itself."""
+    return [path.read_text() for path in sorted(HERE.glob("runtime*.cpp"))]
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...device import DEVICE
 from ...errors import Unsupported
-from . import cuda_bindings, launches
+from . import cuda_bindings, cuda_modules, launches
 
 CONTEXT, POOL = 1, 1  # handles: the one context, and the pool that a device has from the beginning
 PINNED, DEVICE_MEMORY, ARRAY, EITHER = 1, 2, 3, 4  # CUmemorytype
@@ -205,6 +205,6 @@ def calls() -> dict:
         "cuOccupancyMaxPotentialBlockSize": block_size,
         "cuOccupancyMaxPotentialBlockSizeWithFlags": lambda *given: block_size(*given[:4]),
         "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": lambda function, threads, shared, flags: (
-            DEVICE.chip.resident_ctas(shared, threads)
+            cuda_modules.resident(function, threads, shared)
         ),
     }  # fmt: skip

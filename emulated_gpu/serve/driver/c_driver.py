@@ -101,6 +101,12 @@ def device_name(out: int, size: int, device: int) -> None:
     ctypes.memmove(out, DEVICE.chip.name.encode()[: size - 1] + b"\0", min(size, len(DEVICE.chip.name) + 1))
 
 
+def parameter_info(function: int, index: int, offset: int, size: int) -> None:
+    """cuFuncGetParamInfo, cuKernelGetParamInfo."""
+    for out, value in zip((offset, size), cuda_modules.parameter(function, index)):
+        put(out, "size_t *", value)
+
+
 def device_uuid(out: int, device: int) -> None:
     ctypes.memmove(out, device.to_bytes(16, "big"), 16)
 
@@ -160,6 +166,7 @@ OWN = {  # what takes or returns something else than the function of Python does
     "cuLinkDestroy": None, "cuOccupancyMaxActiveClusters": active_clusters,
     "cuPointerGetAttribute": pointer_attribute, "cuPointerGetAttributes": pointer_attributes,
     "cuTensorMapEncodeTiled": launches.encode_tensor_map,
+    "cuFuncGetParamInfo": parameter_info, "cuKernelGetParamInfo": parameter_info,
 }  # fmt: skip
 
 

@@ -77,6 +77,7 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
 }  # fmt: skip
 
 NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING
+NO_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 SCALAR = 16  # bytes: of one number, which somebody wants to know
 QUARANTINE = 64 << 20  # bytes of freed memory that nobody gets meanwhile
 
@@ -170,6 +171,8 @@ def select(device) -> None:
 
 def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) -> int:
     """Return where memory of the device begins. stream: in whose order it is there; managed: the host's, too."""
+    if int(size) > DEVICE.chip.memory // 64 and int(size) > (left := memory_info()[0]):
+        raise launches.WrongCall(f"an allocation of {int(size)} bytes, of which {left} are left", NO_MEMORY)
     array = allocate(int(size), mmap.PAGESIZE if managed else ALIGNMENT)
     region = DEVICE.adopt(array, f"allocation {len(_allocations)}")
     _allocations[array.ctypes.data] = array
@@ -383,9 +386,7 @@ def driver_calls(d) -> dict:
         "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (
             DEVICE.chip.shared_per_sm // n - SYSTEM_SHARED
         ),
-        "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda f, threads, size: (
-            DEVICE.chip.resident_ctas(size, threads)
-        ),
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor": cuda_modules.resident,
         "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
     } | {f"cu{name}": f for name, f in memory.items()} | cuda_modules.driver_calls(d)  # fmt: skip
 

@@ -120,15 +120,32 @@ def attribute(function, number) -> int:
     used = cubin.resources(loaded.machine_code).get(kernel.name, {}) if loaded.machine_code else {}
     answers = {
         0: lambda: DEVICE.chip.threads_per_cta,
-        1: lambda: sum(v.size for v in loaded.shared.values()),
+        1: lambda: modules.static_shared(loaded, kernel.name),
         2: lambda: sum(v.size for v in loaded.module.variables.values() if v.space == "const"),
         3: lambda: used.get("frame", 0),
         4: lambda: used.get("registers", 0),
+        5: lambda: 10 * DEVICE.chip.capability[0] + DEVICE.chip.capability[1],  # of the PTX, which runs as what it is
+        6: lambda: 10 * DEVICE.chip.capability[0] + DEVICE.chip.capability[1],
         MAX_DYNAMIC_SHARED: lambda: kernel.dynamic_shared or DEVICE.chip.shared_by_default,
     }
     if int(number) not in answers:
         raise Unsupported(f"function attribute {number!r}")
     return answers[int(number)]()
+
+
+def parameter(function, index: int) -> tuple[int, int]:
+    """cuFuncGetParamInfo -> (offset, bytes). Raises WrongCall for a parameter that there is not."""
+    kernel = kernel_of(function)
+    params = kernel.loaded().program(kernel.name).kernel.params
+    if index >= len(params):
+        raise launches.WrongCall(f"parameter {index} of {kernel.name}, which has {len(params)}")
+    return params[index].offset, params[index].size
+
+
+def resident(function, threads: int, shared: int) -> int:
+    """cuOccupancyMaxActiveBlocksPerMultiprocessor."""
+    kernel = kernel_of(function)
+    return modules.resident(kernel.loaded(), kernel.name, threads, shared)
 
 
 def tensor_map(d, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):

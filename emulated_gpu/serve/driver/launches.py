@@ -12,11 +12,12 @@ from ...device import DEVICE
 from ...errors import AssertionFailed, EmulatorError, LaunchRefused, Unsupported
 from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
 from ...state.global_memory import HOST
-from .modules import INVALID_VALUE, Kernel
+from .modules import Kernel, WrongCall
 
 # cudaLaunchAttributeID, which is CUlaunchAttributeID
 CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11
 NOT_SUPPORTED, LAUNCH_FAILURE, ASSERT = 801, 719, 710  # cudaError_t, which are CUresult
+OF_KINDS = {"out-of-bounds": 700, "misaligned": 716, "address-space": 717}  # cudaErrorIllegalAddress and its like
 IGNORED = {  # what changes no result, and no time that is modelled
     0: "ignore", 1: "access policy window", 5: "cluster scheduling policy", 8: "priority", 9: "memory sync domain map",
     10: "memory sync domain", 14: "shared memory carve-out",
@@ -27,15 +28,7 @@ def status_of(error: EmulatorError) -> int:
     """Return the cudaError_t that host code gets."""
     if isinstance(error, Unsupported):
         return NOT_SUPPORTED
-    return ASSERT if isinstance(error, AssertionFailed) else LAUNCH_FAILURE
-
-
-class WrongCall(Exception):
-    """A call that CUDA answers with an error, and that has no effect. status: the cudaError_t."""
-
-    def __init__(self, message: str, status: int = INVALID_VALUE):
-        super().__init__(message)
-        self.status = status
+    return ASSERT if isinstance(error, AssertionFailed) else OF_KINDS.get(error.kind, LAUNCH_FAILURE)
 
 
 def check_memory(what: str, address: int, size: int, device: bool | None) -> None:
@@ -47,6 +40,8 @@ def check_memory(what: str, address: int, size: int, device: bool | None) -> Non
     if region is None:
         if device:
             raise WrongCall(f"{what} {address:#x} is no memory of the device")
+        if not address:
+            raise WrongCall(f"{what} a null pointer")
     elif address + size > region.start + region.size:
         left = region.start + region.size - address
         raise WrongCall(f"{what} {address:#x}: {size} bytes, of which {region.name} has {left}")

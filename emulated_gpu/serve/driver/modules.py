@@ -27,6 +27,17 @@ UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this pro
           "nor has another one exported it by the emulator; if a cache has it, empty that cache"  # fmt: skip
 
 
+INVALID_VALUE, NO_IMAGE = 1, 209  # cudaErrorInvalidValue, cudaErrorNoKernelImageForDevice
+
+
+class WrongCall(Exception):
+    """A call that CUDA answers with an error, and that has no effect. status: the cudaError_t."""
+
+    def __init__(self, message: str, status: int = INVALID_VALUE):
+        super().__init__(message)
+        self.status = status
+
+
 @dataclass
 class Kernel:
     """A kernel that the host can launch. dynamic_shared: bytes that it may have, above the default."""
@@ -46,7 +57,6 @@ class Kernel:
                      "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, ...)")  # fmt: skip
 
 
-INVALID_VALUE, NO_IMAGE = 1, 209  # cudaErrorInvalidValue, cudaErrorNoKernelImageForDevice
 modules: dict[int, LoadedModule | None] = {}
 kernels: dict[int, Kernel] = {}
 _handles = itertools.count(1)
@@ -55,13 +65,30 @@ _texts: dict[bytes, str] = {}  # digest of machine code -> the PTX that it was m
 
 def check_shared(module: LoadedModule, name: str, dynamic: int, allowed: int, call: str) -> None:
     """Raise a Fault for a launch with more dynamic shared memory than the call has allowed."""
-    static = sum(v.size for v in module.shared.values())
+    static = static_shared(module, name)
     if static + dynamic > DEVICE.chip.shared_by_default and dynamic > allowed:
         raise LaunchRefused(
             f"{name} is launched with {dynamic} bytes of dynamic shared memory: above {DEVICE.chip.shared_by_default} "
             f"in all it needs {call} first" + (f", which has allowed {allowed}" if allowed else ""),
             INVALID_VALUE,
         )
+
+
+def static_shared(module: LoadedModule, name: str) -> int:
+    """Return the bytes of shared memory that a kernel has of itself."""
+    own = module.program(name).kernel.variables.values()
+    return sum(v.size for v in (*module.shared.values(), *own) if v.space == "shared")
+
+
+def resident(module: LoadedModule, name: str, threads: int, shared: int) -> int:
+    """Return how many CTAs of a kernel an SM runs at once: by threads, and by shared memory, of which `shared` bytes
+    are dynamic; 0 if not even one. Raises WrongCall for less than one thread."""
+    if threads < 1:
+        raise WrongCall(f"the occupancy of blocks of {threads} threads")
+    chip, shared = DEVICE.chip, shared + static_shared(module, name)
+    if threads > chip.threads_per_cta or shared > chip.shared_per_cta:
+        return 0
+    return min(chip.resident_ctas(shared, threads), chip.ctas_per_sm)
 
 
 def digest(machine_code: bytes) -> bytes:

@@ -174,11 +174,15 @@ def check_cuda_core_compiles_and_launches():
     queue.record(device.create_event(EventOptions(timing_enabled=True))).sync()
     assert (numbers == 2 * np.arange(100)).all() and kernel.attributes.num_regs > 0
     c.close()
-    raises(Exception, "CUDA_ERROR_NOT_SUPPORTED", lambda: kernel.num_arguments)
-    assert "cuKernelGetParamInfo() of compiled code" in str(DEVICE.session.failure)
+    assert kernel.num_arguments == 4
+    config = LaunchConfig(grid=1, block=32)
+    raises(Exception, "CUDA_ERROR_NOT_SUPPORTED", lambda: (
+        kernel.occupancy.max_potential_cluster_size(config, stream=queue)
+    ))  # fmt: skip
+    assert "cuOccupancyMaxPotentialClusterSize() of compiled code" in str(DEVICE.session.failure)
     DEVICE.session.failure = None
     outside = x.new_zeros(100)
-    raises(Exception, "CUDA_ERROR_LAUNCH_FAILED", lambda: launch(
+    raises(Exception, "CUDA_ERROR_ILLEGAL_ADDRESS", lambda: launch(
         queue, LaunchConfig(grid=5, block=32), kernel, a, b, outside.data_ptr(), np.uint64(160)
     ))  # fmt: skip
     assert DEVICE.session.failure.kind == "out-of-bounds"

@@ -1,0 +1,101 @@
+// The device: which one, its attributes and limits.
+#include "runtime.hpp"
+
+#include <array>
+#include <cstring>
+
+extern "C" {
+
+cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) { return on(device); }
+cudaError_t cudaSetValidDevices(int *devices, int count) { return count ? on(devices[0]) : cudaSuccess; }
+cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *) { return *device = 0, cudaSuccess; }
+cudaError_t cudaDeviceReset() { return kept(emulator.synchronize()); }
+cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return on(device); }
+cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = 0, cudaSuccess; }
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache *config) { return *config = cudaFuncCachePreferNone, cudaSuccess; }
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
+cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig *config) {
+  return *config = cudaSharedMemBankSizeFourByte, cudaSuccess;
+}
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
+// Of an H100: stack, printf, heap
+static std::array<size_t, cudaLimitPersistingL2CacheSize + 1> limits = {1024, 8650752, 8388608};
+cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) {
+  return limit < limits.size() ? (*value = limits[limit], cudaSuccess) : kept(cudaErrorUnsupportedLimit);
+}
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {  // there is as much as a kernel needs
+  return limit < limits.size() ? (limits[limit] = value, cudaSuccess) : kept(cudaErrorUnsupportedLimit);
+}
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+  return *can = 0, on(device || peer);
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return kept(cudaErrorInvalidDevice); }
+cudaError_t cudaDeviceDisablePeerAccess(int) { return kept(cudaErrorInvalidDevice); }
+cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
+  return device ? on(device) : kept(cuDeviceGetPCIBusId(text, size, device));
+}
+cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *text) { return kept(cuDeviceGetByPCIBusId(device, text)); }
+cudaError_t cudaGetDeviceCount(int *count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
+  if (device) return on(device);
+  if (attribute < 1 || attribute >= cudaDevAttrMax) return kept(cudaErrorInvalidValue);
+  return kept(emulator.attribute(value, attribute));
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
+  if (device) return on(device);
+  std::memset(p, 0, sizeof *p);
+  uint64_t memory = 0;
+  int status = emulator.properties(p->name, sizeof p->name, &memory);
+  p->totalGlobalMem = memory;
+  auto get = [&](int number) {
+    int value = 0;
+    int found = emulator.attribute(&value, number);
+    status = status ? status : found;
+    return value;
+  };
+  p->warpSize = get(cudaDevAttrWarpSize);
+  p->maxThreadsPerBlock = get(cudaDevAttrMaxThreadsPerBlock);
+  p->maxThreadsDim[0] = get(cudaDevAttrMaxBlockDimX);
+  p->maxThreadsDim[1] = get(cudaDevAttrMaxBlockDimY);
+  p->maxThreadsDim[2] = get(cudaDevAttrMaxBlockDimZ);
+  p->maxGridSize[0] = get(cudaDevAttrMaxGridDimX);
+  p->maxGridSize[1] = get(cudaDevAttrMaxGridDimY);
+  p->maxGridSize[2] = get(cudaDevAttrMaxGridDimZ);
+  p->sharedMemPerBlock = get(cudaDevAttrMaxSharedMemoryPerBlock);
+  p->sharedMemPerBlockOptin = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  p->sharedMemPerMultiprocessor = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  p->reservedSharedMemPerBlock = get(cudaDevAttrReservedSharedMemoryPerBlock);
+  p->totalConstMem = get(cudaDevAttrTotalConstantMemory);
+  p->regsPerBlock = get(cudaDevAttrMaxRegistersPerBlock);
+  p->regsPerMultiprocessor = get(cudaDevAttrMaxRegistersPerMultiprocessor);
+  p->major = get(cudaDevAttrComputeCapabilityMajor);
+  p->minor = get(cudaDevAttrComputeCapabilityMinor);
+  p->multiProcessorCount = get(cudaDevAttrMultiProcessorCount);
+  p->maxThreadsPerMultiProcessor = get(cudaDevAttrMaxThreadsPerMultiProcessor);
+  p->maxBlocksPerMultiProcessor = get(cudaDevAttrMaxBlocksPerMultiprocessor);
+  p->l2CacheSize = get(cudaDevAttrL2CacheSize);
+  p->memoryBusWidth = get(cudaDevAttrGlobalMemoryBusWidth);
+  p->asyncEngineCount = get(cudaDevAttrAsyncEngineCount);
+  p->concurrentKernels = get(cudaDevAttrConcurrentKernels);
+  p->canMapHostMemory = get(cudaDevAttrCanMapHostMemory);
+  p->unifiedAddressing = get(cudaDevAttrUnifiedAddressing);
+  p->managedMemory = get(cudaDevAttrManagedMemory);
+  p->streamPrioritiesSupported = get(cudaDevAttrStreamPrioritiesSupported);
+  p->cooperativeLaunch = get(cudaDevAttrCooperativeLaunch);
+  p->memPitch = get(cudaDevAttrMaxPitch);
+  p->textureAlignment = get(cudaDevAttrTextureAlignment);
+  p->ECCEnabled = get(cudaDevAttrEccEnabled);
+  p->globalL1CacheSupported = get(cudaDevAttrGlobalL1CacheSupported);
+  p->localL1CacheSupported = get(cudaDevAttrLocalL1CacheSupported);
+  p->concurrentManagedAccess = get(cudaDevAttrConcurrentManagedAccess);
+  p->computePreemptionSupported = get(cudaDevAttrComputePreemptionSupported);
+  p->clusterLaunch = get(cudaDevAttrClusterLaunch);
+  return kept(status);
+}
+}

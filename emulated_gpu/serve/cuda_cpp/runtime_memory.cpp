@@ -1,0 +1,243 @@
+// Memory: all of it is the host's, too.
+#include "runtime.hpp"
+
+static cudaError_t copy_box(const cudaMemcpy3DParms &p, cudaStream_t queue, int waits);
+
+static cudaError_t copied(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue, int waits) {
+  return in(queue, [&] { return emulator.copy(to, from, size, kind, of(queue), waits); });
+}
+static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                             size_t height, cudaMemcpyKind kind, cudaStream_t queue, int waits) {
+  if (height && width && (to_pitch < width || from_pitch < width)) return kept(cudaErrorInvalidPitchValue);
+  cudaError_t status = cudaSuccess;
+  for (size_t row = 0; row < height && !status; ++row)
+    status = copied(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch,
+                    width, kind, queue, waits);
+  return status;
+}
+cudaError_t fill_rows(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue, int waits) {
+  return in(queue, [&] {
+    int status = 0;
+    for (size_t row = 0; row < height && !status; ++row)
+      status = emulator.fill(static_cast<char *>(to) + row * pitch, value, width, of(queue), waits);
+    return status;
+  });
+}
+
+extern "C" {
+
+cudaError_t cudaMalloc(void **address, size_t size) {
+  if (!address) return kept(cudaErrorInvalidValue);
+  return size ? kept(emulator.allocate(address, size)) : (*address = nullptr, cudaSuccess);
+}
+cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t queue) {
+  CALLED;
+  if (!address) return kept(cudaErrorInvalidValue);
+  if (!size) return *address = nullptr, cudaSuccess;
+  return in(queue, [&] { return emulator.allocate_in(address, size, of(queue)); });
+}
+cudaError_t cudaMallocManaged(void **address, size_t size, unsigned flags) {
+  if (!address || !size || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost))
+    return kept(cudaErrorInvalidValue);
+  return kept(emulator.allocate_managed(address, size));
+}
+cudaError_t cudaFree(void *address) {
+  CALLED;
+  return address ? kept(emulator.release(address)) : cudaSuccess;
+}
+cudaError_t cudaFreeAsync(void *address, cudaStream_t queue) {
+  CALLED;
+  return address ? in(queue, [&] { return emulator.release_in(address, of(queue)); }) : kept(cudaErrorInvalidValue);
+}
+cudaError_t cudaMallocHost(void **address, size_t size) {
+  if (!address) return kept(cudaErrorInvalidValue);
+  return size ? kept(emulator.allocate_pinned(address, size)) : (*address = nullptr, cudaSuccess);
+}
+cudaError_t cudaHostAlloc(void **address, size_t size, unsigned) { return cudaMallocHost(address, size); }
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) { return *device = host, cudaSuccess; }
+cudaError_t cudaHostRegister(void *address, size_t size, unsigned) {
+  return kept(address && size ? int(cuMemHostRegister(address, size, 0)) : int(cudaErrorInvalidValue));
+}
+cudaError_t cudaHostUnregister(void *address) { return kept(cuMemHostUnregister(address)); }
+cudaError_t cudaHostGetFlags(unsigned *flags, void *address) { return kept(cuMemHostGetFlags(flags, address)); }
+cudaError_t cudaFreeHost(void *address) { return kept(emulator.release_pinned(address)); }
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return kept(emulator.memory_info(free, total)); }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *address) {
+  int type = 0;
+  int status = emulator.pointer(&type, &p->device, address);
+  p->type = cudaMemoryType(type);
+  p->devicePointer = type ? const_cast<void *>(address) : nullptr;
+  p->hostPointer = type == cudaMemoryTypeDevice ? nullptr : p->devicePointer;
+  return kept(status);
+}
+cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
+  CALLED;
+  return copied(to, from, size, kind, nullptr, 1);
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue) {
+  CALLED;
+  return copied(to, from, size, kind, queue, 0);
+}
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind) {
+  CALLED;
+  return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, nullptr, 1);
+}
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t queue) {
+  CALLED;
+  return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, queue, 0);
+}
+cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;  // as on an H100
+  return cudaMalloc(address, *pitch * height);
+}
+cudaError_t cudaMemset(void *to, int value, size_t size) {
+  CALLED;
+  return fill_rows(to, 0, value, size, 1, nullptr, 1);
+}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t queue) {
+  CALLED;
+  return fill_rows(to, 0, value, size, 1, queue, 0);
+}
+cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
+  CALLED;
+  return fill_rows(to, pitch, value, width, height, nullptr, 1);
+}
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue) {
+  CALLED;
+  return fill_rows(to, pitch, value, width, height, queue, 0);
+}
+#if CUDART_VERSION >= 13000  // where managed memory lies changes no result
+cudaError_t cudaMemPrefetchAsync(const void *, size_t, cudaMemLocation, unsigned, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMemAdvise(const void *, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+#endif
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void *, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
+  uint64_t size;
+  return kept(emulator.symbol(address, &size, symbol));
+}
+cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol) {
+  void *address;
+  return kept(emulator.symbol(&address, size, symbol));
+}
+static cudaError_t bytes_of(void **address, const void *symbol, size_t count, size_t offset) {
+  uint64_t size = 0;
+  cudaError_t status = kept(emulator.symbol(address, &size, symbol));
+  return status || offset + count <= size ? status : kept(cudaErrorInvalidValue);
+}
+static cudaError_t to_symbol(const void *symbol, const void *from, size_t count, size_t offset, cudaMemcpyKind kind,
+                             cudaStream_t queue, int waits) {
+  void *to;
+  cudaError_t status = bytes_of(&to, symbol, count, offset);
+  if (status) return status;
+  if (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost) return kept(cudaErrorInvalidMemcpyDirection);
+  return copied(static_cast<char *>(to) + offset, from, count, kind, queue, waits);
+}
+static cudaError_t from_symbol(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
+                               cudaStream_t queue, int waits) {
+  void *from;
+  cudaError_t status = bytes_of(&from, symbol, count, offset);
+  if (status) return status;
+  if (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost) return kept(cudaErrorInvalidMemcpyDirection);
+  return copied(to, static_cast<char *>(from) + offset, count, kind, queue, waits);
+}
+cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset,
+                               cudaMemcpyKind kind) {
+  CALLED;
+  return to_symbol(symbol, from, count, offset, kind, nullptr, 1);
+}
+cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t count, size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t queue) {
+  CALLED;
+  return to_symbol(symbol, from, count, offset, kind, queue, 0);
+}
+cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, size_t offset,
+                                 cudaMemcpyKind kind) {
+  CALLED;
+  return from_symbol(to, symbol, count, offset, kind, nullptr, 1);
+}
+cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
+                                      cudaStream_t queue) {
+  CALLED;
+  return from_symbol(to, symbol, count, offset, kind, queue, 0);
+}
+
+// ---- peers, of which there are none
+
+cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t size) {
+  CALLED;
+  return to_device || from_device ? on(1) : copied(to, from, size, cudaMemcpyDeviceToDevice, nullptr, 1);
+}
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size,
+                                cudaStream_t queue) {
+  CALLED;
+  return to_device || from_device ? on(1) : copied(to, from, size, cudaMemcpyDeviceToDevice, queue, 0);
+}
+
+// ---- boxes
+
+cudaError_t cudaMalloc3D(cudaPitchedPtr *p, cudaExtent extent) {
+  p->xsize = extent.width, p->ysize = extent.height;
+  return cudaMallocPitch(&p->ptr, &p->pitch, extent.width, extent.height * extent.depth);
+}
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *p) {
+  CALLED;
+  return copy_box(*p, nullptr, 1);
+}
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *p, cudaStream_t queue) {
+  CALLED;
+  return copy_box(*p, queue, 0);
+}
+static cudaError_t fill_box(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t queue, int waits) {
+  cudaError_t status = cudaSuccess;
+  for (size_t z = 0; z < extent.depth && !status; ++z)
+    status = fill_rows(static_cast<char *>(p.ptr) + z * p.ysize * p.pitch, p.pitch, value, extent.width, extent.height,
+                       queue, waits);
+  return status;
+}
+cudaError_t cudaMemset3D(cudaPitchedPtr p, int value, cudaExtent extent) {
+  CALLED;
+  return fill_box(p, value, extent, nullptr, 1);
+}
+cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t queue) {
+  CALLED;
+  return fill_box(p, value, extent, queue, 0);
+}
+
+// ---- pools, which are the driver's
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
+  return kept(cuDeviceGetDefaultMemPool(pool, device));
+}
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) { return kept(cuDeviceGetMemPool(pool, device)); }
+cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) { return kept(cuDeviceSetMemPool(device, pool)); }
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *properties) {
+  return kept(cuMemPoolCreate(pool, reinterpret_cast<const CUmemPoolProps *>(properties)));
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) { return kept(cuMemPoolDestroy(pool)); }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t size) { return kept(cuMemPoolTrimTo(pool, size)); }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void *value) {
+  return kept(cuMemPoolSetAttribute(pool, CUmemPool_attribute(attribute), value));
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void *value) {
+  return kept(cuMemPoolGetAttribute(pool, CUmemPool_attribute(attribute), value));
+}
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc *, size_t) { return cudaSuccess; }
+cudaError_t cudaMallocFromPoolAsync(void **address, size_t size, cudaMemPool_t, cudaStream_t queue) {
+  CALLED;
+  return cudaMallocAsync(address, size, queue);
+}
+}
+
+static cudaError_t copy_box(const cudaMemcpy3DParms &p, cudaStream_t queue, int waits) {
+  if (p.srcArray || p.dstArray) return cudaError_t(emulator_refuse("cudaMemcpy3D of an array"));
+  auto at = [](const cudaPitchedPtr &box, const cudaPos &from, size_t z) {
+    return static_cast<char *>(box.ptr) + ((from.z + z) * box.ysize + from.y) * box.pitch + from.x;
+  };
+  cudaError_t status = cudaSuccess;
+  for (size_t z = 0; z < p.extent.depth && !status; ++z)
+    status = copy_rows(at(p.dstPtr, p.dstPos, z), p.dstPtr.pitch, at(p.srcPtr, p.srcPos, z), p.srcPtr.pitch,
+                       p.extent.width, p.extent.height, p.kind, queue, waits);
+  return status;
+}

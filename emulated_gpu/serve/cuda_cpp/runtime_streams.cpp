@@ -1,0 +1,167 @@
+// Streams and events: a launch runs to its end inside the call that makes it; who has waited for it is noted.
+#include "runtime.hpp"
+
+#include <map>
+#include <mutex>
+#include <set>
+
+// What has been made and destroyed. Never destroyed itself: destructors of programs call here at their end.
+struct Queue { unsigned flags; int priority; };
+static auto &lock = *new std::mutex;
+static auto &queues = *new std::map<cudaStream_t, Queue>;
+static auto &untimed = *new std::set<cudaEvent_t>;
+static auto &ended = *new std::set<cudaStream_t>;
+static auto &ended_events = *new std::set<cudaEvent_t>;
+
+bool has_ended(cudaStream_t queue) {
+  std::lock_guard<std::mutex> held(lock);
+  return ended.count(queue);
+}
+static bool usable(cudaEvent_t event) {
+  std::lock_guard<std::mutex> held(lock);
+  return event && !ended_events.count(event);
+}
+static Queue made(cudaStream_t queue) {
+  std::lock_guard<std::mutex> held(lock);
+  auto found = queues.find(queue);
+  return found == queues.end() ? Queue{} : found->second;
+}
+template <class One> static cudaError_t end(std::set<One> &all, One one) {
+  std::lock_guard<std::mutex> held(lock);
+  return kept(one && all.insert(one).second ? cudaSuccess : cudaErrorInvalidResourceHandle);
+}
+template <class Call> static cudaError_t of_event(cudaEvent_t event, Call call) {
+  return kept(usable(event) ? int(call()) : int(cudaErrorInvalidResourceHandle));
+}
+
+extern "C" {
+
+cudaError_t cudaDeviceSynchronize() { return kept(emulator.synchronize()); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *queue, unsigned flags, int priority) {
+  if (!queue || flags > cudaStreamNonBlocking) return kept(cudaErrorInvalidValue);
+  uint64_t number = 0;
+  cudaError_t status = kept(emulator.create_queue(&number, flags));
+  *queue = reinterpret_cast<cudaStream_t>(number);
+  std::lock_guard<std::mutex> held(lock);
+  queues[*queue] = {flags, priority > 0 ? 0 : priority < -5 ? -5 : priority};
+  return status;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *queue, unsigned flags) {
+  return cudaStreamCreateWithPriority(queue, flags, 0);
+}
+cudaError_t cudaStreamCreate(cudaStream_t *queue) { return cudaStreamCreateWithFlags(queue, cudaStreamDefault); }
+cudaError_t cudaStreamDestroy(cudaStream_t queue) { return end(ended, queue); }
+cudaError_t cudaStreamSynchronize(cudaStream_t queue) {
+  return in(queue, [&] { return emulator.synchronize_queue(of(queue)); });
+}
+cudaError_t cudaStreamQuery(cudaStream_t queue) { return cudaStreamSynchronize(queue); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned) {
+  return of_event(event, [&] { return in(queue, [&] { return emulator.wait_event(of(queue), of(event)); }); });
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) {
+  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t queue, cudaHostFn_t function, void *data) {
+  CALLED;
+  return in(queue, [&] { return emulator.call_host(function, data, of(queue)); });
+}
+struct Callback {
+  cudaStream_t queue;
+  cudaStreamCallback_t function;
+  void *data;
+};
+static void call_back(void *of) {
+  auto one = static_cast<Callback *>(of);
+  one->function(one->queue, cudaSuccess, one->data);
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t queue, cudaStreamCallback_t function, void *data, unsigned) {
+  Callback one{queue, function, data};
+  return cudaLaunchHostFunc(queue, call_back, &one);
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t queue, int *priority) {
+  return in(queue, [&] { return *priority = made(queue).priority, cudaSuccess; });
+}
+cudaError_t cudaStreamGetFlags(cudaStream_t queue, unsigned *flags) {
+  return in(queue, [&] { return *flags = made(queue).flags, cudaSuccess; });
+}
+cudaError_t cudaStreamGetId(cudaStream_t queue, unsigned long long *id) {
+  return in(queue, [&] { return *id = of(queue), cudaSuccess; });
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t queue, int *device) {
+  return in(queue, [&] { return *device = 0, cudaSuccess; });
+}
+cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue *) { return cudaSuccess; }
+cudaError_t cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  return *least = 0, *greatest = -5, cudaSuccess;  // as on every card since Ampere
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+  if (!event || flags & ~(cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess))
+    return kept(cudaErrorInvalidValue);
+  *event = cudaEvent_t(handle());
+  std::lock_guard<std::mutex> held(lock);
+  if (flags & cudaEventDisableTiming) untimed.insert(*event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return end(ended_events, event); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t queue) {
+  return of_event(event, [&] { return in(queue, [&] { return emulator.record(of(event), of(queue)); }); });
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t queue, unsigned) {
+  return cudaEventRecord(event, queue);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return of_event(event, [&] { return emulator.synchronize_event(of(event)); });
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+  if (!usable(start) || !usable(end) || untimed.count(start) || untimed.count(end))
+    return kept(cudaErrorInvalidResourceHandle);
+  return kept(emulator.elapsed(ms, of(start), of(end)));
+}
+
+// ---- what programs call that are compiled with --default-stream per-thread: no queue is the thread's own one
+
+cudaError_t cudaLaunchKernel_ptsz(const void *host, dim3 grid, dim3 block, void **args, size_t shared,
+                                  cudaStream_t queue) {
+  return launch(host, grid, block, args, shared, own(queue));
+}
+cudaError_t cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t *c, const void *host, void **args) {
+  cudaLaunchConfig_t with_own = *c;
+  CALLED;
+  with_own.stream = own(c->stream);
+  return cudaLaunchKernelExC(&with_own, host, args);
+}
+cudaError_t cudaMallocAsync_ptsz(void **address, size_t size, cudaStream_t queue) {
+  return cudaMallocAsync(address, size, own(queue));
+}
+cudaError_t cudaFreeAsync_ptsz(void *address, cudaStream_t queue) {
+  return cudaFreeAsync(address, own(queue));
+}
+cudaError_t cudaMemcpy_ptds(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
+  CALLED;
+  return kept(emulator.copy(to, from, size, kind, of(cudaStreamPerThread), 1));
+}
+cudaError_t cudaMemcpyAsync_ptsz(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue) {
+  return cudaMemcpyAsync(to, from, size, kind, own(queue));
+}
+cudaError_t cudaMemset_ptds(void *to, int value, size_t size) {
+  CALLED;
+  return fill_rows(to, 0, value, size, 1, cudaStreamPerThread, 1);
+}
+cudaError_t cudaMemsetAsync_ptsz(void *to, int value, size_t size, cudaStream_t queue) {
+  CALLED;
+  return fill_rows(to, 0, value, size, 1, own(queue), 0);
+}
+cudaError_t cudaStreamSynchronize_ptsz(cudaStream_t queue) { return cudaStreamSynchronize(own(queue)); }
+cudaError_t cudaStreamQuery_ptsz(cudaStream_t queue) { return cudaStreamQuery(own(queue)); }
+cudaError_t cudaStreamWaitEvent_ptsz(cudaStream_t queue, cudaEvent_t event, unsigned flags) {
+  return cudaStreamWaitEvent(own(queue), event, flags);
+}
+cudaError_t cudaEventRecord_ptsz(cudaEvent_t event, cudaStream_t queue) { return cudaEventRecord(event, own(queue)); }
+cudaError_t cudaLaunchHostFunc_ptsz(cudaStream_t queue, cudaHostFn_t function, void *data) {
+  return cudaLaunchHostFunc(own(queue), function, data);
+}
+}
