@@ -54,6 +54,8 @@ class Case:
         by_e4m3 = config.fp4_tokens == "e4m3"
         if self.special == "mxfp4" or config.block_scaled is W4A8 or by_e4m3:
             low, high = (0, 255) if self.special == "extremes" else (112, 124) if by_e4m3 else (100, 131)
+            if config.fp4_tokens == "f16":
+                low = 107  # below 2^-24 of the largest scale a weight has bits that f16 has not
             b_scale = torch.randint(low, high, (experts, n, self.k // 32), generator=g, dtype=torch.uint8)
             if self.special == "extremes":  # in a column alike, and of tokens the inverse: products are of one size
                 b_scale = b_scale[:1, :1].repeat(experts, n, 1)
