@@ -20,7 +20,7 @@ from .arena import PAGE, Heap
 from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, HostOrderFault, LaunchRefused, Unsupported
 from .machine.engine import collecting
-from .machine.hosts import Host, Hosts
+from .machine.hosts import Capture, Host, Hosts
 from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchOptions
 from .machine.node import Node, Queued, learn
 from .machine.schedule import Schedule
@@ -224,6 +224,9 @@ class Guard(Protocol):
     def cover(self, accesses: list[Access]) -> None:
         """Learn of it from now on when the host's code touches this."""
 
+    def recording(self, work: Work) -> contextlib.AbstractContextManager[None]:
+        """In the block, a function of the host runs in a stream, and adds what it touches to its work."""
+
 
 def accesses_of(own: Footprint, workspace: Region | None) -> list[Access]:
     """Return what a launch has done to memory that the host has given it, and to no workspace that each launch has."""
@@ -322,13 +325,12 @@ class Device:
         return self.node is not None and not all(map(self.node.idle, range(len(self.memories))))
 
     @property
-    def capture(self) -> list[tuple] | None:
-        """What a CUDA graph of the current host collects instead: ("launch", arguments, options), or how its streams
-        wait for each other: ("record" or "wait", event, stream)."""
+    def capture(self) -> Capture | None:
+        """What a CUDA graph of the current host collects: entries of serve/driver/graphs.py, the stream at the end."""
         return (self.hosts.now if self.hosts else self.host).capture
 
     @capture.setter
-    def capture(self, launches: list[tuple] | None) -> None:
+    def capture(self, launches: Capture | None) -> None:
         (self.hosts.now if self.hosts else self.host).capture = launches
 
     def together(self) -> tuple[Node, Hosts]:
@@ -576,10 +578,9 @@ class Device:
         session = self.session
         if session.failure is not None:
             raise session.failure
-        if self.capture is not None:
-            where = {} if self.node is None else {"device": self.index}
-            given = options | where | {"stream": stream}
-            self.capture.append(("launch", (module, kernel, grid, block, params), given))
+        if self.capture is not None and self.capture.takes(stream):
+            given = options | ({} if self.node is None else {"device": self.index})
+            self.capture.note("launch", (module, kernel, grid, block, params), given, stream)
             return
         session.launches += 1
         if self.elsewhere is not None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from ..errors import EmulatorError, Hang
+from ..state.host_order import place
 from .launch import Enough
 from .node import Clocks, Node
 
@@ -19,15 +20,52 @@ class Stopped(BaseException):
     """Ends a rank, as another one has failed."""
 
 
+class Capture(list[tuple]):
+    """What is noted for a CUDA graph. streams: whose works, by their handles, and of those that wait for them; None:
+    everybody's. events: those that have been recorded there. places: where each entry was noted."""
+
+    def __init__(self, streams: set[int] | None):
+        super().__init__()
+        self.streams = streams
+        self.events: set[object] = set()
+        self.places: list[str | int] = []
+
+    def note(self, *entry) -> None:
+        """Add an entry of serve/driver/graphs.py: its stream comes last."""
+        self.append(entry)
+        self.places.append(place())
+
+    def takes(self, stream: int | None) -> bool:
+        return self.streams is None or stream in self.streams
+
+    def records(self, event: object, stream: int) -> bool:
+        """Note that an event is recorded, if that is to be captured; returns whether."""
+        if not self.takes(stream):
+            self.events.discard(event)
+            return False
+        self.events.add(event)
+        self.note("record", event, stream)
+        return True
+
+    def waits(self, event: object, stream: int) -> bool:
+        """Note that a stream waits for an event, which makes it one of those that are captured; returns whether."""
+        if not self.takes(stream) and event not in self.events:
+            return False
+        if self.streams is not None:
+            self.streams.add(stream)
+        self.note("wait", event, stream)
+        return True
+
+
 class Host:
-    """A program that launches. device: its current one. capture: the launches that a CUDA graph collects instead.
+    """A program that launches. device: its current one. capture: what a CUDA graph collects instead of doing it.
 
     known: what it has waited for. ready, what: while it waits, whether it may go on, and for what.
     """
 
     def __init__(self, rank: int = 0):
         self.rank, self.device = rank, 0
-        self.capture: list[tuple] | None = None
+        self.capture: Capture | None = None
         self.known: Clocks = {}
         self.ready: Callable[[], bool] | None = None
         self.what = ""

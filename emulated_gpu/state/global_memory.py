@@ -187,6 +187,10 @@ class GlobalMemory:
         at = bisect_right(self.starts, address) - 1
         return at >= 0 and address + size <= self.regions[at].end
 
+    def region_of(self, address: int) -> Region | None:
+        """The region that holds a byte, None if none does."""
+        return self.find(address, 1, False) if self.covers(address, 1) else None
+
     def at_or_before(self, address: int) -> Region:
         """The last region that starts at or before an address."""
         return self.regions[bisect_right(self.starts, address) - 1]

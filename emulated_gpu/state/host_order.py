@@ -28,6 +28,7 @@ from .global_memory import Region
 
 LEGACY, LEGACY_HANDLE, PER_THREAD_HANDLE = 0, 1, 2  # cudaStreamLegacy and cudaStreamPerThread are handles of their own
 NON_BLOCKING = 1 << 40  # handles from there on are of streams that do not wait for the default one: torch's
+BRANCHES = 3 << 40  # handles from there on are of branches of graphs
 KEPT = 256  # works of a stream that are held against others; older ones are forgotten
 DEFERRED = 64 << 20  # bytes that works keep until somebody asks what they did
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
@@ -221,6 +222,7 @@ class HostOrder:
         self._ghosts: list[Ghost] = []
         self.host: dict[Stream, int] = {}
         self.several = False
+        self.noted: str | int = ""  # where a work was noted that is now given to a stream again
         self._deferred: deque[Work] = deque()
         self._weight = 0  # bytes that those keep
 
@@ -234,10 +236,12 @@ class HostOrder:
         found = self.streams.get((device, handle))
         return found or self.create(device, handle, handle < NON_BLOCKING)
 
-    def create(self, device: int, handle: int, blocking: bool = True) -> Stream:
+    def create(self, device: int, handle: int, blocking: bool = True, name: str = "") -> Stream:
         """Make a stream. blocking: it and the legacy default stream wait for each other."""
         if handle == LEGACY:
             name = "the default stream"
+        elif name:
+            self.several = True
         else:
             count = sum(other < 0 for _, other in self.streams) + 1
             name = f"the default stream of thread {count}" if handle < 0 else f"stream {self._others() + 1}"
@@ -245,8 +249,17 @@ class HostOrder:
         made = self.streams[device, handle] = Stream(name, device, blocking, handle == LEGACY)
         return made
 
+    def forget_stream(self, key: tuple[int, int]) -> bool:
+        """Forget a stream that gets nothing more, by its device and handle, if the host has waited for all that it was
+        given. Returns whether."""
+        stream = self.streams.get(key)
+        if stream is not None and stream.flying:
+            return False
+        self.streams.pop(key, None)
+        return True
+
     def _others(self) -> int:
-        return sum(handle > 0 for _, handle in self.streams)
+        return sum(0 < handle < BRANCHES for _, handle in self.streams)
 
     def new_event(self) -> Event:
         made = Event(f"event {next(self._numbers)}")
@@ -336,7 +349,7 @@ class HostOrder:
         """Give a stream something to do. what: names it."""
         self._catch_up(stream)
         stream.number += 1
-        return Work(stream, what, place(), frees)
+        return Work(stream, what, self.noted or place(), frees)
 
     def end(self, work: Work) -> HostOrderFault | None:
         """It is known now what a work reads and writes. Returns the first of what contradicts another one's."""

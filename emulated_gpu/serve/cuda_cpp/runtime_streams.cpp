@@ -58,8 +58,10 @@ cudaError_t cudaStreamQuery(cudaStream_t queue) { return cudaStreamSynchronize(q
 cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned) {
   return of_event(event, [&] { return in(queue, [&] { return emulator.wait_event(of(queue), of(event)); }); });
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) {
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+cudaError_t cudaStreamIsCapturing(cudaStream_t queue, cudaStreamCaptureStatus *status) {
+  uint64_t captures = 0;
+  cudaError_t result = named("capturing", &captures, of(queue));
+  return *status = cudaStreamCaptureStatus(captures), result;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t queue, cudaHostFn_t function, void *data) {
   CALLED;
@@ -72,11 +74,12 @@ struct Callback {
 };
 static void call_back(void *of) {
   auto one = static_cast<Callback *>(of);
-  one->function(one->queue, cudaSuccess, one->data);
+  one->function(one->queue, cudaSuccess, one->data);  // kept: a graph calls again
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t queue, cudaStreamCallback_t function, void *data, unsigned) {
-  Callback one{queue, function, data};
-  return cudaLaunchHostFunc(queue, call_back, &one);
+  CALLED;
+  auto one = new Callback{queue, function, data};
+  return in(queue, [&] { return emulator.call_host(call_back, one, of(queue)); });
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t queue, int *priority) {
   return in(queue, [&] { return *priority = made(queue).priority, cudaSuccess; });

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...device import DEVICE
 from ...errors import Unsupported
+from ..host import guarded_pages
 from . import cuda_bindings, cuda_modules, launches
 
 CONTEXT, POOL = 1, 1  # handles: the one context, and the pool that a device has from the beginning
@@ -83,6 +84,7 @@ def register(address: int, size: int, flags: int) -> None:
         raise launches.WrongCall(f"cuMemHostRegister of {address:#x}, which is registered", 712)
     memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
     DEVICE.pin(memory)
+    guarded_pages.install()
     _registered[address] = memory
 
 
@@ -132,15 +134,15 @@ def bus_of(out: int, size: int, device: int) -> None:
 
 
 def call_host(queue: int, function: int, data: int, *_) -> None:
-    """cuLaunchHostFunc. What its stream did before has ended, and nothing that it may wait for comes later."""
-    cuda_bindings.synchronize_stream(queue)
-    ctypes.CFUNCTYPE(None, ctypes.c_uint64)(function)(data)
+    """cuLaunchHostFunc."""
+    called = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(function)
+    cuda_bindings.call_host(lambda: called(data), queue)
 
 
 def call_back(queue: int, function: int, data: int, flags: int) -> None:
     """cuStreamAddCallback."""
-    cuda_bindings.synchronize_stream(queue)
-    ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)(function)(queue, 0, data)
+    called = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)(function)
+    cuda_bindings.call_host(lambda: called(queue, 0, data), queue)
 
 
 def state_of_context(device: int, flags: int, active: int) -> None:
@@ -180,7 +182,6 @@ def calls() -> dict:
         "cuStreamGetFlags": lambda queue, out: put_int(out, 0),
         "cuStreamGetId": lambda queue, out: put_long(out, queue),
         "cuStreamGetDevice": lambda queue, out: put_int(out, DEVICE.index),
-        "cuStreamIsCapturing": lambda queue, out: put_int(out, 0),
         "cuStreamAddCallback": call_back, "cuLaunchHostFunc": call_host,
         "cuEventRecordWithFlags": lambda event, queue, flags: cuda_bindings.record(event, queue),
         "cuMemAllocManaged": lambda size, flags: cuda_bindings.allocate_bytes(size, managed=True),

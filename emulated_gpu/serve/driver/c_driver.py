@@ -14,14 +14,16 @@ from ... import packages
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..host import entry_points
-from . import c_calls, cuda_bindings, cuda_modules, launches
+from . import c_calls, cuda_bindings, cuda_modules, graph_calls, launches
 
 SCALARS = {
     "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
     "unsigned char": ctypes.c_ubyte, "unsigned short": ctypes.c_ushort, "CUdevice": ctypes.c_int,
     "CUdeviceptr": ctypes.c_uint64, "cuuint32_t": ctypes.c_uint, "cuuint64_t": ctypes.c_uint64,
 }  # fmt: skip
-HANDLES = "CUcontext CUmodule CUfunction CUlibrary CUkernel CUstream CUevent CUmemoryPool CUlinkState".split()
+HANDLES = """
+    CUcontext CUmodule CUfunction CUlibrary CUkernel CUstream CUevent CUmemoryPool CUlinkState CUgraph CUgraphExec
+""".split()
 STRING = "char const *"
 RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")
 
@@ -176,7 +178,7 @@ def calls() -> dict:
     packages.need("CUDA C++ on the emulated GPU", "cuda.bindings")
     from cuda.bindings import driver
 
-    return c_calls.calls() | cuda_bindings.driver_calls(driver)
+    return c_calls.calls() | cuda_bindings.driver_calls(driver) | graph_calls.driver_calls()
 
 
 def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:

@@ -7,6 +7,7 @@ all the same (state/host_order.py).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -25,7 +26,8 @@ from ...state.global_memory import HOST
 from ...state.host_order import named, place
 from ..host import guarded_pages
 from ..host.after_import import after_import
-from . import cuda_modules, launches, timed
+from . import cuda_modules, graph_calls, launches, timed
+from .graphs import put_off
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says
@@ -78,6 +80,7 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
 
 NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING
 NO_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
+CAPTURED = 900  # cudaErrorStreamCaptureUnsupported
 SCALAR = 16  # bytes: of one number, which somebody wants to know
 QUARANTINE = 64 << 20  # bytes of freed memory that nobody gets meanwhile
 
@@ -126,12 +129,16 @@ def stream_of(handle):
 
 def record(event, stream=0, *_) -> None:
     """An event of the driver or the runtime."""
+    if DEVICE.capture is not None and DEVICE.capture.records(int(event), launches.handle_of(stream)):
+        return
     _events[int(event)] = timed.now()
     DEVICE.order.record(DEVICE.order.event(int(event)), stream_of(stream))
 
 
 def wait(stream, event, *_) -> None:
     """A stream waits for an event."""
+    if DEVICE.capture is not None and DEVICE.capture.waits(int(event), launches.handle_of(stream)):
+        return
     DEVICE.order.wait(stream_of(stream), DEVICE.order.event(int(event)))
 
 
@@ -148,7 +155,9 @@ def synchronize() -> None:
 
 
 def synchronize_stream(stream) -> None:
-    """Wait for a stream, or see that it is done."""
+    """Wait for a stream, or see that it is done. Raises WrongCall for one that is captured."""
+    if DEVICE.capture is not None and DEVICE.capture.takes(launches.handle_of(stream)):
+        raise launches.WrongCall("a wait for a stream that is captured", CAPTURED)
     DEVICE.order.synchronize(stream_of(stream))
     DEVICE.cover()
     DEVICE.synchronize()
@@ -262,11 +271,13 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
     what it gives from other memory has only left that when the call returns.
     """
     DEVICE.synchronize_all()
-    to, at, size = _address(target), _address(source), int(size)
+    to, at, size, stream = _address(target), _address(source), int(size), launches.handle_of(stream)
+    if put_off(stream, lambda handle: copy(to, at, size, handle, False, what)):
+        return
     there, here = (DEVICE.region_at(address, 1) for address in (to, at))
     if here is None and waits:
         synchronize_stream(stream)
-    with DEVICE.working(launches.handle_of(stream), what) as work:
+    with DEVICE.working(stream, what) as work:
         ctypes.memmove(to, at, size)
         if there is None or there.device == HOST:
             DEVICE.host_reads(at, size, decides=size <= SCALAR)
@@ -288,6 +299,10 @@ def _address(pointer) -> int:
 def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = "cudaMemset") -> None:
     """Set this many elements of a NumPy type, from an address on, to a value. waits: as of `copy`."""
     DEVICE.synchronize_all()
+    if put_off(
+        launches.handle_of(stream), lambda handle: fill(target, dtype, value, count, handle, False, what)
+    ):
+        return
     size = int(count) * np.dtype(dtype).itemsize
     raw = (ctypes.c_uint8 * size).from_address(int(target))
     with DEVICE.working(launches.handle_of(stream), what) as work:
@@ -296,6 +311,16 @@ def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = 
     region = DEVICE.region_at(int(target), 1)
     if waits and region is not None and (region.device == HOST or region.managed):
         synchronize_stream(stream)
+
+
+def call_host(function: Callable[[], None], stream=0) -> None:
+    """Let a function of the host run in a stream, when all before it has ended: what it touches is touched there."""
+    if put_off(launches.handle_of(stream), lambda handle: call_host(function, handle)):
+        return
+    DEVICE.synchronize()
+    with DEVICE.working(launches.handle_of(stream), "a function of the host") as work:
+        with DEVICE.guard.recording(work) if DEVICE.guard is not None else contextlib.nullcontext():
+            function()
 
 
 def max_active_clusters(config) -> int:
@@ -388,7 +413,9 @@ def driver_calls(d) -> dict:
         ),
         "cuOccupancyMaxActiveBlocksPerMultiprocessor": cuda_modules.resident,
         "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
-    } | {f"cu{name}": f for name, f in memory.items()} | cuda_modules.driver_calls(d)  # fmt: skip
+    } | {f"cu{name}": f for name, f in memory.items()} | {
+        **cuda_modules.driver_calls(d), **graph_calls.python_calls(d, "cu")
+    }  # fmt: skip
 
 
 def install() -> None:
@@ -423,5 +450,5 @@ def install() -> None:
         "cudaMemsetAsync": lambda p, v, n, s: fill(p, "u1", v, n, s, False, "cudaMemsetAsync"),
         "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing,
         "cudaGetErrorName": lambda e: e.name.encode(), "cudaGetErrorString": lambda e: e.name.encode(),
-    } | cuda_modules.runtime_calls(r), "cuda[A-Z].*")  # fmt: skip
+    } | cuda_modules.runtime_calls(r) | graph_calls.python_calls(r, "cuda"), "cuda[A-Z].*")  # fmt: skip
     after_import("cuda.bindings.nvrtc", lambda: cuda_modules.install_nvrtc(sys.modules["cuda.bindings.nvrtc"]))

@@ -6,14 +6,18 @@ signal, which is answered here: it is noted, and the pages are given free.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
 import platform
 import signal
 
+import numpy as np
+
 from ...device import DEVICE
-from ...state.host_order import Access, place
+from ...state.global_memory import HOST
+from ...state.host_order import Access, Work, place, runs_of
 
 PAGE = mmap.PAGESIZE
 NONE, READ, ALL = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
@@ -41,6 +45,8 @@ class Pages:
 
     def __init__(self):
         self.ranges: list[tuple[int, int, int]] = []
+        self.recorded: Work | None = None  # of a function of the host that is running
+        self.seen: dict[int, bytes | None] = {}  # pages that it has touched, and what was there before it wrote
         self.libc = ctypes.CDLL(None)
         self.libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
         self.before = Action()
@@ -67,9 +73,51 @@ class Pages:
                 self.libc.mprotect(begin, end - begin, how)
             self.ranges = wanted
 
+    @contextlib.contextmanager
+    def recording(self, work: Work):
+        """In the block, add to a work what a function of the host touches: the first byte that it reads of a page, and
+        all that it changes."""
+        self.lift()
+        self.recorded, self.seen = work, {}
+        shared = [region for region in DEVICE.memory.regions if region.device == HOST or region.managed]
+        for region in shared:
+            begin, end = region.start // PAGE * PAGE, -(-region.end // PAGE) * PAGE
+            self.libc.mprotect(begin, end - begin, NONE)
+            self.ranges.append((begin, end, NONE))
+        try:
+            yield
+        finally:
+            self.recorded = None
+            self.lift()
+            for begin, before in self.seen.items():
+                for region in shared:
+                    first, end = max(begin, region.start), min(begin + PAGE, region.end)
+                    if before is not None and first < end:
+                        now = np.frombuffer(ctypes.string_at(first, end - first), np.uint8)
+                        changed = now != np.frombuffer(before, np.uint8)[first - begin : end - begin]
+                        runs = runs_of(changed, first, 1, first, end)
+                        if runs is not None:
+                            ends = int(runs[0, 0]), int(runs[-1, 1])
+                            work.accesses.append(Access(*ends, True, region, runs, True))
+
+    def record(self, work: Work, address: int, writes: bool) -> None:
+        """A function of the host touches a byte of a page that it might not touch so until now."""
+        begin = address // PAGE * PAGE
+        region = DEVICE.memory.region_of(address)
+        if region is not None:
+            work.accesses.append(Access(address, address + 1, writes, region, None, True))
+        self.libc.mprotect(begin, PAGE, ALL if writes else READ)
+        if writes or begin not in self.seen:
+            self.seen[begin] = ctypes.string_at(begin, PAGE) if writes else None
+
     def touched(self, number: int, info: int, context: int) -> None:
         """A signal: somebody has touched a page that is protected, by us or by others."""
         address = ctypes.c_uint64.from_address(info + FAULT_ADDRESS).value
+        if self.recorded is not None and any(begin <= address < end for begin, end, _ in self.ranges):
+            writes = address // PAGE * PAGE in self.seen  # it may be read already
+            if ERROR is not None:
+                writes = bool(ctypes.c_uint64.from_address(context + ERROR).value & WRITE)
+            return self.record(self.recorded, address, writes)
         how = min((how for begin, end, how in self.ranges if begin <= address < end), default=None)
         if how is None:  # it is another one's, who gets the signal again
             self.libc.sigaction(signal.SIGSEGV, ctypes.byref(self.before), None)

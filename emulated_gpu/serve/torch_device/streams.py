@@ -5,15 +5,12 @@ Who has waited for what is known all the same: see state/host_order.py.
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 
 from ...device import DEVICE
+from ...machine.hosts import Capture
 from ...state import host_order
-from ..driver import cuda_bindings, timed
-
-_branches = itertools.count(3 << 40)  # handles of streams that a replay of a graph has
+from ..driver import cuda_bindings, graphs, timed
 
 
 def index_of(device) -> int:
@@ -134,13 +131,15 @@ class Event(torch.Event):
         self.device_index = DEVICE.index if stream is None else stream.device_index
         stream = stream or torch.cuda.current_stream()
         if DEVICE.capture is not None:
-            return DEVICE.capture.append(("record", self, stream.stream_id))
+            DEVICE.capture.records(self, stream.stream_id)
+            return
         _order().record(self._known(), _of(stream))
 
     def wait(self, stream=None) -> None:
         stream = stream or torch.cuda.current_stream()
         if DEVICE.capture is not None:
-            return DEVICE.capture.append(("wait", self, stream.stream_id))
+            DEVICE.capture.waits(self, stream.stream_id)
+            return
         _order().wait(_of(stream), self._known())
         _after(stream.device_index, self.device_index)
 
@@ -164,48 +163,26 @@ class CUDAGraph:
     """Kernel launches to repeat. torch's own operations are not collected: inside a capture they are refused."""
 
     def __init__(self, keep_graph=False):
-        self.launches: list[tuple] | None = None
-        self.grids: dict[int, int] = {}  # %gridid of each
+        self.launches: graphs.Replays | None = None
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
         if DEVICE.capture is not None:
             raise RuntimeError("a CUDA graph is being captured already")
-        DEVICE.capture = []
+        DEVICE.capture = Capture(None)  # of all streams
         self.origin = torch.cuda.current_stream().stream_id
         DEVICE.tensors.watch()
         DEVICE.tensors.library.emulated_capture(True)  # replays use memory that is allocated meanwhile
 
     def capture_end(self):
-        self.launches, DEVICE.capture = DEVICE.capture, None
+        self.launches = graphs.end(self.origin).captured
         DEVICE.tensors.library.emulated_capture(False)
         DEVICE.tensors.watch()
 
     def replay(self):
-        """Launch all again: on the current stream, and beside it on streams that only this replay has."""
-        order, on = _order(), torch.cuda.current_stream()
-        began = order.stream(on.device_index, on.stream_id)
-        handles = {self.origin: on.stream_id}
-        events: dict[Event, host_order.Event] = {}
-
-        def handle_of(captured: int) -> int:
-            if captured not in handles:
-                handles[captured] = handle = next(_branches)
-                order.follow(order.stream(on.device_index, handle), began)
-            return handles[captured]
-
-        for i, (what, with_, options) in enumerate(self.launches or ()):
-            if what == "launch":
-                grid = self.grids.setdefault(i, DEVICE.session.launches + 1)  # the same in each replay
-                DEVICE.launch(*with_, **options | {"stream": handle_of(options["stream"]), "grid_id": grid})
-            else:
-                stream = order.stream(on.device_index, handle_of(options))
-                event = events.setdefault(with_, order.new_event())
-                if what == "record":
-                    order.record(event, stream)
-                else:
-                    order.wait(stream, event)
-        for handle in handles.values():
-            order.follow(began, order.stream(on.device_index, handle))
+        """Launch all again, on the current stream."""
+        _order()
+        if self.launches is not None:
+            self.launches.replay(torch.cuda.current_stream().stream_id)
 
     def reset(self):
         self.launches = None

@@ -150,7 +150,7 @@ def check_a_tensor_map_is_the_drivers():
 
 def check_what_is_not_served_is_refused_by_name():
     raises(Unsupported, "cuda.bindings.driver.cuLinkCreate", lambda: driver.cuLinkCreate(0, [], []))
-    raises(Unsupported, "cuda.bindings.runtime.cudaGraphLaunch", lambda: runtime.cudaGraphLaunch(0, 0))
+    raises(Unsupported, "cuda.bindings.runtime.cudaGraphClone", lambda: runtime.cudaGraphClone(0))
 
 
 def check_cuda_core_compiles_and_launches():

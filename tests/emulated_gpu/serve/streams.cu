@@ -23,6 +23,7 @@ __global__ void meet(int *x) { cooperative_groups::this_grid().sync(); x[blockId
 
 const int N = 1024;
 int *d, *e, *pinned, *managed, *plain;
+const int *from;
 cudaStream_t a, b, blocking;
 cudaEvent_t event;
 int sum;
@@ -33,6 +34,12 @@ void begin(const char *what) {
   fprintf(stderr, "\n== %s\n", what);
 }
 void add(void *to) { *static_cast<int *>(to) += 1; }
+void run(cudaGraph_t graph) {
+  cudaGraphExec_t made;
+  cudaGraphInstantiate(&made, graph, 0);
+  cudaGraphLaunch(made, a);
+  cudaStreamSynchronize(a);
+}
 
 int main() {
   plain = static_cast<int *>(malloc(4 * N));
@@ -137,6 +144,63 @@ int main() {
   copy<<<4, 256>>>(managed, d, N);
   MEND(cudaDeviceSynchronize();)
   managed[9] = 1;
+
+  WRONG("read-before-sync", a_function_of_the_host_writes)
+  cudaLaunchHostFunc(a, add, pinned);
+  MEND(cudaStreamSynchronize(a);)
+  sum += pinned[0];
+
+  WRONG("stream-race", a_function_of_the_host_and_a_copy)
+  cudaStreamAddCallback(a, [](cudaStream_t, cudaError_t, void *to) { add(to); }, pinned, 0);
+  MEND(cudaEventRecord(event, a); cudaStreamWaitEvent(b, event);)
+  cudaMemcpyAsync(d, pinned, 4 * N, cudaMemcpyHostToDevice, b);
+
+  WRONG("read-before-sync", registered_memory)
+  int *registered = static_cast<int *>(aligned_alloc(4096, 4 * N));
+  cudaHostRegister(registered, 4 * N, 0);
+  cudaMemcpyAsync(registered, d, 4 * N, cudaMemcpyDeviceToHost, a);
+  MEND(cudaStreamSynchronize(a);)
+  sum += registered[6];
+
+  WRONG("stream-race", nodes_without_an_edge)
+  int n = N, three = 3;
+  from = d;
+  void *of_set[] = {&d, &n, &three}, *of_copy[] = {&from, &e, &n};
+  cudaKernelNodeParams one{}, two{};
+  one.func = (void *)set, two.func = (void *)copy;
+  one.gridDim = two.gridDim = 4, one.blockDim = two.blockDim = 256;
+  one.kernelParams = of_set, two.kernelParams = of_copy;
+  cudaGraph_t graph;
+  cudaGraphNode_t first_node, second_node;
+  cudaGraphCreate(&graph, 0);
+  cudaGraphAddKernelNode(&first_node, graph, nullptr, 0, &one);
+  cudaGraphAddKernelNode(&second_node, graph, &first_node, MEND(1) ONLY_WRONG(0), &two);
+  run(graph);
+
+  WRONG("stream-race", branches_of_a_captured_graph)
+  cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal);
+  cudaEventRecord(event, a), cudaStreamWaitEvent(b, event, 0);
+  cudaMemsetAsync(d, 1, 4 * N, b);
+  MEND(cudaEventRecord(event, b); cudaStreamWaitEvent(a, event, 0);)
+  copy<<<4, 256, 0, a>>>(d, e, N);
+  ONLY_WRONG(cudaEventRecord(event, b); cudaStreamWaitEvent(a, event, 0);)
+  cudaStreamEndCapture(a, &graph);
+  run(graph);
+
+  RIGHT(a_graph_of_all_kinds)
+  cudaGraphNode_t made[4];
+  cudaHostNodeParams host{add, pinned};
+  cudaMemsetParams fill{};
+  fill.dst = d, fill.elementSize = 4, fill.width = N, fill.height = 1, fill.value = 5;
+  cudaGraphCreate(&graph, 0);
+  cudaGraphAddMemsetNode(&made[0], graph, nullptr, 0, &fill);
+  cudaGraphAddMemcpyNode1D(&made[1], graph, made, 1, pinned, d, 4 * N, cudaMemcpyDeviceToHost);
+  cudaGraphAddHostNode(&made[2], graph, made + 1, 1, &host);
+  cudaGraphAddEmptyNode(&made[3], graph, made + 2, 1);
+  size_t nodes = 0;
+  cudaGraphGetNodes(graph, nullptr, &nodes);
+  run(graph);
+  if (nodes != 4 || pinned[0] != 6 || pinned[1] != 5) fprintf(stderr, "emulated-gpu: wrong: %zu %d\n", nodes, pinned[0]);
 
   RIGHT(halves)
   set<<<2, 256, 0, a>>>(d, N / 2, 1);
