@@ -66,15 +66,16 @@ def of_experts(
     num_experts: int | None = None, hidden_dtype: torch.dtype = BF16, ids_dtype: torch.dtype = I32,
     gate_first: bool = False, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
     apply_router_weight_on_input: bool = False, packed: bool = False, biased: bool = False, mxfp4: bool = False,
-    activation: str | None = None,
+    activation: str | None = None, channels: bool = False,
 ) -> None:  # fmt: skip
     """Compile what ragged_moe.experts launches for T tokens, H, I and E local experts, k of num_experts a token.
 
     hidden_dtype: bf16 or e4m3. ids_dtype: of topk_ids, int32 or int64. packed: weights are NVFP4 or MXFP4; mxfp4:
-    these; biased: with biases; activation: as of the pack_mxfp4 that packed them. The others are ragged_moe.experts'
+    these; biased: with biases; activation: as of the pack_mxfp4 that packed them. channels: they are e4m3 with a scale
+    a row. The others are ragged_moe.experts'
     own.
     """
-    for name, x in (("packed", packed), ("biased", biased), ("mxfp4", mxfp4)):
+    for name, x in (("packed", packed), ("biased", biased), ("mxfp4", mxfp4), ("channels", channels)):
         flag(name).check(x)
     EXPERTS_CALL.check_options(
         gate_first=gate_first, limit=limit, alpha=alpha, shift=shift,
@@ -91,7 +92,7 @@ def of_experts(
         if packed:
             layer = fp4_layer_of(device, sizes, swiglu, biased, mxfp4, e4m3)
         else:
-            layer = layer_of(device, sizes, swiglu, hidden_dtype is BF16)
+            layer = layer_of(device, sizes, swiglu, hidden_dtype is BF16, channels)
         rows = not on_input and layer.quantises_rows(t)
         wide, (_, own) = ids_dtype is I64, assign.grid_of(local)
         quantiser = layer.quantiser(t, on_input)
@@ -103,13 +104,15 @@ def of_experts(
 def of_batched_experts(
     device: torch.device, *, most: Count, hidden: int, intermediate: int, local: int, expected_m: Count | None = None,
     scaled: bool = False, gate_first: bool = False, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
+    channels: bool = False,
 ) -> None:  # fmt: skip
     """Compile what ragged_moe.batched_experts launches for hidden [E, M, H].
 
-    most: M. scaled: hidden is e4m3. local: E. The others are ragged_moe.batched_experts' own, of which expected_m may
+    most: M. scaled: hidden is e4m3. local: E. channels: weights have a scale a row. The others are ragged_moe.batched_experts' own, of which expected_m may
     be several.
     """
-    flag("scaled").check(scaled)
+    for name, x in (("scaled", scaled), ("channels", channels)):
+        flag(name).check(x)
     BATCHED_CALL.check_options(gate_first=gate_first, limit=limit, alpha=alpha, shift=shift)
     activation = activation_of(gate_first, limit, alpha, shift)
     for m in counts(most):
@@ -119,7 +122,7 @@ def of_batched_experts(
                 batched.program(device, batch.ListBatch, batch.LIST_WORDS, scaled)
                 if not scaled:
                     batched.program(device, batch.QuantiseRows, batch.QUANTISE_WORDS)
-                layer_of(device, sizes, activation).compile(local * m)
+                layer_of(device, sizes, activation, channels=channels).compile(local * m)
                 batched.program(device, batch.UnpackRows, batch.UNPACK_WORDS)
 
 

@@ -3,7 +3,8 @@
     nvfp4_experts   ModelOpt's and compressed-tensors' NVFP4: a tensor an expert and projection
     mxfp4_experts   gpt-oss's MXFP4: a tensor of all experts, rows of gate and up interleaved, biases; and
                     compressed-tensors' and Quark's: a tensor an expert and projection
-    fp8_experts     e4m3 with a scale for 128 x 128 (DeepSeek, Qwen, compressed-tensors), or for a whole tensor
+    fp8_experts     e4m3 with a scale for 128 x 128 (DeepSeek, Qwen, compressed-tensors), for a row (FP8 per channel),
+                    or for a whole tensor
 
 Projections are called gate_proj, up_proj and down_proj, or w1, w3 and w2. Needs `pip install safetensors`.
 """
@@ -66,6 +67,7 @@ FP8 = (
     Format("FP8 with scales", "weight", E4M3, "weight_scale", (F32, BF16, E8M0), BLOCK),
     Format("DeepSeek's FP8", "weight", E4M3, "scale", (F32, BF16, E8M0), BLOCK),
 )
+MXFP8 = (Format("MXFP8", "weight", E4M3, "weight_scale", (U8,), 32),)  # not read
 # Of formats that are not read: the endings of names that tell them
 UNREAD = (
     ("GPTQ (INT4)", "qweight", "g_idx"), ("AWQ (INT4)", "qweight", "qzeros"),
@@ -130,7 +132,7 @@ class Checkpoint:
         for name, *wanted in UNREAD:
             if set(wanted) <= ends:
                 return f"{said} {name}"
-        for x in (*NVFP4, *MXFP4, *FP8):
+        for x in (*NVFP4, *MXFP4, *FP8, *MXFP8):
             if any(x.holds(self, f"{prefix}.{expert}.{projections[0]}") for projections in PROJECTIONS):
                 return f"{said} {x.name}"
         found = sorted(own)[0]
@@ -206,14 +208,18 @@ def read(of: Checkpoint, x: Format, at: str, shape: Sequence[int] = ()) -> tuple
 
 
 def of_blocks(of: Checkpoint, name: str, scale: torch.Tensor, n: int, k: int) -> torch.Tensor:
-    """f32 [N/128, K/128], rounded up: of blocks of 128 x 128, or one scale of all; ValueError for another shape."""
-    shape = -(-n // BLOCK), -(-k // BLOCK)
-    if scale.dtype not in (F32, BF16, E8M0) or scale.shape != shape and scale.numel() != 1:
-        what = "a scale a row" if scale.numel() == n else f"scales {tuple(scale.shape)}"
-        must = f"one for 128 x 128, {shape}, or one of all"
+    """f32 [N/128, K/128], rounded up: of blocks of 128 x 128, or one scale of all; [N, 1] of rows; ValueError for
+    another shape.
+    """
+    shape, found = (-(-n // BLOCK), -(-k // BLOCK)), tuple(scale.shape)
+    if scale.dtype not in (F32, BF16, E8M0) or found not in (shape, (n, 1), (n,)) and scale.numel() != 1:
+        what = "MXFP8's scales of 32 columns" if found == (n, k // 32) else f"scales {found}"
+        must = f"one for 128 x 128, {shape}, one a row, {(n, 1)}, or one of all"
         raise ValueError(f"{of.path}: {name} is {scale.dtype}, {what} of weights {(n, k)}, but must be {must}")
     scale = scale.float()
     require_scales(f"{of.path}: {name}", scale, zero=True)
+    if found == (n,) and n > 1:
+        return scale[:, None]
     return scale.expand(shape) if scale.numel() == 1 else scale
 
 
@@ -287,15 +293,17 @@ def fp8_experts(path: str | Path, prefix: str, experts: Sequence[int], device="c
 
     path: a safetensors file or a folder of some. prefix: "model.layers.3.mlp.experts". Of expert e and each projection
     are read PREFIX.e.PROJ.weight e4m3 [N, K] and .weight_scale_inv, .weight_scale or .scale, in f32, bf16 or e8m0:
-    [N/128, K/128], rounded up, or one of all. Values and scales stay as they are: e8m0 becomes f32, one scale of all
-    the scale of every block. Static scales of activations are not read: tokens get a scale for 128 columns here. An
+    [N/128, K/128], rounded up, [N, 1] or [N] of rows, or one of all. Values and scales stay as they are: e8m0 becomes
+    f32, one scale of all the scale of every block. Static scales of activations are not read: tokens get a scale for 128 columns here. An
     intermediate size that is no multiple of 128 is padded, by pad_intermediate. ValueError if a tensor is missing or
-    otherwise, or of another format, which it names; scales of each row are among what the kernels do not do.
+    otherwise, or of another format, which it names.
     """
     of = Checkpoint(path)
     x, (*gate_up, down) = of.layout(prefix, experts[0], FP8)
     w13, w2 = (weights(of, x, prefix, experts, names, device) for names in (gate_up, [down]))
-    found = w13.values, w13.scales.contiguous(), w2.values, w2.scales.contiguous()
+    of_rows = w13.scales.shape[1] == w13.values.shape[1]
+    scales = [(s.scales[..., 0] if of_rows else s.scales).contiguous() for s in (w13, w2)]
+    found = w13.values, scales[0], w2.values, scales[1]
     if w2.values.shape[2] % BLOCK:
         found = pad_intermediate(*found)
     return dict(zip(("w13", "w13_scale", "w2", "w2_scale"), found)) | {"gate_first": True}

@@ -71,6 +71,7 @@ class Config:
     # Weights in e2m1: how many tokens a tile is multiplied as, the most first, where experts are cut into even tiles;
     # if none, tiles have block_m tokens, and the rest of an expert as many as TMA has boxes for
     widths: tuple[int, ...] = ()
+    channels: bool = False  # operands in e4m3: weights have a scale a row instead of one for 128 x 128
     bias: bool = False  # weights in e2m1, not of W4A4: results get an addend for each weight row of the expert
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
     slots: int = 0  # block scales, the layer's GEMM2: places of a token, whose output it writes if that has one row
@@ -99,6 +100,7 @@ class Config:
         else:
             assert self.block_n in (64, 112, 128, 224, 256)
         assert self.fp4_tokens or not self.widths
+        assert not self.channels or not self.fp4_tokens and not self.block_scaled
         assert not self.slots or self.block_scaled and not self.gated and self.slots % 4 == 0
         assert not self.bias or self.fp4_tokens or self.block_scaled and self.block_scaled.biased
         assert not self.two_cta or self.arch == "sm100" and self.cluster == 2
@@ -111,7 +113,7 @@ class Config:
             "2cta" * self.two_cta,
             f"w4{self.fp4_tokens}" * bool(self.fp4_tokens), scaled and scaled.name, "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
-            f"splitk{self.split_k}" * (self.split_k > 1), "gated" * self.gated, "permuted" * self.permuted,
+            f"splitk{self.split_k}" * (self.split_k > 1), "channels" * self.channels, "gated" * self.gated, "permuted" * self.permuted,
             "copied" * self.copied,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
             f"slots{self.slots}" * (self.slots > 0),

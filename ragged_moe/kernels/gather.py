@@ -76,7 +76,9 @@ class GatheredTokens:
             for i in cutlass.range(skip, tile.k_count, self.warps, unroll=1):
                 k = tile.k_first + i
                 of_token = load_global_float(address + Int64(k) * stride, there)
-                of_weights = [load_global_float(x + Int64(k) * 4, Int32(1)) for x in b_rows]
+                of_weights = []
+                if const_expr(not config.channels):
+                    of_weights = [load_global_float(x + Int64(k) * 4, Int32(1)) for x in b_rows]
                 slot, turn = stage_after(count + i, config.stages)
                 bar = cta.full + 8 * slot
                 mbarrier_wait(cta.empty + 8 * slot, (turn & 1) ^ 1)
@@ -94,7 +96,10 @@ class GatheredTokens:
                 to = cta.scales + slot * config.scale_bytes + place
                 if lane < config.block_m:
                     for gate in range_constexpr(2):
-                        store_shared_float(to + gate * 4 * config.scale_row_bytes, of_token * of_weights[gate])
+                        store_shared_float(
+                            to + gate * 4 * config.scale_row_bytes,
+                            of_token if config.channels else of_token * of_weights[gate],
+                        )
                 cute.arch.sync_warp()
                 mbarrier_arrive(bar, select(lane == 0, 1, 0))
             count = count + tile.k_count
@@ -145,9 +150,10 @@ class GatheredTokenTiles:
                 for i in range_constexpr(2):
                     at = operands.a_scale + Int64(k * operands.tokens + scaled[i]) * 4
                     copy_async_word(to + 4 * (own + 64 * i), at)
-                if own < 2:
-                    at = operands.b_scale + Int64(row * k_blocks + k) * 4
-                    copy_async_word(to + config.weight_scales_offset + 4 * own, at)
+                if const_expr(not config.channels):
+                    if own < 2:
+                        at = operands.b_scale + Int64(row * k_blocks + k) * 4
+                        copy_async_word(to + config.weight_scales_offset + 4 * own, at)
                 arrive_behind_copies(cta.scales_full + 8 * scale_state.index, lane)
                 scale_state = scale_state.advance(config.scale_stages)
             iteration = tile.next

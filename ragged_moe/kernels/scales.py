@@ -128,7 +128,8 @@ class MultipliedScales:
                     wanted = select(k < tile.k_first + tile.k_count, 1, 0)
                     at = [x + Int64(k) * stride for x in addresses]
                     of_tokens.append([load_global_float(x, c & wanted) for x, c in zip(at, conditions)])
-                    of_weights.append(load_global_float(weights + Int64(k) * 4, wanted))
+                    if const_expr(not config.channels):
+                        of_weights.append(load_global_float(weights + Int64(k) * 4, wanted))
                 for j in range_constexpr(BATCH):
                     i = base + self.warps * j
                     if i < tile.k_count:
@@ -138,7 +139,9 @@ class MultipliedScales:
                         to = cta.scales + slot * config.scale_bytes
                         for place, of_token in zip(places, of_tokens[j]):
                             if lane < config.block_m:
-                                store_shared_float(to + place, of_token * of_weights[j])
+                                store_shared_float(
+                                    to + place, of_token if config.channels else of_token * of_weights[j]
+                                )
                         cute.arch.sync_warp()
                         mbarrier_arrive(cta.scales_full + 8 * slot, select(lane == 0, 1, 0))
             count = count + tile.k_count
@@ -185,8 +188,9 @@ class CopiedScales:
                 if lane < before:  # of tokens that there are: the others' are multiplied, too
                     word = minimum(config.block_m + lane, left - 1)
                     copy_async_word(to + 4 * (config.block_m + lane), source + Int64(4 * word))
-                if lane < config.block_n // config.weight_rows_per_scale:
-                    copy_async_word(to + config.weight_scales_offset + 4 * lane, weights + Int64(k) * 4)
+                if const_expr(not config.channels):
+                    if lane < config.block_n // config.weight_rows_per_scale:
+                        copy_async_word(to + config.weight_scales_offset + 4 * lane, weights + Int64(k) * 4)
                 arrive_behind_copies(cta.scales_full + 8 * state.index, lane)
                 state = state.advance(config.scale_stages)
             iteration = tile.next

@@ -14,7 +14,7 @@ import torch
 from ragged_moe.kernels import batched
 from ragged_moe.kernels.program import Program
 from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of
-from ragged_moe.layers.experts import At, check_scale_is_given
+from ragged_moe.layers.experts import At, check_scale_is_given, has_channels
 from ragged_moe.layers.repeated_calls import Checked, Function
 from ragged_moe.layers.signatures import BATCHED_CALL, MOST_BATCHED
 from ragged_moe.runtime.device import device_of
@@ -98,7 +98,7 @@ class BatchedExperts(Function):
         of, letters = checked.options, checked.letters
         sizes = sizes_for(*(letters[x] for x in "EMHI"), of["expected_m"])
         activation = activation_of(of["gate_first"], of["limit"], of["alpha"], of["shift"])
-        return layer_of(checked.first.device, sizes, activation)
+        return layer_of(checked.first.device, sizes, activation, channels=has_channels(checked.given))
 
     def launch(self, layer: Layer, checked: Checked, of: Mapping, outs: Sequence, arena: Arena, workspace) -> None:
         """Step 4."""

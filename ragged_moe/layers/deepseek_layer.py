@@ -193,18 +193,20 @@ def room_of(tokens: int) -> int:
 class Layer:
     """The layer's kernels for these sizes on one GPU. Each stage is one launch, and can be called on its own.
 
-    quantises: whether scratch memory has room for tokens that come in bf16 (ragged_moe.experts). scaled: whether the
-    tokens that permute copies have scales. finalises_others: whether GEMM2 writes the output of tokens with one row.
+    quantises: whether scratch memory has room for tokens that come in bf16 (ragged_moe.experts). channels: whether
+    weights have a scale a row, f32 [E, 2I] and [E, H], instead of one for 128 x 128. scaled: whether the tokens that
+    permute copies have scales. finalises_others: whether GEMM2 writes the output of tokens with one row.
     """
 
     scaled = True
     finalises_others = False
 
     def __init__(
-        self, device: torch.device, sizes: Sizes, activation: Activation = Activation(), quantises: bool = False
-    ):
+        self, device: torch.device, sizes: Sizes, activation: Activation = Activation(), quantises: bool = False,
+        channels: bool = False,
+    ):  # fmt: skip
         self.torch_device, self.device, self.sizes = device, device_of(device), sizes
-        self.activation, self.quantises = activation, quantises
+        self.activation, self.quantises, self.channels = activation, quantises, channels
         self.sms, self.tuning = self.device.sms, tuning(self.device.capability)
         self.configs = functools.lru_cache(maxsize=4096)(self.configs)
         self.offsets = functools.cache(self.workspace_offsets)
@@ -218,8 +220,8 @@ class Layer:
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = self.rows(tokens)
         first, second = self.tuning.choose_gemm1(rows, e), self.tuning.choose_gemm(rows, e, h, i, routed=True)
-        first = dataclasses.replace(first, activation=self.activation)
-        return first, dataclasses.replace(second, prefetch=second.stages)
+        first = dataclasses.replace(first, activation=self.activation, channels=self.channels)
+        return first, dataclasses.replace(second, prefetch=second.stages, channels=self.channels)
 
     def rows(self, tokens: int) -> int:
         """Rows that this many tokens give the local experts, if all experts have as many."""

@@ -74,12 +74,13 @@ def experts(
     hidden_scale_layout names its dimensions: "tokens_first" for [T, H/128], row-major (vLLM's
     per_token_group_quant_fp8) or column-major (DeepGEMM), "blocks_first" for [H/128, T] (FlashInfer). Without it the
     shape decides, but where T == H/128 it has two readings: then the layout must be named, so name it in a server. One
-    copy by torch, unless the scales of a k-block lie side by side.
+    copy by torch, unless the scales of a k-block lie side by side. Scales of a token, or of all, are expanded by the
+    caller: scale.expand(T, H // 128).
     topk_ids [T, k] int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local
     expert i; any other number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if
-    gate_first; w13_scale [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32. out [T, H]
-    bf16. T is at most 65536, also 0; E at most 512; H and I are multiples of 128 (ragged_moe.pad_intermediate makes
-    weights of other I so).
+    gate_first; w13_scale [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32; or with a scale
+    a weight row, per channel: w13_scale [E, 2I], w2_scale [E, H]. out [T, H] bf16. T is at most 65536, also 0; E at
+    most 512; H and I are multiples of 128 (ragged_moe.pad_intermediate makes weights of other I so).
     act = gate * sigmoid(alpha * gate) * (up + shift); with a limit, gate is at most that and up is clamped to
     [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
     apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then, and weights
@@ -160,6 +161,8 @@ class Experts(Function):
         else:
             signature = EXPERTS_FORMS[packed]
         letters = signature.check(gpu, given)
+        if packed is None:
+            has_channels(given)  # both or neither
         if options[ON_INPUT]:
             if letters["k"] != 1:
                 raise ValueError(f"topk_ids: dimension k is {letters['k']}, but must be 1 for weights on the input")
@@ -178,7 +181,7 @@ class Experts(Function):
         activation = activation_of(of["gate_first"], of["limit"], of["alpha"], of["shift"])
         sizes = sizes_for(checked.letters, of["num_experts"])
         if checked.signature in E4M3_EXPERTS.values():
-            return layer_of(hidden.device, sizes, activation, hidden.dtype is BF16)
+            return layer_of(hidden.device, sizes, activation, hidden.dtype is BF16, has_channels(given))
         mxfp4, e4m3 = is_mxfp4(given["w2_scale"]), is_for_e4m3(given["w2_scale"])
         return fp4_layer_of(hidden.device, sizes, activation, given["w13_bias"] is not None, mxfp4, e4m3)
 
@@ -200,6 +203,15 @@ def check_scale_is_given(hidden: torch.Tensor, scale: torch.Tensor | None) -> No
     """ValueError unless hidden in e4m3 has scales, and hidden in bf16 has none."""
     if (hidden.dtype is E4M3) != (scale is not None) and hidden.dtype in (BF16, E4M3):
         raise ValueError("hidden_scale is of hidden in e4m3, and must be given with it alone")
+
+
+def has_channels(given: Mapping[str, torch.Tensor | None]) -> bool:
+    """Whether weights in e4m3, which have been checked, have a scale a row; ValueError if only W13 or W2 has."""
+    of_row, dims = given["w2_scale"].dim() == 2, given["w13_scale"].dim()
+    if of_row != (dims == 2):
+        must = "[E, 2I], as w2_scale is [E, H]" if of_row else "[E, 2I/128, H/128], as w2_scale is of blocks"
+        raise ValueError(f"w13_scale has {dims} dimensions, but must be {must}")
+    return of_row
 
 
 def packing_of(capability: tuple[int, int], given: Mapping[str, torch.Tensor | None]) -> str | None:

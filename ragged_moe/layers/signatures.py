@@ -38,8 +38,8 @@ SWIGLU = (
     number("alpha", "=1.0"), number("shift", "=0.0"),
 )  # fmt: skip
 WEIGHTS = (
-    Tensor("w13", (E4M3,), "E 2I H", aligned=True), Tensor("w13_scale", (F32,), "E 2I/128 H/128"),
-    Tensor("w2", (E4M3,), "E H I", aligned=True), Tensor("w2_scale", (F32,), "E H/128 I/128"),
+    Tensor("w13", (E4M3,), "E 2I H", aligned=True), Tensor("w13_scale", (F32,), "E 2I/128 H/128 | E 2I"),
+    Tensor("w2", (E4M3,), "E H I", aligned=True), Tensor("w2_scale", (F32,), "E H/128 I/128 | E H"),
 )  # fmt: skip
 BY_TOKEN = Tensor("hidden_scale", (F32,), "T H/128", optional=True, any_strides=True)
 BY_BLOCK = BY_TOKEN._replace(shape="H/128 T")

@@ -17,7 +17,8 @@
     sm100 GEMM,  block scales     TMA                TMA, 2 warps           tcgen05, scaled f32 scales, bf16
     sm100 GEMM1, block scales     TMA, gather        TMA, 2 gather warps    tcgen05, scaled f32 scales, SwiGLU, blocks
 
-Block scales: e2m1 weights by e2m1 tokens (W4A4), or by e4m3 ones (W4A8).
+With a scale a weight row (channels) an epilogue of e4m3 weights multiplies by it first, and no mainloop by weights'
+scales. Block scales: e2m1 weights by e2m1 tokens (W4A4), or by e4m3 ones (W4A8).
 """
 
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from ragged_moe.kernels.arguments import (
 )
 from ragged_moe.kernels.config import Config
 from ragged_moe.kernels.epilogue import bf16, block_scaled, swiglu_bf16, swiglu_fp8
+from ragged_moe.kernels.epilogue.channel_scales import ChannelScaled
 from ragged_moe.kernels.frame import GroupedGemm
 from ragged_moe.kernels.gather import GatheredTokens, GatheredTokenTiles
 from ragged_moe.kernels.loads import (
@@ -134,6 +136,8 @@ def kernel(config: Config) -> GroupedGemm:
         of_kind = Gemm1Arguments if config.gated else GroupedGemmArguments
     arguments = of_kind(config)
     loads, scales, epilogue = roles.loads(config), roles.scales(config), roles.epilogue(config)
+    if config.channels:
+        epilogue = ChannelScaled(config, epilogue)
     if config.arch == "sm90":
         return GroupedGemm(config, arguments, loads, scales, roles.mainloop(config), epilogue)
     tmem = TensorMemory(config)

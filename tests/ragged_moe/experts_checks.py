@@ -105,6 +105,57 @@ def test_a_layout_that_nobody_can_tell_is_refused(ragged_moe, weights, layout, t
         called(ragged_moe, hidden.to(torch.float8_e4m3fn), ids, given, weights, **options)
 
 
+def by_channel(hidden, ids, given, weights) -> torch.Tensor:
+    """The definition in float64, of tokens as they are; what is activated is rounded to e4m3 in blocks of 128."""
+    from ragged_moe.kernels.config import Activation
+    from ragged_moe.reference.experts import activated
+    from ragged_moe.reference.layer import quantised
+
+    def rounded(x):
+        values, scales = quantised(x.float())
+        return values.double() * scales.t().double().repeat_interleave(128, 1)
+
+    w13, s13, w2, s2 = (x.double() for x in weights)
+    out, x = torch.zeros(hidden.shape, dtype=torch.float64), hidden.double()
+    for t, k in ((ids >= OFFSET) & (ids < OFFSET + LOCAL)).nonzero().tolist():
+        e = int(ids[t, k]) - OFFSET
+        c = activated(*(w13[e] @ x[t] * s13[e]).chunk(2), Activation(gate_first=True))
+        out[t] += given[t, k].double() * (w2[e] @ rounded(c[None])[0] * s2[e])
+    return out
+
+
+@pytest.mark.parametrize("config", all_but([0, 1] if MACHINE == "h200" else [0], range(3)))
+def test_scales_of_each_weight_row(ragged_moe, weights, monkeypatch, config):
+    """FP8 per channel, by every GEMM1 and as many GEMM2; tokens in e4m3 with a scale each."""
+    from ragged_moe.layers.deepseek_layer import Layer
+    from ragged_moe.reference.layer import distance
+    from ragged_moe.tuning import sm90, sm100
+
+    of = sm100 if MACHINE == "b200" else sm90
+    first, second = of.GEMM1[config], (of.GEMM[0], of.GEMM[2], of.GEMM[-1])[config]
+
+    def configs(self, tokens):
+        assert self.channels
+        return (dataclasses.replace(first, activation=self.activation, channels=True),
+                dataclasses.replace(second, channels=True))  # fmt: skip
+
+    monkeypatch.setattr(Layer, "configs", configs)
+    ragged_moe.layer_of.cache_clear()
+    g = torch.Generator().manual_seed(7)
+    hidden, ids, given = draw(9, 2, seed=5)
+    scale = hidden.float().abs().amax(1, keepdim=True) / 448
+    values = (hidden.float() / scale).to(torch.float8_e4m3fn)
+    rows = [torch.rand(LOCAL, w.shape[1], generator=g) * 0.02 + 0.001 for w in weights[::2]]
+    by_row = weights[0], rows[0], weights[2], rows[1]
+    options = {"hidden_scale": scale.expand(9, HIDDEN // 128), "hidden_scale_layout": "tokens_first"}
+    found = called(ragged_moe, values, ids, given, by_row, gate_first=True, **options)
+    expected = by_channel(values.double() * scale, ids, given, by_row)
+    assert distance(found, expected) <= 0.012
+    with pytest.raises(ValueError, match=r"^w13_scale has 3 dimensions, but must be \[E, 2I\], as w2_scale is \[E, H\]$"):
+        called(ragged_moe, values, ids, given, (*weights[:3], rows[1]), **options)
+    ragged_moe.layer_of.cache_clear()
+
+
 @pytest.mark.skipif(MACHINE != "h200", reason="the FP8 layer of a B200 does not permute")
 @pytest.mark.parametrize("hidden", all_but([1920], [128, 1920]))
 def test_rows_are_quantised_where_they_are_permuted(ragged_moe, hidden):

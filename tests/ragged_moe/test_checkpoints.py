@@ -87,7 +87,8 @@ def test_mxfp4(tmp_path, capability, weight, kind):
 
 @pytest.mark.parametrize("ending, kind, intermediate", [
     ("weight_scale_inv", F32, 128), ("weight_scale_inv", BF16, 128), ("weight_scale", F32, 192), ("scale", E8M0, 192),
-    ("weight_scale_inv", E8M0, 128), ("weight_scale", "one", 128),
+    ("weight_scale_inv", E8M0, 128), ("weight_scale", "one", 128), ("weight_scale", "rows", 192),
+    ("weight_scale", "vector", 128),
 ])  # fmt: skip
 def test_fp8(tmp_path, ending, kind, intermediate):
     """Values times scales are the checkpoint's, in float64, exactly; where I ends inside a block, zeros are around."""
@@ -96,6 +97,8 @@ def test_fp8(tmp_path, ending, kind, intermediate):
         scale = torch.rand(-(-n // 128), -(-k // 128), generator=g) + 0.1
         if kind == "one":
             return {"weight": values, ending: scale[0, 0].clone(), "input_scale": torch.tensor(0.5)}
+        if kind in ("rows", "vector"):
+            return {"weight": values, ending: torch.rand(n, 1, generator=g).view((n, 1) if kind == "rows" else n)}
         scale = 2.0 ** torch.round(scale * 5 - 9) if kind is E8M0 else scale
         return {"weight": values, ending: scale.to(kind)}
 
@@ -109,7 +112,10 @@ def test_fp8(tmp_path, ending, kind, intermediate):
             values, scale = made[f"{e}.{name}.weight"], made[f"{e}.{name}.{ending}"]
             n, k = values.shape
             scale = scale.double().expand(-(-n // 128), -(-k // 128)) if kind == "one" else scale.float().double()
-            scale = scale.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
+            if scale.numel() == n:
+                scale = scale.view(n, 1)
+            else:
+                scale = scale.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
             exact = values.double() * scale
             assert torch.equal(part[:intermediate], exact.t() if name == down else exact)
             assert not part[intermediate:].any()
@@ -117,6 +123,8 @@ def test_fp8(tmp_path, ending, kind, intermediate):
 
 def dequantised(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Weights [E, n, k] in float64."""
+    if scale.dim() == 2:
+        return values.double() * scale.double()[..., None]
     return values.double() * scale.double().repeat_interleave(128, 1).repeat_interleave(128, 2)
 
 
@@ -131,7 +139,11 @@ gptq = of_kind(qweight=lambda n, k: torch.zeros(k // 8, n, dtype=torch.int32), g
 awq = of_kind(qweight=lambda n, k: torch.zeros(k, n // 8, dtype=torch.int32), scales=lambda n, k: torch.ones(n),
               qzeros=lambda n, k: torch.zeros(1, dtype=torch.int32))  # fmt: skip
 bf16 = of_kind(weight=lambda n, k: torch.zeros(n, k, dtype=BF16))
+mxfp8 = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3), weight_scale=lambda n, k:
+                torch.ones(n, k // 32, dtype=U8))  # fmt: skip
 rows = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3), weight_scale=lambda n, k: torch.ones(n, 1))
+of_32 = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3), weight_scale=lambda n, k:
+                torch.ones(n, k // 32).to(E8M0))  # fmt: skip
 blocks = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3),
                  weight_scale_inv=lambda n, k: torch.ones(n // 128, k // 128))  # fmt: skip
 other = of_kind(weight=lambda n, k: torch.zeros(n, k).to(torch.int8), gain=lambda n, k: torch.ones(n))
@@ -146,8 +158,9 @@ other = of_kind(weight=lambda n, k: torch.zeros(n, k).to(torch.int8), gain=lambd
     (modelopt, fp8_experts, f"{PREFIX}.0 is ModelOpt's NVFP4, but must be DeepSeek's FP8"),
     (compressed_tensors, mxfp4_experts, f"{PREFIX}.0 is compressed-tensors' NVFP4, but must be"),
     (rows, nvfp4_experts, f"{PREFIX}.0 is FP8 with scales, but must be"),
-    (rows, fp8_experts, f"{PREFIX}.0.gate_proj.weight_scale is torch.float32, a scale a row of weights (128, 256), but "
-                        "must be one for 128 x 128, (1, 2), or one of all"),
+    (mxfp8, fp8_experts, f"{PREFIX}.0 is MXFP8, but must be DeepSeek's FP8"),
+    (of_32, fp8_experts, f"{PREFIX}.0.gate_proj.weight_scale is torch.float8_e8m0fnu, MXFP8's scales of 32 columns of "
+                         "weights (128, 256), but must be one for 128 x 128, (1, 2), one a row, (128, 1), or one of"),
     (other, nvfp4_experts, f"{PREFIX}.0 is of no known format: down_proj.gain torch.float32 [256], down_proj.weight "
                            "torch.int8 [256, 128], gate_proj.gain torch.float32 [128], gate_proj.weight torch.int8 "
                            "[128, 256] and 2 more"),

@@ -133,7 +133,7 @@ def load_scales(
     mbarrier_wait(warp.cta.scales_full + 8 * stage.index, stage.phase)
     offset, before = stage.index * config.scale_bytes, padding(config, tile, warp.operands, k)
     scale = load_shared_float(of_token + offset + 4 * before)
-    scale = [scale * load_shared_float(x + offset) for x in of_weights]
+    scale = [scale if config.channels else scale * load_shared_float(x + offset) for x in of_weights]
     release(config, warp.cta, stage.index, warp.lane)
     return scale
 

@@ -63,6 +63,7 @@ class TokensM:
             parts = 1
             weights, of_weights = weights + cta.rank * (rows * BLOCK_K >> 4), of_weights + 4 * cta.rank
         weights, blocks = uniform(weights), parts * rows // config.weight_rows_per_scale
+        loads = 0 if config.channels else blocks
         of_tokens = cta.scales + (first + (warp.number & 3) * 16 + (lane >> 2)) * 4
         stage = state.stage
         ready = mbarrier_test(cta.full + 8 * stage.index, stage.phase)
@@ -74,7 +75,7 @@ class TokensM:
             of_tile = of_tokens + scales + 4 * padding(config, tile, warp.operands, k)
             this, loaded, scale = stage.index, [], []
             if const_expr(short):
-                loaded = load_scales(of_tile, of_weights + scales, blocks)
+                loaded = load_scales(of_tile, of_weights + scales, loads)
             stage = stage.advance(config.stages)
             for part in range_constexpr(parts):
                 b = weights + part * (rows * BLOCK_K >> 4)
@@ -82,8 +83,10 @@ class TokensM:
                 # Meanwhile what else would keep the tensor core waiting between two multiplications
                 if const_expr(part == 0):
                     if const_expr(not short):
-                        loaded = load_scales(of_tile, of_weights + scales, blocks)
-                    scale = [[x * y for x in loaded[:2]] for y in loaded[2:]]
+                        loaded = load_scales(of_tile, of_weights + scales, loads)
+                    scale = [loaded[:2]] * blocks
+                    if const_expr(not config.channels):
+                        scale = [[x * y for x in loaded[:2]] for y in loaded[2:]]
                 wgmma_wait(0)
                 if const_expr(part == parts - 1):
                     release(config, cta, this, lane)
