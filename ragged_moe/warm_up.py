@@ -108,8 +108,8 @@ def of_batched_experts(
 ) -> None:  # fmt: skip
     """Compile what ragged_moe.batched_experts launches for hidden [E, M, H].
 
-    most: M. scaled: hidden is e4m3. local: E. channels: weights have a scale a row. The others are ragged_moe.batched_experts' own, of which expected_m may
-    be several.
+    most: M. scaled: hidden is e4m3. local: E. channels: weights have a scale a row. The others are
+    ragged_moe.batched_experts' own, of which expected_m may be several.
     """
     for name, x in (("scaled", scaled), ("channels", channels)):
         flag(name).check(x)

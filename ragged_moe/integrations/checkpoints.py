@@ -294,9 +294,9 @@ def fp8_experts(path: str | Path, prefix: str, experts: Sequence[int], device="c
     path: a safetensors file or a folder of some. prefix: "model.layers.3.mlp.experts". Of expert e and each projection
     are read PREFIX.e.PROJ.weight e4m3 [N, K] and .weight_scale_inv, .weight_scale or .scale, in f32, bf16 or e8m0:
     [N/128, K/128], rounded up, [N, 1] or [N] of rows, or one of all. Values and scales stay as they are: e8m0 becomes
-    f32, one scale of all the scale of every block. Static scales of activations are not read: tokens get a scale for 128 columns here. An
-    intermediate size that is no multiple of 128 is padded, by pad_intermediate. ValueError if a tensor is missing or
-    otherwise, or of another format, which it names.
+    f32, one scale of all the scale of every block. Static scales of activations are not read: tokens get a scale for
+    128 columns here. An intermediate size that is no multiple of 128 is padded, by pad_intermediate. ValueError if a
+    tensor is missing or otherwise, or of another format, which it names.
     """
     of = Checkpoint(path)
     x, (*gate_up, down) = of.layout(prefix, experts[0], FP8)

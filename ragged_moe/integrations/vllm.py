@@ -13,16 +13,29 @@ from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import (
     TopKWeightAndReduceDelegate,
     TopKWeightAndReduceNoOP,
 )
-from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8Dynamic128Sym, kFp8Static128BlockSym
+from vllm.model_executor.layers.quantization.utils.quant_utils import (
+    kFp8Dynamic128Sym,
+    kFp8DynamicTensorSym,
+    kFp8DynamicTokenSym,
+    kFp8Static128BlockSym,
+    kFp8StaticChannelSym,
+    kFp8StaticTensorSym,
+)
 from vllm.platforms import current_platform
 
 from ragged_moe.integrations.plugins import CLASSES, NAME, vllm_registry
 from ragged_moe.torch_ops import batched_experts_out_op, experts_out_op
 
+# Of weights and of tokens: all that vLLM's Triton experts do in FP8
+SCHEMES = (
+    (kFp8Static128BlockSym, kFp8Dynamic128Sym), (kFp8StaticChannelSym, kFp8DynamicTokenSym),
+    *((kFp8StaticTensorSym, x) for x in (kFp8DynamicTokenSym, kFp8StaticTensorSym, kFp8DynamicTensorSym)),
+)  # fmt: skip
+
 
 def enable() -> None:
     """Where vLLM has a registry of FP8 backends (PR 53897): add these classes to it, for `--moe-backend ragged_moe`.
-    Else layers of FP8 experts in blocks of 128 x 128 run by these classes where vLLM would take Triton's.
+    Else layers of FP8 experts, of any scheme, run by these classes where vLLM would take Triton's.
 
     That is its default on a Hopper GPU without expert parallelism, else what `--moe-backend triton` asks for. What
     these classes do not support vLLM asks Triton's for, as before. Call it in every process that has a model, as vLLM's
@@ -60,7 +73,7 @@ class Fp8ExpertsBase(mk.FusedMoEExpertsModular):
 
     @staticmethod
     def _supports_quant_scheme(weight_key, activation_key) -> bool:
-        return (weight_key, activation_key) == (kFp8Static128BlockSym, kFp8Dynamic128Sym)
+        return (weight_key, activation_key) in SCHEMES
 
     @staticmethod
     def _supports_activation(activation) -> bool:
@@ -93,8 +106,28 @@ class Fp8ExpertsBase(mk.FusedMoEExpertsModular):
     def weights(self, w1: torch.Tensor, w2: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """w13, w13_scale, w2, w2_scale; ValueError if vLLM has none of the scales."""
         if self.w1_scale is None or self.w2_scale is None:
-            raise ValueError("the experts' weights have no scales, but must have one for 128 x 128")
-        return w1, self.w1_scale, w2, self.w2_scale
+            raise ValueError("the experts' weights have no scales, but must have some")
+        return w1, of_rows(self.w1_scale, w1), w2, of_rows(self.w2_scale, w2)
+
+
+def of_rows(scale: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Scales of weights [E, n, k] as ragged_moe.experts takes them: [E, n] where vLLM has one a row, or one of all of
+    an expert; of blocks as they are.
+    """
+    count, n, k = weights.shape
+    if scale.numel() == count * n:
+        return scale.view(count, n)
+    if scale.numel() == count and (n, k) != (128, 128):
+        return scale.view(count, 1).expand(count, n).contiguous()
+    return scale
+
+
+def of_columns(scale: torch.Tensor | None, hidden: torch.Tensor) -> torch.Tensor | None:
+    """Scales of tokens [.., K], expanded to 128 columns each where vLLM has one a token, or one of all."""
+    blocks = hidden.shape[-1] // 128
+    if scale is None or scale.shape[-1] == blocks and scale.dim() == hidden.dim():
+        return scale
+    return (scale if scale.dim() == hidden.dim() else scale.view(-1, 1)).expand(*hidden.shape[:-1], blocks)
 
 
 class Fp8Experts(Fp8ExpertsBase):
@@ -122,8 +155,9 @@ class Fp8Experts(Fp8ExpertsBase):
         if apply_router_weight_on_input:
             topk_weights = torch.ones_like(topk_weights)
         experts_out_op(
-            output, hidden_states, topk_ids, topk_weights.float(), *self.weights(w1, w2), hidden_scale=a1q_scale,
-            hidden_scale_layout="tokens_first", num_experts=None if global_num_experts == -1 else global_num_experts,
+            output, hidden_states, topk_ids, topk_weights.float(), *self.weights(w1, w2),
+            hidden_scale=of_columns(a1q_scale, hidden_states), hidden_scale_layout="tokens_first",
+            num_experts=None if global_num_experts == -1 else global_num_experts,
             **self.activation_options(activation),
         )  # fmt: skip
 
@@ -151,6 +185,7 @@ class Fp8BatchedExperts(Fp8ExpertsBase):
         everywhere = w1.shape[0] if global_num_experts == -1 else global_num_experts
         rows = topk_ids.numel() * self.num_dispatchers  # of all experts, if each rank has as many tokens
         batched_experts_out_op(
-            output, hidden_states, expert_tokens_meta.expert_num_tokens, *self.weights(w1, w2), hidden_scale=a1q_scale,
-            expected_m=max(1, -(-rows // everywhere)), **self.activation_options(activation),
+            output, hidden_states, expert_tokens_meta.expert_num_tokens, *self.weights(w1, w2),
+            hidden_scale=of_columns(a1q_scale, hidden_states), expected_m=max(1, -(-rows // everywhere)),
+            **self.activation_options(activation),
         )  # fmt: skip

@@ -125,8 +125,8 @@ def scale_tensormap(config: Config, address: Int64, experts: Int32, n: Int32, k:
 
 class GroupedGemmArguments:
     """Words: addresses of a e4m3 [total_m, k], a_scale f32 [k/128, total_m], b e4m3 [experts, n, k], b_scale f32
-    [experts, n/128, k/128], with channels [experts, n], m_indptr int32 [experts + 1], out bf16 [total_m, n], partials, flags (context.Operands);
-    total_m, n, k, experts, first step of a search among them, CTAs in the grid; CUDA stream.
+    [experts, n/128, k/128], with channels [experts, n], m_indptr int32 [experts + 1], out bf16 [total_m, n], partials,
+    flags (context.Operands); total_m, n, k, experts, first step of a search among them, CTAs in the grid; CUDA stream.
     """
 
     WORDS = 15
@@ -232,8 +232,9 @@ class BlockScaledArguments:
 class Gemm1Arguments:
     """Words: addresses of hidden_states e4m3 [T, k], their scales f32 [k/128, T] (or of both permuted, [total_m, k] and
     [k/128, total_m]), weights e4m3 [experts, n, k] and scales f32 [experts, n/128, k/128], with channels [experts, n],
-    m_indptr int32 [experts + 1], rows int32 [total_m] (the token of each row), c e4m3 [total_m, n/2], its scales f32 [n/256, total_m],
-    partials, flags (context.Operands); total_m, n, k, experts, first step of a search among them, CTAs; T; CUDA stream.
+    m_indptr int32 [experts + 1], rows int32 [total_m] (the token of each row), c e4m3 [total_m, n/2], its scales f32
+    [n/256, total_m], partials, flags (context.Operands); total_m, n, k, experts, first step of a search among them,
+    CTAs; T; CUDA stream.
     """
 
     WORDS = 18

@@ -113,8 +113,8 @@ class Config:
             "2cta" * self.two_cta,
             f"w4{self.fp4_tokens}" * bool(self.fp4_tokens), scaled and scaled.name, "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
-            f"splitk{self.split_k}" * (self.split_k > 1), "channels" * self.channels, "gated" * self.gated, "permuted" * self.permuted,
-            "copied" * self.copied,
+            f"splitk{self.split_k}" * (self.split_k > 1), "channels" * self.channels, "gated" * self.gated,
+            "permuted" * self.permuted, "copied" * self.copied,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
             f"slots{self.slots}" * (self.slots > 0),
         ]  # fmt: skip

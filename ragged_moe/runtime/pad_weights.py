@@ -16,8 +16,8 @@ def pad_intermediate(
     I] e4m3 get `before` rows (columns) of zeros in front of each half, 0 to 127, and as many behind as are missing:
     before = 64 for a slice that begins in the middle of a block. Their scales are those of the blocks that the slice
     touches, n = ceil((before + I) / 128) of them: w13_scale [E, 2n, H/128] and w2_scale [E, H/128, n] f32, of which
-    copies come back; or those of weight rows, w13_scale [E, 2I], which gets zeros, too, and w2_scale [E, H]. Zeros cost what weights do: of 704 columns 9 % more bytes and MMAs, of 192 33 %.
-    ValueError if an operand is not so.
+    copies come back; or those of weight rows, w13_scale [E, 2I], which gets zeros, too, and w2_scale [E, H]. Zeros cost
+    what weights do: of 704 columns 9 % more bytes and MMAs, of 192 33 %. ValueError if an operand is not so.
     """
     of_rows = isinstance(w2_scale, torch.Tensor) and w2_scale.dim() == 2
     for name, tensor, dtype in (("w13", w13, E4M3), ("w13_scale", w13_scale, F32), ("w2", w2, E4M3),

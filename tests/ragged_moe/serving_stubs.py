@@ -130,7 +130,9 @@ def vllm(monkeypatch) -> None:
     put(monkeypatch, f"{layers}.fused_moe.topk_weight_and_reduce",
         TopKWeightAndReduceDelegate=TopKWeightAndReduceDelegate,
         TopKWeightAndReduceNoOP=TopKWeightAndReduceNoOP)  # fmt: skip
-    put(monkeypatch, f"{layers}.quantization.utils.quant_utils", kFp8Dynamic128Sym="tokens", kFp8Static128BlockSym="w")
+    put(monkeypatch, f"{layers}.quantization.utils.quant_utils", kFp8Dynamic128Sym="tokens", kFp8Static128BlockSym="w",
+        kFp8DynamicTokenSym="a token", kFp8DynamicTensorSym="all", kFp8StaticTensorSym="tensor",
+        kFp8StaticChannelSym="rows")  # fmt: skip
     hopper = types.SimpleNamespace(
         is_cuda=lambda: True, is_device_capability=lambda x: x == 90, is_device_capability_family=lambda x: False
     )

@@ -121,6 +121,25 @@ def test_vllm_runs_tokens_by_expert(monkeypatch, calls):
     assert name == "batched_experts_out_op" and given["counts"] is counts and given["expected_m"] == 5
 
 
+@pytest.mark.parametrize("of_weights, of_tokens", [("rows", 3), ("tensor", 3), ("tensor", 1), ("rows", 1)])
+def test_vllm_has_other_scales(monkeypatch, calls, of_weights, of_tokens):
+    """One a row, or one of all of an expert's rows; of tokens one each, or one of all. All become what they are."""
+    stubs.vllm(monkeypatch)
+    module = adapter(monkeypatch, "vllm", calls)
+    w13, _, w2, _ = weights()
+    first, second = (torch.rand(E, w.shape[1], 1) if of_weights == "rows" else torch.rand(E) for w in (w13, w2))
+    config = types.SimpleNamespace(**vars(quant_config()) | {"w1_scale": first, "w2_scale": second})
+    one = module.Fp8Experts(None, config)
+    hidden, scale = torch.zeros(3, H), torch.rand(of_tokens, 1) if of_tokens > 1 else torch.rand(1)
+    one.apply(torch.empty(3, H), hidden, w13, w2, torch.ones(3, 2), torch.zeros(3, 2, dtype=torch.int32),
+              stubs.MoEActivation.SILU, E, None, scale, None, None, None, None, False)  # fmt: skip
+    ((_, given),) = calls
+    for found, of, n in ((given["w13_scale"], first, 2 * WIDTH), (given["w2_scale"], second, H)):
+        assert found.is_contiguous() and torch.equal(found, of.view(E, -1).expand(E, n))
+    assert torch.equal(given["hidden_scale"], scale.view(-1, 1).expand(3, H // 128))
+    assert len(module.SCHEMES) == 5 and all(module.Fp8Experts._supports_quant_scheme(*x) for x in module.SCHEMES)
+
+
 def test_vllm_asks_for_it_first(monkeypatch, calls):
     """Where it would take Triton's, once, and for what it supports."""
     stubs.vllm(monkeypatch)
