@@ -9,12 +9,14 @@ means the same for both forms.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 
-from ..jit.llvm import Untranslated, Value, writer_of
+from ..jit.llvm import Untranslated, Value, compiler, writer_of
+from ..jit.rules import where
 
 U = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: object}
 S = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
@@ -35,6 +37,8 @@ def arr(x, bits: int) -> np.ndarray:
 
 def back(result: np.ndarray, *inputs):
     """Undo `arr`: a uniform int if every input was uniform."""
+    if type(result) is Value:
+        return result
     for x in inputs:
         if type(x) is np.ndarray:
             return result
@@ -183,14 +187,10 @@ def mul_hi(a, b, bits: int, sign: bool):
     return resize(high, 64)
 
 
+@once
 def mul24(a, b, sign: bool, hi: bool):
-    def one(x, y):
-        x, y = x & 0xFFFFFF, y & 0xFFFFFF
-        if sign:
-            x, y = x - ((x >> 23) << 24), y - ((y >> 23) << 24)
-        return (x * y >> 16 if hi else x * y) & MASK[32]
-
-    return lanewise(one, a, b)
+    product = mul_wide(resize(resize(a, 32) << 8, 32), resize(resize(b, 32) << 8, 32), 32, sign)
+    return resize(product >> (32 if hi else 16), 32)
 
 
 @once
@@ -309,26 +309,18 @@ def szext(a, n, sign: bool, wrap: bool):
     return select(n == 0, 0, shr(high, 32 - n, 32, sign), 32)
 
 
+@once
 def fns(mask, base, offset):
     """Position of the |offset|-th set bit of mask, counted from base upwards or (offset < 0) downwards."""
-
-    def one(mask, base, offset):
-        step = -1 if offset >> 31 else 1
-        bits = [base] if offset == 0 else list(range(base, 32 if step > 0 else -1, step))
-        found = [p for p in bits if mask >> p & 1]
-        count = max(abs(signed(offset, 32)), 1)
-        return found[count - 1] if count <= len(found) else MASK[32]
-
-    return lanewise(one, mask, base, offset)
-
-
-def lanewise(f, *values):
-    """f(ints) -> 32-bit int for each lane: for the rare operations."""
-    if not any(map(is_array, values)):
-        return f(*values)
-    n = next(len(v) for v in values if is_array(v))
-    lanes = [v.tolist() if is_array(v) else [v] * n for v in values]
-    return np.array([f(*t) for t in zip(*lanes, strict=True)], np.uint32)
+    mask, base, offset = (resize(x, 32) for x in (mask, base, offset))
+    down, far = negative(offset, 32), abs_int(offset, 32)
+    start = select(down, 31 - min_int(base, 31, 32, False), base, 32)
+    there = shifted(select(offset == 0, 1, MASK[32], 32), start, 32, True)
+    left = select(down, brev(mask, 32), mask, 32) & there
+    for k in range(1, 33):
+        left = select(far > k, left & left - 1 & MASK[32], left, 32)
+    above = zeros_above(left & negated(left, 32), 32)
+    return select(left == 0, MASK[32], select(down, above, 31 - above, 32), 32)
 
 
 @once
@@ -411,18 +403,53 @@ def carry_sub(a, b, c, bits: int):
 
 
 # -- floats ------------------------------------------------------------------------------------------------------------
+# Bits of a kind are arrays of one element where lanes agree, until `back`; numbers are arrays of NumPy's floats. Of
+# machine code, both are Values.
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
 INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}  # the bits of the exponent too
+ONE = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F800000, "f64": 0x3FF0000000000000}
 HIGH = 0xFFFFFFFF00000000  # of a double, what its approximations look at and give
 WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+MANTISSA = {"f16": 10, "bf16": 7, "f32": 23}
+ONE_LESS = "rounding to double precision in another direction than to nearest takes exact rationals, and stays Python"
 
 
-def to_float(x, kind: str) -> np.ndarray:
-    """Bits as float64 (every f16, bf16 and f32 value is one)."""
-    bits = arr(x, WIDTH[kind])
-    if kind == "bf16":
-        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return bits.view(F[WIDTH[kind]]).astype(np.float64)
+def patterns(kind: str, ftz: bool, *values) -> list:
+    """Registers of a kind as bits of one width; .ftz flushes subnormals."""
+    code = writer_of(*values)
+    each = [arr(v, WIDTH[kind]) if code is None else code.cast(v, WIDTH[kind]) for v in values]
+    return [flush(x, kind) for x in each] if ftz else each
+
+
+def number(x, kind: str, bits: int = 0):
+    """The numbers that bits of a kind stand for, exactly, in the kind's own format (bf16: f32) or of this many bits."""
+    own = 32 if kind == "bf16" else WIDTH[kind]
+    x = extend(x, 16, False, 32) << 16 if kind == "bf16" else x
+    return resized(x.code.as_real(x) if type(x) is Value else x.view(F[own]), bits or own)
+
+
+def operands(kind: str, bits: int, ftz: bool, *values) -> list:
+    return [number(x, kind, bits) for x in patterns(kind, ftz, *values)]
+
+
+def raw(v):
+    """The bits of numbers."""
+    return v.code.as_bits(v) if type(v) is Value else v.view(U[8 * v.itemsize])
+
+
+def precision(v) -> int:
+    return v.bits if type(v) is Value else 8 * v.itemsize
+
+
+def resized(v, bits: int):
+    """Numbers in another format; rounded to nearest."""
+    if precision(v) == bits:
+        return v
+    if type(v) is not Value:
+        return v.astype(F[bits])
+    if 16 in (bits, v.bits) and not compiler().has_halves:
+        raise Untranslated("conversions of f16 on this machine")
+    return v.code.resize_real(v, bits)
 
 
 def flush(bits, kind: str):
@@ -433,60 +460,81 @@ def flush(bits, kind: str):
     return select(bits & INFINITY[kind] == 0, bits & sign, bits, WIDTH[kind])
 
 
-def _odd(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
+def rarely(p, a, b, bits: int):
+    """p ? a : b, where p hardly ever holds."""
+    return select(p, a, b, bits) if type(p) is Value or some(p) else b
+
+
+def odd(hi, lo):
     """hi + lo rounded to odd in float64, so that a second rounding to a shorter format is right (Boldo, Melquiond)."""
-    bits = hi.view(np.int64)
-    inexact = (lo != 0) & np.isfinite(hi) & (bits & 1 == 0)
+    bits = raw(hi)
+    inexact = (lo != 0) & (abs(hi) < math.inf) & (bits & 1 == 0)
     away = (lo > 0) == (hi > 0)
-    return np.where(inexact, np.where(away, bits + 1, bits - 1), bits).view(np.float64)
+    return number(select(inexact, select(away, bits + 1, bits - 1, 64), bits, 64), "f64")
 
 
-def round_float(value: np.ndarray, kind: str, mode: str = "rn", ftz: bool = False, lo=None) -> np.ndarray:
-    """float64 (+ exact remainder lo) -> bits of `kind`, rounded once; NaN becomes the canonical NaN."""
-    if lo is not None:
-        value = _odd(value, lo)
+def nearest(v, kind: str):
+    """Bits of a shorter kind, to nearest; of a NaN anything. What has 16 bits is rounded to odd in float32 before."""
+    near = resized(v, 32)
+    if kind == "f32":
+        return raw(near)
+    if precision(v) == 64:
+        wide, bits = resized(near, 64), raw(near)
+        cut = bits - select(abs(wide) > abs(v), 1, 0, 32) | 1
+        near = number(select((wide == v) | (v != v), bits, cut, 32), "f32")
+    if kind == "f16":
+        return raw(resized(near, 16))
+    bits = raw(near)  # f32 with 16 bits less: a carry out of the mantissa is one more in the exponent
+    return resize(bits + ((bits >> 16 & 1) + 0x7FFF) >> 16, 16)
+
+
+def directed(bits, above, below, kind: str, mode: str):
+    """The nearest number, moved by one where it lies above, or below, the exact one and may not."""
+    width, sign = WIDTH[kind], 1 << (WIDTH[kind] - 1)
+    minus = bits >= sign
+    if mode == "rz":
+        return bits - select((minus & below) | (above & ~minus), 1, 0, width)
+    wrong, grows, least = {"rm": (above, minus, sign | 1), "rp": (below, ~minus, 1)}[mode]
+    moved = select(bits & (sign - 1) == 0, least, select(grows, bits + 1, bits - 1, width), width)
+    return select(wrong, moved, bits, width)
+
+
+def finish(v, kind: str, mode: str, ftz: bool, sat: bool, relu: bool, *inputs, lo=None):
+    """Numbers, and exact remainders `lo` of float64, as bits of a kind, rounded once; NaN becomes the canonical NaN.
+
+    Clamped by .sat ([0, 1], NaN to 0) or .relu (NaN stays). Both turn -0 into +0 (silicon/golden/README.md).
+    """
     width = WIDTH[kind]
-    if kind == "bf16":
-        bits = _round_bf16(value, mode)
-    elif kind == "f64":
-        bits = value.view(np.uint64)
+    if precision(v) <= width and kind != "bf16":
+        bits = raw(resized(v, width))
+        if lo is not None and mode != "rn":
+            bits = directed(bits, lo < 0, lo > 0, kind, mode)
     else:
-        near = value.astype(F[width])
+        v = v if lo is None else odd(v, lo)
+        bits = nearest(v, kind)
         if mode != "rn":
-            wide = near.astype(np.float64)
-            down, up = F[width](-np.inf), F[width](np.inf)
-            if mode == "rz":
-                near = np.where(np.abs(wide) > np.abs(value), np.nextafter(near, F[width](0)), near)
-            elif mode == "rm":
-                near = np.where(wide > value, np.nextafter(near, down), near)
-            elif mode == "rp":
-                near = np.where(wide < value, np.nextafter(near, up), near)
-            elif mode == "rna":
-                raise ValueError("rna rounds to tf32 only")
-        bits = near.astype(F[width]).view(U[width])
-    if ftz:
-        bits = flush(bits, kind)
-    odd = np.isnan(value)
-    return np.where(odd, U[width](NAN[kind]), bits).astype(U[width]) if odd.any() else bits
+            wide = number(bits, kind, precision(v))
+            bits = directed(bits, wide > v, wide < v, kind, mode)
+    bits = flush(bits, kind) if ftz else bits
+    bits = rarely(v != v, NAN[kind], bits, width)
+    if sat:
+        bits = select(bits > INFINITY[kind], 0, min_int(bits, ONE[kind], width, False), width)
+    if relu:
+        bits = select(bits >= 1 << (width - 1), 0, bits, width)
+    return back(bits, *inputs)
 
 
-def _round_bf16(value: np.ndarray, mode: str) -> np.ndarray:
-    # Through f32 rounded to odd: bf16 is f32 with 16 fewer bits, so the second rounding sees what it needs.
-    f = value.astype(np.float32)
-    bits = f.view(np.uint32).astype(np.int64)
-    wide = f.astype(np.float64)
-    exact = (wide == value) | ~np.isfinite(value)
-    over = np.abs(wide) > np.abs(value)
-    bits = np.where(exact, bits, np.where(over, bits - 1, bits) | 1)  # truncate, then sticky
-    sign, mag = bits >> 31 & 1, bits & 0x7FFFFFFF
-    up = {
-        "rn": (mag >> 15 & 1) & (((mag & 0x7FFF) != 0) | (mag >> 16 & 1)),
-        "rz": 0 * mag,
-        "rm": sign * ((mag & 0xFFFF) != 0),
-        "rp": (1 - sign) * ((mag & 0xFFFF) != 0),
-    }[mode]
-    up = np.where(np.isfinite(value), up, 0)
-    return ((sign << 15) | ((mag >> 16) + up)).astype(np.uint16)
+def two_sum(a, b, mode: str = "rn"):
+    """(a + b rounded to nearest, what the rounding lost)."""
+    s = a + b
+    t = s - a
+    lo = where(abs(s) < math.inf, (a - (s - t)) + (b - t), 0.0)
+    return zero_sum(s, a, b) if mode == "rm" else s, lo
+
+
+def zero_sum(s, a, b):
+    """Rounding downwards, a sum of zero is -0 unless both terms are +0 (IEEE 754, 6.3)."""
+    return where((s == 0) & ((raw(a) | raw(b)) >= 1 << 63), -0.0, s)
 
 
 TIE = 1 << 28  # of the 29 bits that a float64 has more than an f32: halfway between two
@@ -501,78 +549,28 @@ def _rounds_alike(s: np.ndarray) -> bool:
     return not (small.any() and size[small].any())
 
 
-def _two_sum(a: np.ndarray, b: np.ndarray, kind: str, mode: str):
-    """(a + b rounded to nearest, what the rounding lost); None for that where a second rounding does not need it."""
-    s = a + b
-    if kind == "f32" and mode == "rn" and _rounds_alike(s):
-        return s, None
-    t = s - a
-    err = (a - (s - t)) + (b - t)
-    if mode == "rm":
-        s = _zero_sum(s, a, b)
-    return s, np.where(np.isfinite(s), err, 0.0)
-
-
-def _zero_sum(s, a, b):
-    """Rounding downwards, a sum of zero is -0 unless both terms are +0 (IEEE 754, 6.3)."""
-    return np.where((s == 0) & (np.signbit(a) | np.signbit(b)), -0.0, s)
-
-
-def operands(kind, ftz, *values):
-    if ftz:
-        values = [flush(arr(v, WIDTH[kind]), kind) for v in values]
-    return [to_float(v, kind) for v in values]
-
-
-def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
-    x, y = operands(kind, ftz, a, b)
-    y = -y if sub else y
-    if kind == "f64":
-        return back(round_float(x + y, kind), a, b) if mode == "rn" else _fma64(np.ones_like(x), x, y, mode, a, b)
-    hi, lo = _two_sum(x, y, kind, mode)
-    return finish(hi, lo, kind, mode, ftz, sat, False, a, b)
-
-
-def fmul(kind: str, a, b, mode="rn", ftz=False, sat=False):
-    x, y = operands(kind, ftz, a, b)
-    if kind == "f64" and mode != "rn":
-        nothing = 0.0 if mode == "rm" else -0.0  # the zero that keeps the sign of a zero that it is added to
-        return _fma64(x, y, np.full_like(x, nothing), mode, a, b)
-    return finish(x * y, None, kind, mode, ftz, sat, False, a, b)
-
-
-def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
-    x, y, z = operands(kind, ftz, a, b, c)
-    if kind == "f64":
-        return _fma64(x, y, z, mode, a, b, c)
-    hi, lo = _two_sum(x * y, z, kind, mode)  # the product of two f32 is exact in f64
-    return finish(hi, lo, kind, mode, ftz, sat, relu, a, b, c)
-
-
-def finish(hi, lo, kind, mode, ftz, sat, relu, *inputs):
-    """Clamp by .sat ([0, 1], NaN to 0) or .relu (NaN stays) and round once, to bits of `kind`.
-
-    Both turn -0 into +0 (silicon/golden/README.md).
-    """
-    if sat or relu:
-        low = ~(hi > 0) if sat else hi <= 0
-        high = hi > 1 if sat else False
-        lo = None if lo is None else np.where(low | high, 0.0, lo)
-        hi = np.where(low, 0.0, np.where(high, 1.0, hi))
-    return back(round_float(np.asarray(hi), kind, mode, ftz, lo), *inputs)
-
-
-def _fma64(x, y, z, mode, *inputs):
-    """Exact rationals: double precision is rare in kernels of this kind."""
-    x, y, z = np.broadcast_arrays(x, y, z)
-    out = []
-    for a, b, c in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
+def fused(x, y, z, mode: str = "rn"):
+    """x * y + z of numbers of 32 or 64 bits, rounded once, to their own format."""
+    code = writer_of(x, y, z)
+    if code is not None:
+        if mode != "rn":
+            raise Untranslated(ONE_LESS)
+        return code.intrinsic("fma", x, y, z)
+    if mode == "rn" and precision(x) == 32:  # the product of two f32 is exact in f64
+        product, z = resized(x, 64) * resized(y, 64), resized(z, 64)
+        s = product + z
+        return resized(s if _rounds_alike(s) else odd(*two_sum(product, z)), 32)
+    out, each = [], np.broadcast_arrays(x, y, z)
+    for a, b, c in zip(*(v.ravel().tolist() for v in each), strict=True):
         plain = np.float64(a) * b + c
         if all(map(math.isfinite, (a, b, c))):
             exact = Fraction(a) * Fraction(b) + Fraction(c)
-            plain = _round64(exact, mode) if exact else _zero_sum(plain, a * b, c) if mode == "rm" else plain
+            if exact:
+                plain = _round64(exact, mode)
+            elif mode == "rm" and (math.copysign(1, a * b) < 0 or math.copysign(1, c) < 0):
+                plain = -0.0
         out.append(plain)
-    return back(round_float(np.array(out, np.float64), "f64"), *inputs)
+    return np.array(out, np.float64).reshape(each[0].shape)
 
 
 def _round64(exact: Fraction, mode: str) -> float:
@@ -589,37 +587,77 @@ def _round64(exact: Fraction, mode: str) -> float:
     return near
 
 
+def own(kind: str, mode: str) -> int:
+    """In how many bits operations are done: as many as the kind has, where one of them rounds as it is asked for."""
+    return 32 if kind == "f32" and mode == "rn" else 64
+
+
+@once
+def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
+    x, y = operands(kind, own(kind, mode), ftz, a, b)
+    y, lo = -y if sub else y, None
+    if kind == "f64" and mode != "rn":
+        s = fused(1.0, x, y, mode)
+    elif WIDTH[kind] == precision(x):
+        s = x + y
+    else:
+        s, lo = two_sum(x, y, mode)
+    return finish(s, kind, mode, ftz, sat, False, a, b, lo=lo)
+
+
+@once
+def fmul(kind: str, a, b, mode="rn", ftz=False, sat=False):
+    x, y = operands(kind, own(kind, mode), ftz, a, b)
+    if kind == "f64" and mode != "rn":
+        nothing = 0.0 if mode == "rm" else -0.0  # the zero that keeps the sign of a zero that it is added to
+        return finish(fused(x, y, nothing, mode), kind, "rn", ftz, sat, False, a, b)
+    return finish(x * y, kind, mode, ftz, sat, False, a, b)  # exact in f64, but of f64
+
+
+@once
+def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
+    x, y, z = operands(kind, own(kind, mode), ftz, a, b, c)
+    s, lo = (fused(x, y, z, mode), None) if WIDTH[kind] == precision(x) else two_sum(x * y, z, mode)
+    return finish(s, kind, mode, ftz, sat, relu, a, b, c, lo=lo)
+
+
+@once
 def fdiv(kind: str, a, b, mode="rn", ftz=False):
-    x, y = operands(kind, ftz, a, b)
-    q = x / y
-    if kind == "f64":
-        if mode != "rn":
-            x, y = np.broadcast_arrays(x, y)
-            exact = np.isfinite(x) & np.isfinite(y) & (x != 0) & (y != 0)
-            q[exact] = [_round64(Fraction(n) / Fraction(d), mode) for n, d in zip(x[exact], y[exact])]
-        return back(round_float(q, kind), a, b)
-    # The remainder's sign tells on which side of q the exact quotient lies: x - q*y, exact as q has 53 bits
-    # and y 24, split in two.
-    head = q.astype(np.float32).astype(np.float64)
-    rest = (x - head * y) - (q - head) * y
-    inexact = np.isfinite(q) & np.isfinite(y) & (rest != 0)
-    lo = np.where(inexact, np.sign(rest) * np.sign(y) * np.abs(q) * 2.0**-60, 0.0)
-    return finish(q, lo, kind, mode, ftz, False, False, a, b)
+    x, y = operands(kind, own(kind, mode), ftz, a, b)
+    q, lo = x / y, None
+    if kind == "f64" and mode != "rn":
+        if writer_of(q) is not None:
+            raise Untranslated(ONE_LESS)
+        x, y = np.broadcast_arrays(x, y)
+        exact = np.isfinite(x) & np.isfinite(y) & (x != 0) & (y != 0)
+        q[exact] = [_round64(Fraction(n) / Fraction(d), mode) for n, d in zip(x[exact], y[exact])]
+    elif mode != "rn":
+        # The remainder's sign tells on which side of q the exact quotient lies: x - q*y, exact as q has 53 bits
+        # and y 24, split in two.
+        head = resized(resized(q, 32), 64)
+        rest = (x - head * y) - (q - head) * y
+        lo = where(abs(y) < math.inf, where(y < 0, -rest, rest), 0.0)
+    return finish(q, kind, mode, ftz, False, False, a, b, lo=lo)
 
 
+@once
 def fsqrt(kind: str, a, mode="rn", ftz=False):
-    (x,) = operands(kind, ftz, a)
-    r = np.sqrt(x)
-    if kind == "f64":
-        if mode != "rn":
-            exact = np.isfinite(r) & (r != 0)
-            r[exact] = [_directed_root(root, v, mode) for root, v in zip(r[exact].tolist(), x[exact].tolist())]
-        return back(round_float(r, kind), a)
-    head = r.astype(np.float32).astype(np.float64)
-    tail = r - head
-    rest = ((x - head * head) - 2 * head * tail) - tail * tail
-    lo = np.where(np.isfinite(r) & (rest != 0), np.sign(rest) * r * 2.0**-60, 0.0)
-    return finish(r, lo, kind, mode, ftz, False, False, a)
+    (x,) = operands(kind, own(kind, mode), ftz, a)
+    r, lo = root(x), None
+    if kind == "f64" and mode != "rn":
+        if writer_of(r) is not None:
+            raise Untranslated(ONE_LESS)
+        exact = np.isfinite(r) & (r != 0)
+        r[exact] = [_directed_root(root, v, mode) for root, v in zip(r[exact].tolist(), x[exact].tolist())]
+    elif mode != "rn":
+        head = resized(resized(r, 32), 64)
+        tail = r - head
+        lo = ((x - head * head) - 2.0 * head * tail) - tail * tail
+    return finish(r, kind, mode, ftz, False, False, a, lo=lo)
+
+
+def root(x):
+    return x.code.intrinsic("sqrt", x) if type(x) is Value else np.sqrt(x)
 
 
 def _directed_root(root: float, x: float, mode: str) -> float:
@@ -630,56 +668,73 @@ def _directed_root(root: float, x: float, mode: str) -> float:
     return math.nextafter(root, 0.0) if square > x else root
 
 
+@once
 def frcp(kind: str, a, mode="rn", ftz=False):
-    one = {"f32": 0x3F800000, "f64": 0x3FF0000000000000}[kind]
-    return fdiv(kind, one, a, mode, ftz)
+    return fdiv(kind, ONE[kind], a, mode, ftz)
 
 
+NEAR = 32  # of the last places of a double, within which two libraries agree on a function
+LIBRARY = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
+
+
+def library(name: str, x, kind: str):
+    """A function of float64. Machine code has it from the C library, which differs from NumPy's in the last places:
+    where that could change the result of a kind, Python decides."""
+    if type(x) is not Value:
+        return getattr(np, name)(x)
+    y = x.code.library(name, x)
+    bits, less = raw(y), 52 - MANTISSA[kind]
+    tie = (bits & ((1 << less) - 1)) - ((1 << (less - 1)) - NEAR)
+    size = bits & ((1 << 63) - 1)
+    smallest = 1023 - 14 if kind == "f16" else 1023 - 126  # exponents of normal numbers, and of half a subnormal one's
+    short = (size < smallest << 52) & (size > smallest - MANTISSA[kind] - 2 << 52)
+    x.code.bail_where((tie <= 2 * NEAR) | short)
+    return y
+
+
+@once
 def approx(name: str, a, ftz=False, kind="f32"):
     """.approx functions: the correctly rounded result. Hardware differs in the last places (PTX gives the bounds)."""
-    (x,) = operands(kind, ftz, a)
-    f = {
-        "rcp": lambda v: 1 / v,
-        "sqrt": np.sqrt,
-        "rsqrt": lambda v: 1 / np.sqrt(v),
-        "ex2": np.exp2,
-        "lg2": np.log2,
-        "sin": np.sin,
-        "cos": np.cos,
-        "tanh": np.tanh,
-    }[name]
-    return finish(f(x), None, kind, "rn", ftz, False, False, a)
+    (x,) = operands(kind, 64, ftz, a)
+    if name in LIBRARY:
+        y = library(LIBRARY[name], x, kind)
+    else:
+        y = root(x) if "sqrt" in name else x
+        y = 1.0 / y if name[0] == "r" else y
+    return finish(y, kind, "rn", ftz, False, False, a)
 
 
+@once
 def approx_high(name: str, a):
     """rcp and rsqrt.approx.ftz.f64: of the high 32 bits of a, in the high 32 bits of the result, rounded to nearest."""
-    high = np.asarray(a, np.uint64) & np.uint64(HIGH)
-    high = np.where(high & np.uint64(INFINITY["f64"]), high, high & np.uint64(1 << 63))  # subnormals are zeros
-    with np.errstate(all="ignore"):
-        x = high.view(np.float64)
-        y = 1 / x if name == "rcp" else np.where(x == 0, 1 / x, 1 / np.sqrt(x))
-    bits = np.ascontiguousarray(y).view(np.uint64)
-    rounded = bits + np.uint64(0x7FFFFFFF) + (bits >> np.uint64(32) & np.uint64(1)) & np.uint64(HIGH)
-    out = np.where(rounded & np.uint64(INFINITY["f64"]), rounded, bits & np.uint64(1 << 63))
-    out = np.where(np.isnan(y), np.uint64(NAN["f64"]), np.where(np.isinf(y), bits, out))
-    return out if is_array(a) else int(out)
+    (high,) = patterns("f64", False, a)
+    exponent, sign = INFINITY["f64"], 1 << 63
+    high = select(high & exponent == 0, high & sign, high & HIGH, 64)  # subnormals are zeros
+    y = number(high, "f64")
+    y = 1.0 / (y if name == "rcp" else root(y))
+    bits = raw(y)
+    rounded = bits + ((bits >> 32 & 1) + 0x7FFFFFFF) & HIGH
+    out = select(rounded & exponent == 0, bits & sign, rounded, 64)
+    return back(select(y != y, NAN["f64"], select(abs(y) == math.inf, bits, out, 64), 64), a)
 
 
+@once
 def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, absolute=False):
-    x, y = operands(kind, ftz, a, b)
-    sign = np.sign(np.copysign(1.0, x)) * np.sign(np.copysign(1.0, y))
+    width, top = WIDTH[kind], 1 << (WIDTH[kind] - 1)
+    first, second = patterns(kind, ftz, a, b)
+    sign = first ^ second
     if absolute:
-        x, y = np.abs(x), np.abs(y)
-    x, y = np.broadcast_arrays(x, y)
-    # -0 < +0, which NumPy's minimum does not promise
-    lower = (x < y) | ((x == y) & (np.signbit(x) & ~np.signbit(y)))
-    out = np.where(lower != is_max, x, y)
-    out = np.where(np.isnan(x), y, np.where(np.isnan(y), x, out))
+        first, second = first & (top - 1), second & (top - 1)
+    x, y = (number(v, kind, max(width, 32)) for v in (first, second))
+    minus = (first >= top) & (second < top)
+    lower = (x < y) | ((x == y) & minus)  # -0 < +0
+    out = select(lower, *((second, first) if is_max else (first, second)), width)
+    out = rarely(x != x, second, rarely(y != y, first, out, width), width)
     if nan:
-        out = np.where(np.isnan(x) | np.isnan(y), np.nan, out)
+        out = rarely((x != x) | (y != y), NAN[kind], out, width)
     if xorsign:
-        out = np.copysign(np.abs(out), sign)
-    return finish(out, None, kind, "rn", ftz, False, False, a, b)
+        out = out & (top - 1) | sign & top
+    return back(rarely(out & (top - 1) > INFINITY[kind], NAN[kind], out, width), a, b)
 
 
 @once
@@ -692,28 +747,27 @@ def fneg(kind: str, a, ftz=False, absolute=False):
     return bits if kind == "f64" else select(size > INFINITY[kind], NAN[kind], bits, WIDTH[kind])
 
 
+COMPARISONS = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+
+
+@once
 def fcompare(kind: str, op: str, a, b, ftz=False):
-    x, y = operands(kind, ftz, a, b)
-    unordered = np.isnan(x) | np.isnan(y)
+    x, y = operands(kind, max(WIDTH[kind], 32), ftz, a, b)
+    unordered = (x != x) | (y != y)
     if op in ("num", "nan"):
         out = unordered if op == "nan" else ~unordered
     else:
-        base = op[:-1] if len(op) == 3 else op
-        out = {
-            "eq": np.equal,
-            "ne": np.not_equal,
-            "lt": np.less,
-            "le": np.less_equal,
-            "gt": np.greater,
-            "ge": np.greater_equal,
-        }[base](x, y)
-        out = (out | unordered) if len(op) == 3 else (out & ~unordered)
+        out = COMPARISONS[op[:2]](x, y)
+        out = out | unordered if len(op) == 3 else out & ~unordered
     return back(out, a, b)
 
 
+@once
 def fcompare_packed(kind: str, op: str, a, b, ftz=False):
     """Compare 16-bit halves of 32-bit registers: (result of the low halves, of the high halves)."""
-    halves = [[resize(v >> s, 16) for v in (a, b)] for s in (0, 16)]
+    halves = [[resize(resize(v, 32) >> s, 16) for v in (a, b)] for s in (0, 16)]
     return tuple(fcompare(kind, op, *pair, ftz) for pair in halves)
 
 

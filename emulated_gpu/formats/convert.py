@@ -4,106 +4,94 @@ from __future__ import annotations
 
 import numpy as np
 
-from .alu import (
-    MASK,
-    NAN,
-    U,
-    arr,
-    back,
-    extend,
-    finish,
-    join16,
-    max_int,
-    min_int,
-    once,
-    operands,
-    resize,
-    round_float,
-    select,
-    signed,
-    to_float,
-)  # fmt: skip
+from ..jit.llvm import Value, type_of
+from . import alu
+from .alu import once, resize, select
 from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2
 from .lanes import as_array
 
+INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
+
+def integral(v, mode: str):
+    """Numbers rounded to integers."""
+    return v.code.intrinsic(INTEGRAL[mode], v) if type(v) is Value else getattr(np, INTEGRAL[mode])(v)
+
+
+@once
 def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
     """Out-of-range values clamp; NaN gives zero, except 0x80000000.. for 64-bit results, as on hardware."""
-    (v,) = operands(kind, ftz, x)
-    r = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode](v)
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, MASK[bits])
-    nan = 1 << 63 if bits == 64 else 0
-    out = [nan if f != f else low if f <= low else high if f >= high else int(f) for f in r.tolist()]
-    return back(np.array([o & MASK[bits] for o in out], U[max(bits, 16)]), x)
+    (v,) = alu.operands(kind, 64, ftz, x)
+    r = integral(v, mode)
+    if type(r) is Value:
+        out = r.code.intrinsic("fptosi.sat" if sign else "fptoui.sat", r, result=Value("", bits, r.vary))
+    else:
+        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, alu.MASK[bits])
+        inside = (r > low) & (r < high)
+        whole = np.where(inside, r, 0).astype(alu.S[64] if sign else alu.U[64]).view(alu.U[64])
+        beyond = select(r >= high, high, select(r <= low, low & alu.MASK[64], 0, 64), 64)
+        out = alu.rarely(~inside, beyond, whole, 64)
+    out = alu.rarely(v != v, 1 << 63, out, 64) if bits == 64 else out
+    return alu.back(resize(resize(out, bits), max(bits, 16)), x)
 
 
+def whole_number(x, bits: int, sign: bool):
+    """Integers of at most 32 bits as float64."""
+    if type(x) is Value:
+        return x.code.value(f"{'si' if sign else 'ui'}tofp {x} to {type_of(64, x.vary, True)}", 64, x.vary, True)
+    return (alu.signed(x, bits) if sign else x).astype(np.float64)
+
+
+@once
 def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
-    values = signed(arr(x, bits), bits) if sign else arr(x, bits)
+    v = resize(x, bits) if type(x) is Value else alu.arr(x, bits)
     if bits < 64:
-        return back(round_float(values.astype(np.float64), kind, mode), x)
-    hi = values.astype(np.float64)
-    lo = np.array([float(int(v) - int(h)) for v, h in zip(values.tolist(), hi.tolist(), strict=True)])
-    if kind == "f64" and mode != "rn":
-        raise ValueError("directed rounding of 64-bit integers to f64")
-    return back(round_float(hi, kind, mode, lo=lo if kind != "f64" else None), x)
+        return alu.finish(whole_number(v, bits, sign), kind, mode or "rn", False, False, False, x)
+    high, low = whole_number(resize(v >> 32, 32), 32, sign), whole_number(resize(v, 32), 32, False)
+    total, lost = alu.two_sum(high * 2.0**32, low)
+    return alu.finish(total, kind, mode or "rn", False, False, False, x, lo=lost)
 
 
 @once
 def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
     if sat:
-        wide, high = extend(x, bits, sign, 64), MASK[to] >> to_sign
+        wide, high = alu.extend(x, bits, sign, 64), alu.MASK[to] >> to_sign
         if sign:
-            wide = max_int(wide, -(1 << (to - 1)) & MASK[64] if to_sign else 0, 64, True)
-        return resize(min_int(wide, high, 64, sign and to_sign) & MASK[to], max(to, 16))
+            wide = alu.max_int(wide, -(1 << (to - 1)) & alu.MASK[64] if to_sign else 0, 64, True)
+        return resize(alu.min_int(wide, high, 64, sign and to_sign) & alu.MASK[to], max(to, 16))
     if to <= bits:
-        return extend(x, to, to_sign, 16) if to == 8 else resize(x, to)
-    return extend(x, bits, sign, to)
+        return alu.extend(x, to, to_sign, 16) if to == 8 else resize(x, to)
+    return alu.extend(x, bits, sign, to)
 
 
 @once
 def pack_saturated(a, b, c, bits: int, sign: bool):
     """cvt.pack.sat: a and b (s32) clamped to `bits`, a above b, and the low bits of c above them."""
-    low, ones = -(1 << (bits - 1)) & MASK[32] if sign else 0, (1 << bits) - 1
-    a, b = (min_int(max_int(x, low, 32, True), ones >> sign, 32, True) & ones for x in (a, b))
+    low, ones = -(1 << (bits - 1)) & alu.MASK[32] if sign else 0, (1 << bits) - 1
+    a, b = (alu.min_int(alu.max_int(x, low, 32, True), ones >> sign, 32, True) & ones for x in (a, b))
     out = resize(a << bits, 32) | b
     return resize(resize(c, 32) << 2 * bits, 32) | out if bits < 16 else out
 
 
+@once
 def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
     if type(x) is int and x == 0:  # what a timed run converts: +0 is +0 everywhere
         return 0
-    if kind == "f32" and to in ("f16", "bf16") and mode == "rn" and not (ftz or sat or relu or integer):
-        return back(_halves(arr(x, 32), to), x)  # every epilogue does it
     if kind == "bf16" and to == "f32" and not (sat or relu):  # a shift: keeps the bits of a NaN
-        return back(arr(x, 16).astype(np.uint32) << 16, x)
+        return alu.extend(x, 16, False, 32) << 16
     # .ftz is about f32. An H200 does not flush on the way to f16 (golden case cvt_f32_to_f16).
-    (v,) = operands(kind, ftz and kind == "f32" and to != "f16", x)
+    (v,) = alu.operands(kind, max(alu.WIDTH[kind], 32), ftz and kind == "f32" and to != "f16", x)
     if integer:
-        v = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[integer](v)
-        mode = "rn"
-    return finish(v, None, to, mode, ftz and to == "f32", sat, relu, x)
+        v, mode = integral(v, integer), "rn"
+    return alu.finish(v, to, mode, ftz and to == "f32", sat, relu, x)
 
 
-def _halves(bits: np.ndarray, to: str) -> np.ndarray:
-    """f32, uint32, -> f16 or bf16, uint16 of the same shape, to nearest."""
-    floats = bits.view(np.float32)
-    if to == "f16":
-        halves = floats.astype(np.float16).view(np.uint16)
-    else:  # f32 with 16 bits less: a carry out of the mantissa is one more in the exponent
-        halves = ((bits + ((bits >> 16 & 1) + 0x7FFF)) >> 16).astype(np.uint16)
-    nan = np.isnan(floats)
-    if 1 in nan.tobytes():
-        halves[nan] = NAN[to]
-    return halves
-
-
+@once
 def to_halves(hi, lo, to: str):
     """cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32: two floats to nearest, lo in the low half."""
-    if type(hi) is not np.ndarray or type(lo) is not np.ndarray:
-        return join16(*(float_to_float(x, "f32", to) for x in (lo, hi)))
-    wide = np.empty((len(lo), 2), np.uint32)
-    wide[:, 0], wide[:, 1] = lo, hi
-    return _halves(wide, to).view(np.uint32).ravel()
+    if type(hi) is np.ndarray and type(lo) is np.ndarray:  # every epilogue does it: both at once
+        return float_to_float(np.stack([lo, hi], 1), "f32", to).view(np.uint32).ravel()
+    return alu.join16(*(float_to_float(x, "f32", to) for x in (lo, hi)))
 
 
 def later_halves(hi, lo, to: str):
@@ -118,7 +106,7 @@ def matrices(values: tuple, trans: bool) -> np.ndarray:
     uint64 [16 * registers]. values: of each register, or what `later_halves` gives; trans: transposed."""
     kinds = {value[2] if type(value) is tuple else None for value in values}
     if len(kinds) == 1 and None not in kinds:  # all by one conversion
-        halves = _halves(np.concatenate([x for hi, lo, _ in values for x in (lo, hi)]), *kinds)
+        halves = float_to_float(np.concatenate([x for hi, lo, _ in values for x in (lo, hi)]), "f32", *kinds)
         each = halves.reshape(-1, 2, 8, 4).transpose((0, 3, 1, 2) if trans else (0, 2, 3, 1))
     else:
         values = [to_halves(*value) if type(value) is tuple else value for value in values]
@@ -148,68 +136,69 @@ def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
 
 
 SMALL = {kind.name: kind for kind in (E4M3, E5M2, E2M3, E3M2, E2M1)}
+LARGEST = {name: np.count_nonzero(np.isfinite(kind.values)) // 2 - 1 for name, kind in SMALL.items()}  # finite codes
 
 
-def to_small(values: np.ndarray, kind: str, relu: bool = False, mode: str = "rn") -> np.ndarray:
-    """float64 -> code with .satfinite: out of range clamps to the largest finite value, NaN to the format's NaN."""
-    bits = SMALL[kind].bits - 1  # without the sign
-    table = SMALL[kind].values[: 1 << bits]
-    finite = table[np.isfinite(table)]
-    mag = np.minimum(np.abs(values), finite[-1])
-    mag = np.where(np.isnan(mag), 0, mag)
-    index = np.searchsorted(finite, mag)  # first code >= mag
-    below = np.maximum(index - 1, 0)
-    if mode == "rz":
-        code = np.where(finite[index] == mag, index, below)
-    else:
-        up, down = finite[index] - mag, mag - finite[below]
-        nearer = (up < down) | ((up == down) & (index % 2 == 0))
-        code = np.where((finite[index] == mag) | nearer, index, below)
-    negative = np.signbit(values)
-    code = code | (negative.astype(np.int64) << bits)
-    if relu:
-        code = np.where(negative, 0, code)
-    nan_code = {"e4m3": 0x7F, "e5m2": 0x7F, "e2m3": 0x1F, "e3m2": 0x1F, "e2m1": 0x7}[kind]
-    return np.where(np.isnan(values), nan_code, code)
+def to_small(bits, kind: str, relu: bool = False):
+    """Bits of f32 -> code with .satfinite: out of range clamps to the largest finite value, NaN to the format's NaN."""
+    form = SMALL[kind]
+    less, least, sign = 23 - form.mantissa_bits, 126 + form.min_exponent, 1 << (form.bits - 1)
+    size = bits & 0x7FFFFFFF
+    code = (size + ((size >> less & 1) + ((1 << (less - 1)) - 1)) >> less) - (least << form.mantissa_bits)
+    # Below the smallest normal number, f32 whose last place is that of the format round as it does
+    unit = 2.0 ** (form.min_exponent + less)
+    few = alu.raw(alu.number(size, "f32") + unit) - int(np.float32(unit).view(np.uint32))
+    code = select(size < least + 1 << 23, few, code, 32)
+    code = alu.min_int(code, LARGEST[kind], 32, False)
+    minus = bits >= 1 << 31
+    code = select(minus, 0 if relu else code | sign, code, 32)
+    return select(size > alu.INFINITY["f32"], 0x7F if form.bits == 8 else LARGEST[kind], code, 32)
 
 
+@once
 def pack_small(kind: str, a, b, source: str = "f32", relu=False):
     """cvt.rn.satfinite.<kind>x2: a goes to the upper element, b to the lower. 4-bit pairs fill one byte."""
-    shift = 4 if kind == "e2m1" else 8
-    hi, lo = to_small(to_float(a, source), kind, relu), to_small(to_float(b, source), kind, relu)
-    return back((hi << shift | lo).astype(np.uint16), a, b)
+    hi, lo = (to_small(alu.raw(v), kind, relu) for v in alu.operands(source, 32, False, a, b))
+    return alu.back(resize(hi << (4 if kind == "e2m1" else 8) | lo, 16), a, b)
 
 
+@once
 def unpack_small(kind: str, x, relu=False, to: str = "f16"):
     """cvt.rn.<to>x2.<kind>x2: two small floats to two halves in a 32-bit register."""
-    width = 4 if kind == "e2m1" else 8
-    table = SMALL[kind].values
-    codes = arr(x, 16).astype(np.int64)
-    size = len(table) - 1
-    out = []
-    for half in (codes & size if width == 8 else codes & 15, codes >> width & size):
-        v = table[half]
-        out.append(finish(v, None, to, "rn", False, False, relu, v).astype(np.uint32))
-    return back(out[0] | (out[1] << 16), x)
+    form, both = SMALL[kind], resize(x if type(x) is Value else alu.arr(x, 16), 32)
+    sign = 1 << (form.bits - 1)
+
+    def half(code):
+        size = code & (sign - 1)
+        v = alu.number(size << (23 - form.mantissa_bits), "f32") * 2.0 ** (126 + form.min_exponent)
+        out = alu.finish(v, to, "rn", False, False, False, v)
+        if form.has_inf:
+            out = select(size > LARGEST[kind], alu.INFINITY[to], out, 16)
+        out = select(code & sign != 0, 0 if relu else out | 0x8000, out, 16)
+        return select(size > LARGEST[kind] + form.has_inf, alu.NAN[to], out, 16)
+
+    return alu.back(alu.join16(half(both), half(both >> (4 if kind == "e2m1" else 8))), x)
 
 
+@once
 def pack_ue8m0(a, b, mode: str, source: str = "f32"):
     """cvt.{rz,rp}.satfinite.ue8m0x2: powers of two 2^-127 .. 2^127, NaN 0xFF."""
 
     def code(v):
-        m, e = np.frexp(np.abs(v))
-        e = np.where(m == 0.5, e - 1, e if mode == "rp" else e - 1)
-        c = np.clip(e + 127, 0, 254)
-        c = np.where(v == 0, 0, np.where(np.isinf(v), 254, c))
-        return np.where(np.isnan(v), 255, c).astype(np.int64)
+        size = alu.raw(v) & 0x7FFFFFFF
+        out, rest = size >> 23, size & 0x7FFFFF
+        if mode == "rp":  # 2^-127 is half of the smallest normal number
+            out = out + select(rest > select(out == 0, 0x400000, 0, 32), 1, 0, 32)
+        return select(v != v, 0xFF, alu.min_int(out, 0xFE, 32, False), 32)
 
-    return back((code(to_float(a, source)) << 8 | code(to_float(b, source))).astype(np.uint16), a, b)
+    hi, lo = (code(v) for v in alu.operands(source, 32, False, a, b))
+    return alu.back(resize(hi << 8 | lo, 16), a, b)
 
 
+@once
 def unpack_ue8m0(x):
-    c = arr(x, 16).astype(np.int64)
-    out = []
-    for half in (c & 0xFF, c >> 8):
-        v = np.where(half == 255, np.nan, 2.0 ** (half - 127.0))
-        out.append(round_float(v, "bf16").astype(np.uint32))
-    return back(out[0] | (out[1] << 16), x)
+    def half(c):
+        return select(c == 0xFF, alu.NAN["bf16"], select(c == 0, 0x40, c << 7, 16), 16)
+
+    x = resize(x, 16)
+    return alu.join16(half(x & 0xFF), half(x >> 8))

@@ -7,11 +7,15 @@ same in every lane, or an array [n]; so are results, of one lane as an int.
 from __future__ import annotations
 
 import functools
+import operator
 
 import numpy as np
 
 from ..errors import Fault
+from ..jit.llvm import Value, writer_of
+from ..jit.rules import where
 from . import alu
+from .alu import once, resize, select
 
 
 def ranges(numbers) -> str:
@@ -36,32 +40,56 @@ def as_array(value, n: int, bits: int = 32) -> np.ndarray:
     return value if alu.is_array(value) else np.full(n, value, alu.U[bits])
 
 
-def shuffle(lanes: np.ndarray, mode: str, a, b, c):
-    """shfl.sync (9.7.9.6): (values, in range)."""
-    n = len(lanes)
-    if not any(map(alu.is_array, (b, c))) and mode == "idx" and c >> 8 == 0 and c & 31 == 31:
-        if not alu.is_array(a):
-            return a, True
-        at = np.flatnonzero(lanes == b & 31)
-        if len(at):
-            return int(a[at[0]]), True
-    b, c = as_array(b, n).astype(np.int64) & 31, as_array(c, n).astype(np.int64)
-    clamp, segment = c & 31, c >> 8 & 31
-    top = (lanes & segment) | (clamp & ~segment)
-    if mode == "up":
-        source = lanes - b
-        ok = source >= top
-    else:
-        source = {"down": lanes + b, "bfly": lanes ^ b, "idx": (lanes & segment) | (b & ~segment)}[mode]
-        ok = source <= top
-    source = np.where(ok, source, lanes)
+def varies(x) -> bool:
+    return bool(x.vary) if isinstance(x, Value) else alu.is_array(x)
+
+
+def truth(p):
+    return p if isinstance(p, Value) else bool(p)
+
+
+def each_lane(lanes: np.ndarray, value):
+    """A register as one that each lane has. Machine code goes on with all lanes here; else Python does."""
+    if isinstance(value, Value):
+        value.code.need_whole_warp()
+        return value.code.spread(value)
+    return as_array(value, len(lanes), 64)
+
+
+def from_one(mode: str, b, c) -> bool:
+    """Whether all lanes read one known lane: the result is one for all."""
+    return mode == "idx" and type(b) is int and type(c) is int and c >> 8 == 0 and c & 31 == 31
+
+
+def gather(lanes: np.ndarray, mode: str, a, source):
+    """The values of a that other lanes, by their numbers, have; raises Fault if those take no part."""
+    if (code := writer_of(a, source)) is not None:
+        if not isinstance(a, Value):
+            return a
+        a = each_lane(lanes, a)
+        return a[source] if isinstance(source, int) else code.permute(code.cast(a, 32), source)
     position = np.full(32, -1)
-    position[lanes] = np.arange(n)
-    at = position[source & 31]
+    position[lanes] = np.arange(len(lanes))
+    at = position[source]
     if (at < 0).any():
         raise Fault("divergence", f"{mode} shuffle reads lanes that do not take part")
-    values = as_array(a, n)[at]
-    return (int(values[0]), bool(ok[0])) if n == 1 else (values, ok)
+    return as_array(a, len(lanes))[at]
+
+
+@once
+def shuffle(lanes: np.ndarray, mode: str, a, b, c):
+    """shfl.sync (9.7.9.6): (values, in range)."""
+    b, c = resize(b, 32) & 31, resize(c, 32)
+    if from_one(mode, b, c):
+        a = gather(lanes, mode, a, b) if varies(a) else a
+        return (resize(a, 32) if isinstance(a, Value) else int(a)), True
+    clamp, segment = c & 31, c >> 8 & 31
+    top = (lanes & segment) | (clamp & (segment ^ 31))
+    sources = {"up": lanes - b, "down": lanes + b, "bfly": lanes ^ b, "idx": (lanes & segment) | (b & (segment ^ 31))}
+    source = sources[mode]
+    inside = lanes >= top + b if mode == "up" else source <= top
+    values = gather(lanes, mode, a, where(inside, source, lanes) & 31)
+    return (int(values[0]), bool(inside[0])) if len(lanes) == 1 else (values, inside)
 
 
 def _each_mask(operation):
@@ -87,60 +115,80 @@ def _each_mask(operation):
     return apart
 
 
-@_each_mask
-def vote(lanes: np.ndarray, mode: str, p):
-    """vote.sync (9.7.13.9) of a predicate."""
-    if mode == "ballot":
-        return lane_mask(lanes[p].tobytes()) if alu.is_array(p) else lane_mask(lanes.tobytes()) if p else 0
-    if not alu.is_array(p):
-        return True if mode == "uni" else bool(p)
-    if mode == "uni":
-        return bool(p.all() or not p.any())
-    return bool(p.all() if mode == "all" else p.any())
-
-
-@_each_mask
-def match_any(lanes: np.ndarray, a):
-    """match.any.sync (9.7.13.10): for each lane the mask of those that have its value."""
-    values = as_array(a, len(lanes), 64).tolist()
-    masks: dict[int, int] = {}
-    for lane, v in zip(lanes.tolist(), values, strict=True):
-        masks[v] = masks.get(v, 0) | 1 << lane
-    out = np.array([masks[v] for v in values], np.uint32)
-    return int(out[0]) if len(lanes) == 1 else out
-
-
-@_each_mask
-def match_all(lanes: np.ndarray, a):
-    """match.all.sync (9.7.13.10): (mask of all lanes if they have one value, else 0; whether they have)."""
-    same = len(set(as_array(a, len(lanes), 64).tolist())) == 1
-    return (lane_mask(lanes.tobytes()) if same else 0), same
+def ballot(lanes: np.ndarray, p):
+    """The lanes in which a predicate holds, a bit each."""
+    if isinstance(p, Value):
+        return p.code.lanes_true(each_lane(lanes, p))
+    return lane_mask(lanes[p].tobytes()) if alu.is_array(p) else lane_mask(lanes.tobytes()) if p else 0
 
 
 REDUCTIONS = {
-    "add": np.add, "min": np.minimum, "max": np.maximum,
+    "add": np.add, "umin": np.minimum, "umax": np.maximum, "smin": np.minimum, "smax": np.maximum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
 
 
-@_each_mask
-def reduce(lanes: np.ndarray, mode: str, a, sign: bool) -> int:
-    """redux.sync (9.7.13.12) of 32-bit integers."""
+def across(lanes: np.ndarray, what: str, a):
+    """A register of 32 bits, reduced over the lanes."""
+    if isinstance(a, Value):
+        return a.code.across(what, each_lane(lanes, a))
     values = as_array(a, len(lanes))
-    return int(REDUCTIONS[mode].reduce(alu.signed(values, 32) if sign else values)) & alu.MASK[32]
+    return int(REDUCTIONS[what].reduce(alu.signed(values, 32) if what[0] == "s" else values)) & alu.MASK[32]
 
 
+@once
 @_each_mask
-def reduce_float(lanes: np.ndarray, mode: str, a, absolute: bool, nan: bool) -> int:
+def vote(lanes: np.ndarray, mode: str, p):
+    """vote.sync (9.7.13.9) of a predicate. Lanes that are not here do as the first one does."""
+    if mode == "ballot":
+        return ballot(lanes, p)
+    if not varies(p):
+        return True if mode == "uni" else p
+    every, some = truth(p.all()), truth(p.any())
+    return {"all": every, "any": some, "uni": every | (some ^ True)}[mode]
+
+
+@once
+@_each_mask
+def match_any(lanes: np.ndarray, a):
+    """match.any.sync (9.7.13.10): for each lane the mask of those that have its value."""
+    values = each_lane(lanes, a)
+    if not varies(a):
+        return ballot(lanes, values == values)
+    each = [select(values == values[k], 1 << lane, 0, 32) for k, lane in enumerate(lanes.tolist())]
+    masks = functools.reduce(operator.or_, each)
+    return int(masks[0]) if len(lanes) == 1 else masks
+
+
+@once
+@_each_mask
+def match_all(lanes: np.ndarray, a):
+    """match.all.sync (9.7.13.10): (mask of all lanes if they have one value, else 0; whether they have)."""
+    values = each_lane(lanes, a)
+    same = truth((values == values[0]).all())
+    return select(same, ballot(lanes, values == values), 0, 32), same
+
+
+@once
+@_each_mask
+def reduce(lanes: np.ndarray, mode: str, a, sign: bool):
+    """redux.sync (9.7.13.12) of 32-bit integers."""
+    return across(lanes, ("s" if sign else "u") + mode if mode in ("min", "max") else mode, resize(a, 32))
+
+
+@once
+@_each_mask
+def reduce_float(lanes: np.ndarray, mode: str, a, absolute: bool, nan: bool):
     """redux.sync of f32: min and max. -0 is less than +0; NaNs count with .NaN, or where there is nothing else."""
-    values = as_array(a, len(lanes)) & np.uint32(0x7FFFFFFF if absolute else alu.MASK[32])
-    numbers = values[(values & np.uint32(0x7FFFFFFF)) <= np.uint32(alu.INFINITY["f32"])]
-    if not len(numbers) or nan and len(numbers) < len(values):
-        return alu.NAN["f32"]
-    sign = np.uint32(1 << 31)
-    keys = np.where(numbers & sign, ~numbers, numbers | sign)  # in the order of the numbers
-    key = int(REDUCTIONS[mode].reduce(keys))
-    return key ^ (int(sign) if key & int(sign) else alu.MASK[32])
+    sign, ones = 1 << 31, alu.MASK[32]
+    values = each_lane(lanes, a)
+    nans = values & (sign - 1) > alu.INFINITY["f32"]
+    values = values & (sign - 1) if absolute else values
+    keys = select(values >= sign, values ^ ones, values | sign, 32)  # in the order of the numbers
+    key = across(lanes, f"u{mode}", select(nans, ones if mode == "min" else 0, keys, 32))
+    out = select(key >= sign, key ^ sign, key ^ ones, 32)
+    none = out & (sign - 1) > alu.INFINITY["f32"]
+    return select(none | truth(nans.any()) if nan else none, alu.NAN["f32"], out, 32)
 
 
 def elect(lanes: np.ndarray, leader: int, members: int):

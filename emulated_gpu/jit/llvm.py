@@ -65,6 +65,9 @@ class Value:
             return self.code.binary("sub", 0, self)
         return self.code.value(f"fneg {self}", self.bits, self.vary, True)
 
+    def __abs__(self):
+        return self.code.intrinsic("fabs", self)
+
     def __invert__(self):
         return self.code.binary("xor", self, -1)
 
@@ -222,6 +225,11 @@ class Code:
         """Bits as the number that they stand for."""
         return self.value(f"bitcast {v} to {type_of(v.bits, v.vary, True)}", v.bits, v.vary, True)
 
+    def resize_real(self, v: Value, bits: int) -> Value:
+        """A number in another format, rounded to nearest."""
+        how = "fpext" if bits > v.bits else "fptrunc"
+        return self.value(f"{how} {v} to {type_of(bits, v.vary, True)}", bits, v.vary, True)
+
     def as_bits(self, v: Value) -> Value:
         return self.value(f"bitcast {v} to {type_of(v.bits, v.vary)}", v.bits, v.vary)
 
@@ -272,7 +280,7 @@ class Code:
         first = values[0]
         one = ("f" if first.real else "i") + str(first.bits)
         suffix = f"v{n}{one}" if n else one
-        out = result or first
+        out = first if result is None else result
         if result is not None:  # a conversion names both types
             to = ("f" if out.real else "i") + str(out.bits)
             suffix = (f"v{n}{to}" if n else to) + "." + suffix

@@ -117,8 +117,7 @@ def where(p, a, b):
     """p ? a : b, element by element; both are computed."""
     if (code := writer_of(p, a, b)) is None:
         return np.where(p, a, b) if isinstance(p, np.ndarray) else a if p else b
-    if isinstance(p, np.ndarray):
-        p = code.constants(p)
+    p, a, b = (code.constants(x) if isinstance(x, np.ndarray) else x for x in (p, a, b))
     if not isinstance(p, Value):
         return a if p else b
     if isinstance(a, Value) or isinstance(b, Value):

@@ -312,7 +312,7 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
         c[of.WANTED] = at
         return True
     if form.settles and w[of.SETTLED] and w[of.SPLIT] == 0:
-        went = load_settled(c, w, addresses, active, values, first, form)
+        went = load_settled(w, addresses, active, values, first, form)
         if went != SLOWLY:
             if went == DONE:
                 account(c, addresses, active, first, form)
@@ -418,7 +418,7 @@ def spread(values, active, lane, count):
 
 
 @rule
-def load_settled(c, w, addresses, active, values, first, form):
+def load_settled(w, addresses, active, values, first, form):
     """Of places where no more reads are kept only data move. Lanes that a guard keeps out read where the first does."""
     every = where(mask(active, LANES), addresses[0:LANES], first)
     addresses[0:LANES] = every
@@ -442,31 +442,19 @@ def load_settled(c, w, addresses, active, values, first, form):
 
 # -- rows: the elements of a lane lie behind those of the lane before --------------------------------------------------
 @rule
-def row_slot(c, plane, word):
-    """The first slot in which one event has read 32 words, one that is known."""
+def row_slot(c, plane, word, write):
+    """The first slot in which one event has read 32 words, one that is known; for a write, the one behind all reads."""
     for k in range(plane.slots):
         at = k * plane.places + word
         read = plane.reads[at : at + LANES]
         if (read != read[0]).any():
             return NOWHERE
-        if known(c, read[0]):
+        if write and read[0] != 0:
+            if not known(c, read[0]):
+                return NOWHERE
+        elif known(c, read[0]):
             return at
-    return NOWHERE
-
-
-@rule
-def row_cleared(c, plane, word):
-    """Whether in each slot one event has read 32 words, one that is known."""
-    for k in range(plane.slots):
-        at = k * plane.places + word
-        read = plane.reads[at : at + LANES]
-        if (read != read[0]).any():
-            return False
-        if read[0] == 0:
-            return True
-        if not known(c, read[0]):
-            return False
-    return True
+    return plane.slots * plane.places if write else NOWHERE
 
 
 def lanes_of_keys(words: int) -> np.ndarray:
@@ -510,14 +498,10 @@ def move_row(c, w, addresses, active, values, first, step, epoch, form):
             writer = plane.written[at : at + LANES]
             if (writer != writer[0]).any() or not known(c, writer[0]):
                 return False
-            if form.write:
-                if not row_cleared(c, plane, at):
-                    return False
-            else:
-                slot = row_slot(c, plane, at)
-                if slot == NOWHERE:
-                    return False
-                slots[k] = slot
+            slot = row_slot(c, plane, at, form.write)
+            if slot == NOWHERE:
+                return False
+            slots[k] = slot
     keys, each = int32(w[of.LANE_TABLE] + word * 16), KEYS // 4 // words
     if form.shared and w[of.LANE_TABLE]:
         for k in range(LANES // each):

@@ -414,7 +414,7 @@ class Region:
                 body += [f"  %x{n}.epoch = load i64, ptr %epoch", f"  store i64 %x{n}.epoch, ptr %h.epoch"]
             for r in bits_of(e.saved):
                 if self.bits[r] != 128:
-                    body += self._store(f"x{n}", r, *names[r])
+                    body += self._store(f"x{n}", *names[r])
             body.append(f"  ret i64 {n}")
         return "\n".join([
             *code.declarations.values(), *code.helpers.values(),
@@ -437,7 +437,7 @@ class Region:
             lines.append(f"  %v.{n} = load {kind}, ptr %p.{n}, align {64 if vary else 8}")
         return [*lines, f"  store {kind} %v.{n}, ptr {name}"]
 
-    def _store(self, prefix: str, what, name: str, bits: int, vary: bool) -> list[str]:
+    def _store(self, prefix: str, name: str, bits: int, vary: bool) -> list[str]:
         v, kind = f"%{prefix}.{name[1:]}", type_of(bits, vary)
         lines = [f"  {v} = load {kind}, ptr {name}"]
         if bits == 1 or not vary:

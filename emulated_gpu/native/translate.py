@@ -12,20 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formats import alu, convert
-from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
+from ..formats import alu, convert, lanes
+from ..jit.llvm import LANES, Code, Untranslated, Value, type_of, writer_of
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
-from . import access, arithmetic, conversion, exchange
-from .warp_code import WarpCode
+from . import access
 
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor",
     ast.LShift: "shl", ast.RShift: "lshr",
 }  # fmt: skip
 COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "ult", ast.LtE: "ule", ast.Gt: "ugt", ast.GtE: "uge"}
-MODULES = {"alu": arithmetic, "convert": conversion, "lanes": exchange}
-FORMATS = {"alu": alu, "convert": convert}  # what is told once there
+FORMATS = {"alu": alu, "convert": convert, "lanes": lanes}
 FULL = (1 << LANES) - 1
+EVERY_LANE = np.arange(LANES, dtype=np.uint32)
 # State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
 WINDOWS = {"shared": "shared", "global": "global", "generic": "global"}
 
@@ -60,7 +59,7 @@ def register_of(name: str) -> int | None:
 
 
 # -- which values differ from lane to lane -----------------------------------------------------------------------------
-UNIFORM_CALLS = {"lanes.vote", "lanes.reduce", "g.uniform"}
+UNIFORM_CALLS = {"lanes.vote", "lanes.match_all", "lanes.reduce", "lanes.reduce_float", "g.uniform"}
 
 
 class Kinds:
@@ -121,7 +120,7 @@ class Kinds:
                 return True
             if called == "lanes.shuffle":
                 mode, _, b, clamp = (constant_of(a) for a in node.args[1:])
-                return not exchange.whole_warp_from_one(mode, b, clamp) and True
+                return not lanes.from_one(mode, b, clamp)
         return any(self.varies(child) for child in ast.iter_child_nodes(node))
 
 
@@ -131,7 +130,7 @@ def constant_of(node: ast.AST):
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
-class Translator(WarpCode):
+class Translator(Code):
     """Writes the instructions of a function. Registers and the like are variables in memory, which LLVM removes."""
 
     def __init__(self, bits: dict[int, int], varying: set[int]):
@@ -198,6 +197,7 @@ class Translator(WarpCode):
             self.local[target.id] = value
             return
         bits = self.bits[number]
+        value = self.constants(value) if isinstance(value, np.ndarray) else value
         if bits == 128 or not isinstance(value, (int, Value)):
             raise Untranslated("this value of a register")
         value = self.cast(value, bits)
@@ -237,7 +237,7 @@ class Translator(WarpCode):
                 return self.call(node)
             case ast.Attribute():
                 if ast.unparse(node) == "g.lanes":
-                    return None
+                    return EVERY_LANE
                 if ast.unparse(node) == "g.lane_mask":
                     return self.header("lane_mask")
         raise Untranslated(ast.unparse(node))
@@ -302,17 +302,12 @@ class Translator(WarpCode):
         module, _, name = called.rpartition(".")
         arguments = [self.expression(a) for a in node.args]
         options = {str(k.arg): self.expression(k.value) for k in node.keywords}
-        told_once = getattr(FORMATS.get(module), name, None)
-        if told_once in alu.ONCE:
-            if writer_of(*arguments) is None and name != "select":
-                raise Untranslated("a call of constants")
-            return told_once(*arguments, **options)
-        function = getattr(MODULES.get(module), name, None)
-        if function is None or name not in _own(MODULES[module]):
+        function = getattr(FORMATS.get(module), name, None)
+        if function not in alu.ONCE:
             raise Untranslated(called)
-        if not any(isinstance(a, Value) for a in arguments) and not any(map(callable, arguments)) and module != "lanes":
+        if writer_of(*arguments) is None and name != "select":
             raise Untranslated("a call of constants")
-        return function(self, *arguments, **options)
+        return function(*arguments, **options)
 
     def epoch(self) -> Value:
         return self.value("load i64, ptr %epoch", 64, False)
@@ -383,7 +378,7 @@ class Translator(WarpCode):
         self.bail_where(self.binary("and", self.invert(every), self.compare("ne", bits, 0)))
         return every
 
-    # -- what functions of arithmetic, conversion and exchange ask for -------------------------------------------
+    # -- what formats/ asks for of a warp --------------------------------------------------------------------------
     def header(self, name: str) -> Value:
         return self.value(f"load i32, ptr %{name}", 32, False)
 
@@ -396,18 +391,20 @@ class Translator(WarpCode):
         self.label(on)
 
     def need_whole_warp(self) -> None:
+        """Leave the instruction to Python unless all lanes are here."""
         self.bail_where(self.compare("ne", self.header("lane_mask"), FULL))
 
-    def lane_numbers(self) -> Value:
-        return self.constants(np.arange(LANES, dtype=np.uint32))
-
     def across(self, what: str, a: Value) -> Value:
+        """Reduce a over the lanes."""
         name = f"@llvm.vector.reduce.{what}.v{LANES}i{a.bits}"
         self.declarations[name] = f"declare i{a.bits} {name}({a.type})"
         return self.value(f"call i{a.bits} {name}({a})", a.bits, False)
 
-    def permute(self, a: Value, source: Value) -> Value:
+    def permute(self, a: Value, source: Value | np.ndarray) -> Value:
         """a[source], lane by lane."""
+        if isinstance(source, np.ndarray):
+            picks = self.constants(source.astype(np.uint32))
+            return self.value(f"shufflevector {a}, {a.type} poison, {picks}", a.bits, True)
         self.helpers["permute"] = PERMUTE
         self.scratch |= {"s32.0": 4 * LANES, "s32.1": 4 * LANES}
         self.emit(f"store {a}, ptr %s32.0")
@@ -425,11 +422,6 @@ class Translator(WarpCode):
         self.emit(f"store {x}, ptr %s64.0")
         self.emit(f"call void @each.{name}(ptr %s64.0)")
         return self.value(f"load {x.type}, ptr %s64.0", 64, True, True)
-
-
-def _own(module) -> set[str]:
-    """Names of the functions that a module defines."""
-    return {n for n, f in vars(module).items() if getattr(f, "__module__", None) == module.__name__ and n[0] != "_"}
 
 
 PERMUTE = """define internal void @permute(ptr %a, ptr %at) noinline {

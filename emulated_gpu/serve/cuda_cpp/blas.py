@@ -69,7 +69,7 @@ def encoded(values: np.ndarray, kind: ElementType) -> np.ndarray:
             rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
             return np.where(np.isnan(values), 0x7FFF, rounded).astype(np.uint16)
         if kind in (E4M3, E5M2):
-            return convert.to_small(values.astype(np.float32), kind.name).astype(np.uint8)
+            return convert.to_small(values.astype(np.float32).view(np.uint32), kind.name).astype(np.uint8)
     raise Unsupported(f"cuBLAS with results of {kind.name} on the emulated device")
 
 

@@ -22,6 +22,7 @@ from emulated_gpu.machine.warp import UNITS
 from emulated_gpu.model.tally import tallied
 from emulated_gpu.native import access, hot_blocks
 from emulated_gpu.native.region import Region
+from emulated_gpu.native.translate import FORMATS
 from emulated_gpu.ptx.control_flow import ControlFlow
 from emulated_gpu.ptx.isa import lookup
 from emulated_gpu.ptx.parse import parse
@@ -98,8 +99,8 @@ ALL = {r.index for r in REGISTERS}
 
 
 @pytest.fixture(scope="module")
-def forms() -> list[Instr]:
-    """One instruction of each form that has a translation and Python of its own, in the registers of the pool."""
+def region() -> Region:
+    """Every form of instruction of the recorded cases and of the corpus that has no memory operand, translated."""
     found = {}
     for text in [*(c.ptx for c in CASES), *(k.header + k.ptx for k in KERNELS.values())]:
         for kernel in parse(text).kernels.values():
@@ -110,15 +111,44 @@ def forms() -> list[Instr]:
                 key = shape(instr)
                 if key not in found and (small := pooled(instr)) is not None:
                     found[key] = small
-    candidates, kept = list(found.values()), {}
-    region = region_of(straight(candidates), ALL)
+    region = region_of(straight(list(found.values())), ALL)
     region.translate()
+    return region
+
+
+@pytest.fixture(scope="module")
+def forms(region) -> list[Instr]:
+    """One instruction of each form that has a translation and Python of its own, in the registers of the pool."""
+    kept = {}
     for b in region.blocks:
         steps = region.steps[b]
         index = region.program.start[b]
         if steps[0].text is not None and region.program.kernel.instrs[index].op != "bra.uni":
             kept.setdefault("".join(map(ast.unparse, steps[0].body)), region.program.kernel.instrs[index])
     return list(kept.values())
+
+
+# What stays Python of formats/: exact rationals, and what a later stmatrix does in the place of a conversion
+OPS = ("add", "sub", "mul", "fma", "div", "rcp", "sqrt")
+RATIONALS = {f"{op}.{mode}.f64" for op, mode in product(OPS, ("rz", "rm", "rp"))}
+NOT_ONCE = {"convert.later_halves"}
+
+
+def test_arithmetic_has_one_text(region):
+    """What handlers of the registry write calls functions that are `once`, of which machine code comes, too."""
+    left = set()
+    for b in region.blocks:
+        instr, step = region.program.kernel.instrs[region.program.start[b]], region.steps[b][0]
+        called = {ast.unparse(n.func) for s in step.body for n in ast.walk(s) if isinstance(n, ast.Call)}
+        of_formats = {name for name in called if name.split(".")[0] in FORMATS and name != "alu.some"} - NOT_ONCE
+        for name in of_formats:
+            module, _, function = name.partition(".")
+            assert getattr(FORMATS[module], function) in alu.ONCE, f"{instr.op}: {name}"
+        text = "".join(map(ast.unparse, step.body))
+        constants = all(not isinstance(o, Reg) for p in instr.operands[1:] for o in leaves(p))
+        if of_formats == called - {"g.converged"} and step.text is None and "g.carry" not in text and not constants:
+            left.add(instr.op)
+    assert left <= RATIONALS, left - RATIONALS
 
 
 class Lanes(SimpleNamespace):
@@ -214,7 +244,8 @@ def differences(program: ControlFlow, region: Region, rng, stock, n: int, unifor
 
 # Of 32 lanes one may always have a result that lies so near the middle between two floats that Python decides; these
 # shuffles name lanes that take no part
-DOUBTFUL = {"sin.approx.f32", "tanh.approx.f32", "shfl.sync.bfly.b32", "shfl.sync.idx.b32"}
+TANH = {f"tanh.approx.{kind}" for kind in ("f32", "f16", "bf16")}
+DOUBTFUL = {*TANH, "sin.approx.f32", "shfl.sync.bfly.b32", "shfl.sync.idx.b32"}
 
 
 @pytest.mark.parametrize("uniform", [False, True], ids=["lanes that differ", "one value"])
