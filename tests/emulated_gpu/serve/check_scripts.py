@@ -3,6 +3,7 @@
 A script ends in `run(globals())`; a test module asks for `names` and `results`.
 """
 
+import hashlib
 import json
 import re
 import subprocess
@@ -45,10 +46,21 @@ def names(script: Path) -> list[str]:
 
 
 def results(
-    script: Path, *options: str, python: str | Path = sys.executable
+    factory, script: Path, *options: str, python: str | Path = sys.executable
 ) -> tuple[dict[str, str], subprocess.CompletedProcess]:
-    """Run a script: the name of each check -> its traceback, or nothing; and how the process ended."""
-    command = [str(python), "-m", "emulated_gpu", "run", *options, str(script)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout), done
+    """Run a script, once for all workers of pytest: the name of each check -> its traceback, or nothing; and how the
+    process ended. factory: tmp_path_factory.
+    """
+    from tests import forked  # which a script of checks has not in its path
+    from tests.once import once
+
+    def done() -> subprocess.CompletedProcess:
+        if python == sys.executable:
+            return forked.emulated_gpu("run", *options, script)
+        command = [str(python), "-m", "emulated_gpu", "run", *options, str(script)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    of = [script.stem, *options, hashlib.sha256(str(python).encode()).hexdigest()[:8]]
+    ended = once(factory, "-".join(of), done)
+    assert ended.stdout, ended.stderr
+    return json.loads(ended.stdout), ended

@@ -10,9 +10,9 @@ CHECKS = Path(__file__).with_name("compile_checks.py")
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, str]:
+def results(tmp_path_factory) -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    found, done = check_scripts.results(CHECKS)
+    found, done = check_scripts.results(tmp_path_factory, CHECKS)
     assert done.returncode == 0, done.stderr
     return found
 

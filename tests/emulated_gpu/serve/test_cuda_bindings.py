@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[dict[str, str], subprocess.CompletedProcess]:
+def made(tmp_path_factory) -> tuple[dict[str, str], subprocess.CompletedProcess]:
     """Name of each check -> its traceback, or nothing; and how the process ended."""
-    return check_scripts.results(CHECKS)
+    return check_scripts.results(tmp_path_factory, CHECKS)
 
 
 @pytest.mark.parametrize("name", check_scripts.names(CHECKS))

@@ -13,9 +13,9 @@ NEWEST = ROOT / ".venv-newest" / "bin" / "python"
 
 @pytest.fixture(scope="module", params=[sys.executable, pytest.param(NEWEST, marks=pytest.mark.newest)],
                 ids=["pinned", "newest"])  # fmt: skip
-def results(request) -> dict[str, str]:
+def results(request, tmp_path_factory) -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    found, done = check_scripts.results(CHECKS, python=request.param)
+    found, done = check_scripts.results(tmp_path_factory, CHECKS, python=request.param)
     assert "1 finding" in done.stderr and "internal error" not in done.stderr, done.stderr  # the last check's
     assert done.returncode == 1, done.stderr  # no crash when what was loaded is unloaded
     return found

@@ -22,6 +22,7 @@ from emulated_gpu.finding_rows import places
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.serve import run as running
 from emulated_gpu.serve.host import findings, source_lines
+from tests.once import once
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -87,16 +88,19 @@ assert False, "mine"
 @pytest.fixture(scope="module")
 def races(tmp_path_factory):
     """(what `run` wrote, its JSON, names of the PTX files) of the kernel above."""
-    folder = tmp_path_factory.mktemp("races")
-    (folder / "helpers.py").write_text(HELPERS)
-    (folder / "script.py").write_text(RACES)
-    options = ["--keep-going", "30", "--timed", "--json", str(folder / "report.json")]
-    command = [sys.executable, "-m", "emulated_gpu", "run", *options, str(folder / "script.py")]
-    environment = os.environ | {"EMULATED_GPU_PTX": str(folder / "ptx"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    report = json.loads((folder / "report.json").read_text())
-    return done, report, sorted((folder / "ptx").iterdir())
+
+    def made() -> tuple[subprocess.CompletedProcess, dict, list[Path]]:
+        folder = tmp_path_factory.mktemp("races")
+        (folder / "helpers.py").write_text(HELPERS)
+        (folder / "script.py").write_text(RACES)
+        options = ["--keep-going", "30", "--timed", "--json", str(folder / "report.json")]
+        command = [sys.executable, "-m", "emulated_gpu", "run", *options, str(folder / "script.py")]
+        environment = os.environ | {"EMULATED_GPU_PTX": str(folder / "ptx"), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 1, done.stderr
+        return done, json.loads((folder / "report.json").read_text()), sorted((folder / "ptx").iterdir())
+
+    return once(tmp_path_factory, "races", made)
 
 
 def test_both_parties_have_the_lines_of_their_calls(races):

@@ -16,6 +16,7 @@ from emulated_gpu.errors import Fault
 from emulated_gpu.finding_rows import row_of
 from emulated_gpu.serve.host import watch
 from emulated_gpu.serve.run import Loud, summary
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,8 +49,7 @@ def python(tmp_path, script: str, *options: str, name: str = "script.py"):
     (tmp_path / "kernel.py").write_text(KERNEL)
     path = tmp_path / name
     path.write_text(script)
-    command = [sys.executable, "-m", "emulated_gpu", "run", *options, str(path), "--size", "2"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return forked.emulated_gpu("run", *options, path, "--size", 2)
 
 
 def test_script_and_its_children_use_the_device(tmp_path):
@@ -65,7 +65,10 @@ if __name__ == "__main__":
     other += "'cutlass' in sys.modules)"  # which takes half a second to import
     print(doubled(5), found, subprocess.run([sys.executable, "-c", other], capture_output=True, text=True).stdout)
 """
-    done = python(tmp_path, script)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, "-m", "emulated_gpu", "run", str(tmp_path / "script.py"), "--size", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["10", "42", "cuda:0", "(10,", "0)", "False"]
 
@@ -98,17 +101,6 @@ except emulated_gpu.Unsupported as error:
     assert python(tmp_path, script, "--machine", "h100").returncode == 2
 
 
-FORKED = """
-import os, sys
-import torch  # once for all, which takes seconds
-from emulated_gpu.__main__ import cli
-for script in sys.argv[1:]:
-    if not os.fork():
-        cli(["run", script])
-    print(os.waitstatus_to_exitcode(os.wait()[1]))
-"""
-
-
 @pytest.mark.parametrize(
     "args, warning",
     [
@@ -120,8 +112,7 @@ for script in sys.argv[1:]:
 def test_options_behind_the_script_are_its_own_and_ours_are_warned_of(tmp_path, args, warning):
     script = tmp_path / "own.py"
     script.write_text("import sys; print(sys.argv[1:])")
-    command = [sys.executable, "-m", "emulated_gpu", "run", str(script), *args]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = forked.emulated_gpu("run", script, *args)
     assert done.returncode == 0 and str(args) in done.stdout
     assert warning in done.stderr and ("the script gets" in done.stderr) == bool(warning)
 
@@ -135,14 +126,10 @@ def test_ctrl_c_ends_a_shells_background_job(tmp_path):
 
 
 def test_exit_status_is_the_scripts(tmp_path):
-    ends = {"sys.exit(3)": 3, "sys.exit()": 0, "sys.exit('bye')": 1, "1 / 0": 1}
-    scripts = [tmp_path / f"{i}.py" for i in range(len(ends))]
-    for script, end in zip(scripts, ends):
-        script.write_text(f"import sys\n{end}\n")
-    command = [sys.executable, "-c", FORKED, *map(str, scripts)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert [*map(int, done.stdout.split())] == [*ends.values()], done.stderr
-    assert "bye\n" in done.stderr and "ZeroDivisionError" in done.stderr
+    ends = ("sys.exit(3)", 3, ""), ("sys.exit()", 0, ""), ("sys.exit('bye')", 1, "bye\n"), ("1 / 0", 1, "ZeroDivision")
+    for end, status, said in ends:
+        done = python(tmp_path, f"import sys\n{end}\n")
+        assert done.returncode == status and said in done.stderr, done.stderr
 
 
 def test_a_fault_that_the_script_swallows_is_shown_and_fails_the_run(tmp_path):

@@ -1,7 +1,5 @@
 """Mistakes with streams, events, copies and frees: each found in schedule 0, and silence where it is mended."""
 
-import fcntl
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from emulated_gpu.serve.cuda_cpp import toolkit
+from tests import forked
+from tests.once import once
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = Path(__file__).with_name("streams.cu")
@@ -19,21 +19,20 @@ FOUND = re.compile(r"^emulated-gpu: ([\w-]+):", re.MULTILINE)
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["wrong", "mended"])
 def said(request, tmp_path_factory) -> tuple[bool, dict[str, str]]:
-    """Whether it is mended; and of each case what is said of it. The workers of a run share what one has built."""
-    mended, folder = bool(request.param), tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    words = folder / f"streams-{request.param}.txt"
-    with open(folder / f"streams-{request.param}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not words.exists():
-            program = folder / f"streams-{request.param}"
-            command = toolkit.program_command([*["-DMENDED"] * mended, "-g", str(SOURCE), "-o", str(program)])
-            subprocess.run(command, check=True, capture_output=True)
-            command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "99", str(program)]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-            assert done.returncode == (0 if mended else 1), done.stderr
-            words.write_text(done.stderr)
-    parts = re.split(r"^== (?:wrong|right) (\S+) (\w+)\n", words.read_text(), flags=re.MULTILINE)
+    """Whether it is mended; and of each case what is said of it."""
+    mended = bool(request.param)
+
+    def words() -> str:
+        program = tmp_path_factory.mktemp("streams") / "streams"
+        command = toolkit.program_command([*["-DMENDED"] * mended, "-g", str(SOURCE), "-o", str(program)])
+        subprocess.run(command, check=True, capture_output=True)
+        command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "99", str(program)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == (0 if mended else 1), done.stderr
+        return done.stderr
+
+    text = once(tmp_path_factory, f"streams-{request.param}", words)
+    parts = re.split(r"^== (?:wrong|right) (\S+) (\w+)\n", text, flags=re.MULTILINE)
     return mended, dict(zip(parts[2::3], parts[3::3]))
 
 
@@ -90,10 +89,9 @@ NAMES = re.findall(NAMED, TORCH.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def torch_said() -> dict[tuple[str, str], str]:
+def torch_said(tmp_path_factory) -> dict[tuple[str, str], str]:
     """Of each check, and whether it is mended: the kinds of what was found."""
-    command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "99", str(TORCH)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = once(tmp_path_factory, "streams-of-torch", lambda: forked.emulated_gpu("run", "--keep-going", 99, TORCH))
     found = {(name, mended): kinds for name, mended, kinds in map(str.split, done.stdout.splitlines())}
     assert len(found) == 2 * len(NAMES) > 20, done.stderr
     return found

@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, str]:
+def results(tmp_path_factory) -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    found, done = check_scripts.results(CHECKS)
+    found, done = check_scripts.results(tmp_path_factory, CHECKS)
     assert done.returncode == 0, done.stderr
     return found
 

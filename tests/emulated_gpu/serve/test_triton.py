@@ -1,21 +1,19 @@
 """Triton on the emulator. The checks share a process for each machine, which nothing else may share with them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import check_scripts
 import pytest
 
+from tests import forked
+
 CHECKS = Path(__file__).with_name("triton_checks.py")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module", params=["b200", "h200"])
-def results(request) -> dict[str, str]:
+def results(request, tmp_path_factory) -> dict[str, str]:
     """Name of each check -> its traceback, or nothing."""
-    found, done = check_scripts.results(CHECKS, "--machine", request.param)
+    found, done = check_scripts.results(tmp_path_factory, CHECKS, "--machine", request.param)
     assert done.returncode == 0, done.stderr
     return found
 
@@ -26,8 +24,10 @@ def test_triton(results, name):
     assert results[name] == ""
 
 
-SCRIPT = """
+SCRIPT = f"""
+import sys
 import torch
+sys.path.append({str(CHECKS.parent)!r})
 import triton_checks as t
 
 x = torch.arange(4096.0, device="cuda")
@@ -42,8 +42,6 @@ def test_the_model_tunes(tmp_path):
     """Under `run --timed` all configurations are timed, and the choice is said with its grounds."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(CHECKS.parent)])}
-    command = [sys.executable, "-m", "emulated_gpu", "run", "--timed", str(script)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = forked.emulated_gpu("run", "--timed", script)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("modelled, not measured") == 3 and "the fastest by the model" in done.stderr

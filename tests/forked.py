@@ -1,0 +1,58 @@
+"""`python -m emulated_gpu ..` in a process that has imported torch already, which takes two seconds.
+
+One process for each worker of pytest imports torch, and forks for each command. What a process finds at its start is
+the business of tests that start one.
+"""
+
+import atexit
+import functools
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@functools.cache
+def server() -> subprocess.Popen:
+    """The process that forks."""
+    process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.kill)
+    return process
+
+
+def emulated_gpu(*arguments: object, cwd: str | Path = ROOT) -> subprocess.CompletedProcess:
+    """Run `python -m emulated_gpu` with these arguments and this process's environment, and return what came out."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [f"{folder}/out", f"{folder}/err"]
+        request = [[*map(str, arguments)], str(cwd), dict(os.environ), files]
+        print(json.dumps(request), file=server().stdin, flush=True)
+        status = int(server().stdout.readline())
+        return subprocess.CompletedProcess(arguments, status, *(Path(file).read_text() for file in files))
+
+
+def become(arguments: list[str], cwd: str, environment: dict[str, str], files: list[str]) -> None:
+    """In a child: be `python -m emulated_gpu` with these arguments, its output in these files."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[0], sys.argv = cwd, ["emulated_gpu", *arguments]
+    runpy.run_module("emulated_gpu", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    import torch  # noqa: F401
+
+    request = sys.stdin.readline()
+    while request and (child := os.fork()):
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        request = sys.stdin.readline()
+    if request:
+        become(*json.loads(request))
