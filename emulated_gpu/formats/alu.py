@@ -551,13 +551,13 @@ def _rounds_alike(s: np.ndarray) -> bool:
 
 def fused(x, y, z, mode: str = "rn"):
     """x * y + z of numbers of 32 or 64 bits, rounded once, to their own format."""
-    code = writer_of(x, y, z)
-    if code is not None:
+    if (code := writer_of(x, y, z)) is not None:
         if mode != "rn":
             raise Untranslated(ONE_LESS)
-        return code.intrinsic("fma", x, y, z)
+        return code.intrinsic("fma", *code.alike_reals(x, y, z))
     if mode == "rn" and precision(x) == 32:  # the product of two f32 is exact in f64
-        product, z = resized(x, 64) * resized(y, 64), resized(z, 64)
+        x, y, z = (np.asarray(v, np.float64) for v in (x, y, z))
+        product = x * y
         s = product + z
         return resized(s if _rounds_alike(s) else odd(*two_sum(product, z)), 32)
     out, each = [], np.broadcast_arrays(x, y, z)

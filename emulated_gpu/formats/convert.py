@@ -35,11 +35,11 @@ def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
     return alu.back(resize(resize(out, bits), max(bits, 16)), x)
 
 
-def whole_number(x, bits: int, sign: bool):
-    """Integers of at most 32 bits as float64."""
+def whole_number(x, bits: int, sign: bool, to: int = 64):
+    """Integers of at most 32 bits as floats of 64 or 32 bits, the nearest."""
     if type(x) is Value:
-        return x.code.value(f"{'si' if sign else 'ui'}tofp {x} to {type_of(64, x.vary, True)}", 64, x.vary, True)
-    return (alu.signed(x, bits) if sign else x).astype(np.float64)
+        return x.code.value(f"{'si' if sign else 'ui'}tofp {x} to {type_of(to, x.vary, True)}", to, x.vary, True)
+    return (alu.signed(x, bits) if sign else x).astype(alu.F[to])
 
 
 @once

@@ -174,6 +174,9 @@ class Code:
     def constants(self, array: np.ndarray) -> Value:
         """A vector of known elements."""
         bits = 1 if array.dtype == bool else 8 * array.itemsize
+        if array.dtype.kind == "f":
+            each = ", ".join(str(self.real(v, bits)) for v in array)
+            return Value(f"<{each}>", bits, len(array), True, self)
         kind, mask = type_of(bits, 0), (1 << bits) - 1
         return Value(f"<{', '.join(f'{kind} {int(v) & mask}' for v in array)}>", bits, len(array), False, self)
 
@@ -220,6 +223,11 @@ class Code:
         vary = max((v.vary for v in known), default=0)
         out = [self.cast(v, bits) if isinstance(v, Value) else self.constant(v, bits, vary) for v in values]
         return [self.spread(v, vary) for v in out] if vary else out
+
+    def alike_reals(self, *values) -> list[Value]:
+        """Numbers in the type of one of them."""
+        like = max((v for v in values if isinstance(v, Value)), key=lambda v: v.vary)
+        return [self.shaped(v, like) for v in values]
 
     def as_real(self, v: Value) -> Value:
         """Bits as the number that they stand for."""

@@ -15,6 +15,7 @@ import builtins
 import ctypes
 import functools
 import inspect
+import math
 import operator
 import struct
 import threading
@@ -48,7 +49,7 @@ class Kind(NamedTuple):
         return np.dtype(f"{'f' if self.real else 'u'}{self.bits // 8}")
 
 
-int8, int16, int32, int64, float32 = Kind(8), Kind(16), Kind(32), Kind(64), Kind(32, True)
+int8, int16, int32, int64, float32, float64 = Kind(8), Kind(16), Kind(32), Kind(64), Kind(32, True), Kind(64, True)
 
 
 class Array:
@@ -141,6 +142,30 @@ def mask(given, n: int):
     return np.unpackbits(np.frombuffer(given.to_bytes(n // 8, "little"), np.uint8), bitorder="little").astype(bool)
 
 
+def vector(array: Array, first, n: int):
+    """n elements of an array, for Python that a rule calls: there `[a : a + n]` has no meaning."""
+    if (code := writer_of(array, first)) is None:
+        return array[first : first + n]
+    return array.load(code, first, n)
+
+
+def pick(a, places: np.ndarray, b=None):
+    """Elements of a vector, or of two behind each other, by their numbers, which are constants."""
+    if not isinstance(a, Value):
+        return (a if b is None else np.concatenate([a, b]))[places]
+    other, order = "poison" if b is None else b.text, a.code.constants(places.astype(np.uint32))
+    text = f"shufflevector {a}, {a.type} {other}, {order}"
+    return a.code.value(text, a.bits, len(places), a.real)
+
+
+def c_function(name: str, x) -> Any:
+    """A function of the C library of a float64."""
+    if (code := writer_of(x)) is None:
+        return getattr(math, name)(x)
+    code.declarations[f"@{name}"] = f"declare double @{name}(double)"
+    return code.value(f"call double @{name}({x})", 64, 0, True)
+
+
 def trailing_zeros(x) -> Any:
     if isinstance(x, Value):
         return x.code.intrinsic("cttz", x, flags="i1 true")
@@ -161,10 +186,10 @@ def fill(array: Array, first, count, value: int) -> None:
     code.emit(f"call void @llvm.memset.p0.i64(ptr {array._place(code, first)}, i8 {value}, {size}, i1 false)")
 
 
-def room(n: int) -> Array:
-    """Room for n ints, until the rule returns."""
-    kept = np.zeros(n, np.int64)
-    array = int64(pointer(kept))
+def room(n: int, kind: Kind = int64) -> Array:
+    """Room for n elements, until the rule returns."""
+    kept = np.zeros(n, kind.dtype)
+    array = kind(pointer(kept))
     array._base = kept
     return array
 
@@ -448,6 +473,8 @@ class Writer(Code):
 
     def bind(self, name: str, value: Any) -> None:
         """What is assigned once has its value; what changes lies in memory, of which LLVM makes registers."""
+        if isinstance(value, np.ndarray) and self.rule.assigned[name] > 1:
+            value = self.constants(value)
         if self.rule.assigned[name] == 1 or not isinstance(value, (int, float, Value)):
             self.local[name] = value
             return
@@ -503,10 +530,10 @@ class Writer(Code):
             case ast.Call(func=called):
                 function = self.expression(called)
                 if function is room:
-                    size = self.expression(node.args[0])
+                    size, kind = (*map(self.expression, node.args), int64)[:2]
                     name = f"%{self.name('room')}"
-                    self.heads.append(f"  {name} = alloca [{size} x i64]")
-                    return int64(self.value(f"ptrtoint ptr {name} to i64", 64, 0))
+                    self.heads.append(f"  {name} = alloca [{size} x {type_of(kind.bits, 0, kind.real)}], align 64")
+                    return kind(self.value(f"ptrtoint ptr {name} to i64", 64, 0))
                 return function(*map(self.expression, node.args))
             case _:
                 raise Untranslated(ast.unparse(node))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..jit.llvm import LANES
-from ..jit.loops import pointer
+from ..jit.rules import pointer
 from ..state.global_memory import Region
 from ..state.shadow import WORD, Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory

@@ -10,83 +10,76 @@ import functools
 
 import numpy as np
 
-from ..jit.llvm import LANES, Value, compiler
-from ..jit.loops import Function, Text, pointer
+from ..formats.alu import fused, mul_wide, number, raw, resize, root, shr
+from ..formats.convert import whole_number
+from ..jit.llvm import LANES, compiler
+from ..jit.rules import Function, float32, pointer, rule, where
 
 TURN = 4 * LANES  # numbers that a turn of the loop draws
 ROUNDS = 10
 MULTIPLIERS, KEY_STEPS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+EVERY_LANE = np.arange(LANES, dtype=np.uint64)
+VECTORS = (0, 1, 2, 3)
 
 
-def _real(t: Text, value: float) -> Value:
-    return t.real(np.float32(value), 32, True)
-
-
-def _number(t: Text, how: str, bits: Value) -> Value:
-    """Integers as float32, the nearest: by `uitofp` or `sitofp`."""
-    return t.value(f"{how} {bits} to <{LANES} x float>", 32, True, True)
-
-
-def _polynomial(t: Text, function, degree: int, low: float, high: float, x: Value) -> Value:
+def _polynomial(function, degree: int, low: float, high: float, x):
     """A function in an interval, by the polynomial that agrees with it in Chebyshev's points."""
     fit = np.polynomial.Chebyshev.interpolate(function, degree, [low, high]).convert(kind=np.polynomial.Polynomial)
-    first, *others = fit.coef[::-1]
-    value = _real(t, first)
+    value, *others = fit.coef[::-1].astype(np.float32)
     for c in others:
-        value = t.intrinsic("fma", value, x, _real(t, c))
+        value = fused(value, x, c)
     return value
 
 
-def _words(t: Text, turn: str) -> list[Value]:
+def _words(block, keys) -> list:
     """Four random words for each lane: Philox of the number of its block."""
-    lanes = Value(f"<{', '.join(f'i64 {k}' for k in range(LANES))}>", 64, True)
-    block = t.binary("add", t.spread(t.binary("mul", Value(turn, 64, False), LANES)), lanes)
-    words = [t.cast(block, 32), t.cast(t.shift("lshr", block, 32), 32), *[t.constant(0, 32, True)] * 2]
-    keys = [Value(t[name], 64, False) for name in ("key0", "key1")]
+    words = [resize(block, 32), resize(block >> 32, 32), 0, 0]
     for k in range(ROUNDS):
-        key = [t.cast(t.binary("add", key, k * step), 32) for key, step in zip(keys, KEY_STEPS, strict=True)]
-        (high0, low0), (high1, low1) = (
-            (t.cast(t.shift("lshr", product, 32), 32), t.cast(product, 32))
-            for product in (t.binary("mul", t.cast(words[2 * i], 64), MULTIPLIERS[i]) for i in range(2))
-        )
-        first = t.binary("xor", t.binary("xor", high1, words[1]), key[0])
-        second = t.binary("xor", t.binary("xor", high0, words[3]), key[1])
-        words = [first, low1, second, low0]
+        key = [resize(key + k * step, 32) for key, step in zip(keys, KEY_STEPS, strict=True)]
+        products = [mul_wide(words[2 * i], MULTIPLIERS[i], 32, False) for i in range(2)]
+        (high0, low0), (high1, low1) = ((resize(p >> 32, 32), resize(p, 32)) for p in products)
+        words = [high1 ^ words[1] ^ key[0], low1, high0 ^ words[3] ^ key[1], low0]
     return words
 
 
-def _logarithm(t: Text, x: Value) -> Value:
+def _logarithm(x):
     """The natural logarithm of positive numbers: that of a power of two, and of the rest, from 0.7 to 1.4."""
-    bits = t.as_bits(x)
-    exponent = t.shift("ashr", t.binary("sub", bits, int(np.float32(0.7).view(np.uint32))), 23)
-    rest = t.as_real(t.binary("sub", bits, t.shift("shl", exponent, 23)))
-    y = t.binary("fadd", rest, _real(t, -1))
-    ratio = _polynomial(t, lambda v: np.log1p(v) / v, 9, -0.3, 0.4, y)  # none of the points is 0
-    return t.intrinsic("fma", _number(t, "sitofp", exponent), _real(t, np.log(2)), t.binary("fmul", ratio, y))
+    bits = raw(x)
+    exponent = shr(bits - int(np.float32(0.7).view(np.uint32)), 23, 32, True)
+    y = number(bits - (exponent << 23), "f32") - 1.0
+    ratio = _polynomial(lambda v: np.log1p(v) / v, 9, -0.3, 0.4, y)  # none of the points is 0
+    return fused(whole_number(exponent, 32, True, 32), np.float32(np.log(2)), y * ratio)
 
 
-def _pair(t: Text, radius: Value, angle: Value) -> tuple[Value, Value]:
+def _pair(radius, angle) -> tuple:
     """Two normal numbers for each lane, from two random words."""
-    u = _number(t, "uitofp", radius)
-    u = t.intrinsic("fma", u, _real(t, 2.0**-32), _real(t, 2.0**-33))  # above 0, at most 1
-    square = t.binary("fmul", _logarithm(t, u), _real(t, -2))
-    r = t.intrinsic("sqrt", t.intrinsic("maxnum", square, _real(t, 0)))  # a rounding may have made it negative
-    v = t.binary("fmul", _number(t, "sitofp", angle), _real(t, 2.0**-32))  # in turns, from -0.5 to 0.5
-    v2 = t.binary("fmul", v, v)
-    cosine = _polynomial(t, lambda z: np.cos(2 * np.pi * np.sqrt(z)), 8, 0, 0.25, v2)
-    sine = _polynomial(t, lambda z: 2 * np.pi * np.sinc(2 * np.sqrt(z)), 8, 0, 0.25, v2)
-    return t.binary("fmul", r, cosine), t.binary("fmul", r, t.binary("fmul", sine, v))
+    u = fused(whole_number(radius, 32, False, 32), np.float32(2.0**-32), np.float32(2.0**-33))  # above 0, at most 1
+    square = _logarithm(u) * -2.0
+    r = root(where(square > 0.0, square, 0.0))  # a rounding may have made it negative
+    v = whole_number(angle, 32, True, 32) * 2.0**-32  # in turns, from -0.5 to 0.5
+    cosine = _polynomial(lambda z: np.cos(2 * np.pi * np.sqrt(z)), 8, 0, 0.25, v * v)
+    sine = _polynomial(lambda z: 2 * np.pi * np.sinc(2 * np.sqrt(z)), 8, 0, 0.25, v * v)
+    return r * cosine, r * (sine * v)
+
+
+def _numbers(block, keys) -> tuple:
+    words = _words(block, keys)
+    return *_pair(*words[:2]), *_pair(*words[2:])
+
+
+@rule
+def draw_turns(to, first, count, key0, key1):
+    """A block of Philox for each lane in each turn; its four numbers lie in four vectors."""
+    for turn in range(count):
+        numbers = _numbers((turn + first) * LANES + EVERY_LANE, (key0, key1))
+        for k in VECTORS:
+            place = turn * TURN + k * LANES
+            float32(to)[place : place + LANES] = numbers[k]
 
 
 @functools.cache
 def _function() -> Function:
-    t = Text("to first count key0 key1")
-    with t.loop(t["count"]) as turn:
-        words = _words(t, t.number("add", turn, t["first"]))
-        for k, numbers in enumerate([*_pair(t, *words[:2]), *_pair(t, *words[2:])]):
-            place = t.number("add", t.number("mul", turn, TURN), k * LANES)
-            t.store(numbers.type, numbers.text, t["to"], place, "float")
-    return Function(t, "0")
+    return Function(draw_turns)
 
 
 def served() -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..formats import alu, convert, lanes
 from ..jit.llvm import LANES, Code, Untranslated, Value, type_of, writer_of
+from ..jit.rules import c_function, float64, int32, pick, rule, vector
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access
 
@@ -342,8 +343,8 @@ class Translator(Code):
                 active = self.binary("and", active, self.lanes_true(mask))
             else:
                 active = self.choose(mask, active, 0)
-        self.scratch |= {"s64.0": 8 * LANES, "values": 32 * LANES}
-        self.emit(f"store {self.spread(self.cast(address, 64))}, ptr %s64.0")
+        self.scratch["values"] = 32 * LANES
+        addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         places = [self.value_place(k * LANES * size) for k in range(count)]
         kind = type_of(8 * size, True)
         for k in range(count):
@@ -351,7 +352,7 @@ class Translator(Code):
                 self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
             else:
                 self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
-        addresses, kept = (self.value(f"ptrtoint ptr %{name} to i64", 64, 0) for name in ("s64.0", "values"))
+        kept = self.value("ptrtoint ptr %values to i64", 64, 0)
         epoch = self.cast(self.cast(self.shift("shl", self.epoch(), LANE_BITS), 32), 64)
         form = access.Form(write, space == "shared", size, count, nc)
         self.forms.add(form)
@@ -403,49 +404,33 @@ class Translator(Code):
     def permute(self, a: Value, source: Value | np.ndarray) -> Value:
         """a[source], lane by lane."""
         if isinstance(source, np.ndarray):
-            picks = self.constants(source.astype(np.uint32))
-            return self.value(f"shufflevector {a}, {a.type} poison, {picks}", a.bits, True)
-        self.helpers["permute"] = PERMUTE
-        self.scratch |= {"s32.0": 4 * LANES, "s32.1": 4 * LANES}
-        self.emit(f"store {a}, ptr %s32.0")
-        self.emit(f"store {source}, ptr %s32.1")
-        self.emit("call void @permute(ptr %s32.0, ptr %s32.1)")
-        return self.value(f"load {a.type}, ptr %s32.1", 32, True)
+            return pick(a, source)
+        permute(self.kept(a, "s32.0"), places := self.kept(source, "s32.1"))
+        return vector(int32(places), 0, LANES)
 
     def library(self, name: str, x: Value) -> Value:
         """A function of the C library of a double, or of each lane's."""
-        self.declarations[f"@{name}"] = f"declare double @{name}(double)"
         if not x.vary:
-            return self.value(f"call double @{name}({x})", 64, False, True)
-        self.helpers[f"each.{name}"] = EACH.replace("NAME", name)
-        self.scratch["s64.0"] = 8 * LANES
-        self.emit(f"store {x}, ptr %s64.0")
-        self.emit(f"call void @each.{name}(ptr %s64.0)")
-        return self.value(f"load {x.type}, ptr %s64.0", 64, True, True)
+            return c_function(name, x)
+        apply_each(values := self.kept(x, "s64.0"), name)
+        return vector(float64(values), 0, LANES)
+
+    def kept(self, v: Value, name: str) -> Value:
+        """Store a vector in scratch memory; returns its address."""
+        self.scratch[name] = v.bits // 8 * LANES
+        self.emit(f"store {v}, ptr %{name}")
+        return self.value(f"ptrtoint ptr %{name} to i64", 64, 0)
 
 
-PERMUTE = """define internal void @permute(ptr %a, ptr %at) noinline {
-entry: br label %loop
-loop: %k = phi i64 [0, %entry], [%next, %loop]
-  %p = getelementptr i32, ptr %at, i64 %k
-  %i = load i32, ptr %p
-  %q = getelementptr i32, ptr %a, i32 %i
-  %v = load i32, ptr %q
-  store i32 %v, ptr %p
-  %next = add i64 %k, 1
-  %done = icmp eq i64 %next, 32
-  br i1 %done, label %end, label %loop
-end: ret void
-}"""
-EACH = """define internal void @each.NAME(ptr %x) noinline {
-entry: br label %loop
-loop: %k = phi i64 [0, %entry], [%next, %loop]
-  %p = getelementptr double, ptr %x, i64 %k
-  %v = load double, ptr %p
-  %y = call double @NAME(double %v)
-  store double %y, ptr %p
-  %next = add i64 %k, 1
-  %done = icmp eq i64 %next, 32
-  br i1 %done, label %end, label %loop
-end: ret void
-}"""
+@rule
+def permute(values, places):
+    """Each place becomes the value that lies there."""
+    for k in range(LANES):
+        int32(places)[k] = int32(values)[int32(places)[k]]
+
+
+@rule
+def apply_each(values, name):
+    """Numbers become a function's of the C library."""
+    for k in range(LANES):
+        float64(values)[k] = c_function(name, float64(values)[k])

@@ -20,7 +20,7 @@ from collections import deque
 
 import numpy as np
 
-from ..jit.loops import pointer
+from ..jit.rules import pointer
 from .lanes import EPOCHS, STRIDE
 
 KNOWN = 0  # the rows of a clock: what has happened before

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..jit.happens_before import happened
-from ..jit.loops import pointer
+from ..jit.rules import pointer
 from .order import ASYNC_SHARED, GENERIC, KNOWN, STRONG, Actor, Order, Space
 
 WORD = 4

@@ -74,6 +74,15 @@ def test_machine_code_gives_the_same_bits(both, group, n, accumulate, negate):
     assert native == python
 
 
+def test_rules_as_python_give_the_same_bits(both, monkeypatch):
+    monkeypatch.setattr(fp4_mma, "Function", lambda rule: rule)
+    rules = fp4_mma.Fp4Mma()
+    monkeypatch.setattr(fp4_mma, "fp4_mma", lambda: rules)
+    done, native, python = both(1, 16)
+    assert done == 1
+    assert native == python
+
+
 @pytest.mark.parametrize("scales", [SUBNORMAL, NAN])
 def test_what_may_be_truncated_or_is_nan_stays_python(both, scales):
     done, native, python = both(1, 64, scales=scales)

@@ -46,6 +46,13 @@ def test_numbers_are_those_of_their_places(first):
     assert np.array_equal(second, drawn[normal.TURN : 2 * normal.TURN])
 
 
+def test_the_rule_as_python_draws_the_same():
+    drawn, run = np.empty(2 * normal.TURN, np.float32), np.empty(2 * normal.TURN, np.float32)
+    normal.draw(drawn, KEY, 8 * normal.TURN)
+    normal.draw_turns(normal.pointer(run), 8, 2, KEY & 0xFFFFFFFF, KEY >> 32)
+    assert drawn.tobytes() == run.tobytes()
+
+
 def test_moments():
     drawn = np.empty(1 << 20, np.float32)
     normal.draw(drawn, 7)
