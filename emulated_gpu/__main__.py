@@ -19,7 +19,7 @@ from .errors import EmulatorError, Unsupported
 from .grid import parse_grid
 from .model import profile as profiles
 from .model import uncertainty
-from .outputs import to_be_written
+from .outputs import duration, to_be_written
 from .ptx.control_flow import BlockWriter, ControlFlow
 from .ptx.parse import Kernel, parse
 
@@ -161,19 +161,28 @@ def run(script, args, **given):
 @click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True,
               help="GPUs of the node, each with a rank of its own.")  # fmt: skip
 @click.option("--compute", is_flag=True, help="Compute products, too: for kernels that await values.")
+@click.option("--within", callback=duration, metavar="60s", help="Answer by then, with what there is, extrapolated.")
+@click.option("--gains/--no-gains", default=True, show_default=True,
+              help="Model all again with one thing undone at a time: what mending it would bring.")  # fmt: skip
+@JOBS
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def profile(machine, launches, out, json_file, html, devices, compute, script, args):
+def profile(machine, launches, out, json_file, html, devices, compute, within, gains, jobs, script, args):
     """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
 
     The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended: a check of
-    SCRIPT's own will fail. Products are not computed without --compute; times are the same. timeline.json.gz is for
-    https://ui.perfetto.dev. The script runs with your rights: read it first.
+    SCRIPT's own will fail. Products are not computed without --compute; times are the same. On Ctrl-C, and at --within,
+    what is done is told, and what is not is extrapolated. timeline.json.gz is for https://ui.perfetto.dev. The script
+    runs with your rights: read it first.
     """
     warn_of_misplaced(script, args)
     from .model import report
-    from .serve.profile import profile, profile_devices
+    from .serve.profile import Wanted, profile, profile_devices
     from .serve.run import Options
+
+    def show(one: dict) -> None:
+        for line in report.lines(one):
+            click.echo(line)
 
     if devices > 1 and html:
         raise click.UsageError("--html is for one device")
@@ -182,13 +191,18 @@ def profile(machine, launches, out, json_file, html, devices, compute, script, a
             options = Options(machine=machine, devices=devices)
             found = profile_devices(script, list(args), options, out, launches * devices, compute)
         else:
-            found = profile(script, list(args), machine, out, launches, html and Path(html), compute)
+            page = Path(html) if html else None
+            wanted = Wanted(machine, out, launches, page, compute, within, gains, jobs)
+            found = profile(script, list(args), wanted, show)
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None
-    for number, one in enumerate(found.get("devices", [found])):
-        for line in [f"device {number}"] * (devices > 1) + report.lines(one):
-            click.echo(line)
-    click.echo(f"Times are modelled, not measured (profile {machine}; {one['validation']}; VALIDATION.md).")
+    for number, one in enumerate(found.get("devices", [])):
+        click.echo(f"device {number}")
+        show(one)
+    for line in report.verdict_lines(found.get("verdicts", [])):
+        click.echo(line)
+    validation = found.get("devices", [found])[0]["validation"]
+    click.echo(f"Times are modelled, not measured (profile {machine}; {validation}; VALIDATION.md).")
     click.echo(f"{uncertainty.basis(machine)}.")
     click.echo(f"{out}{'/device*' * (devices > 1)}: timeline.json.gz, overview.png")
     write_json(json_file, found)

@@ -802,14 +802,18 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
 
 
 @contextlib.contextmanager
-def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=None, compute: bool = False):
+def timing(
+    profile: str | Profile = "b200", trace: Trace | None = None, enough=None, compute: bool = False,
+    around: Callable[[TimedRun], contextlib.AbstractContextManager] = contextlib.nullcontext,
+):  # fmt: skip
     """Launches in this block are recorded; on leaving they run back to back on the modelled machine.
 
     Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
     whose `run` is the TimedRun with all its units. The tensor core computes nothing, and what threads make of its
     results they do not store. All else is as in any run; a tensor copy's bytes move when somebody else looks at them.
     compute: but compute and store all, for kernels that await values; times are the same.
-    `enough`: see TimedRun. With several devices, each runs its launches back to back, beside the others: see TimedNode;
+    `enough`: see TimedRun. around: a context manager in which the run takes place, of one device. With
+    several devices, each runs its launches back to back, beside the others: see TimedNode;
     `ends_us` has the launches in the order of calls, and there is no trace.
     """
     timed = Timed()
@@ -824,7 +828,8 @@ def timing(profile: str | Profile = "b200", trace: Trace | None = None, enough=N
                 timed.runs = [TimedRun(machine, DEVICE.memory, here.recorded, trace, enough, compute)]
                 if trace is not None:
                     timed.counted = [tallied(one.launch) for one in timed.runs[0].launches]
-                timed.runs[0].run()
+                with around(timed.runs[0]):
+                    timed.runs[0].run()
         finally:
             for recorded in here.recorded:
                 for region in recorded.held:

@@ -1,4 +1,4 @@
-"""Options of commands that name what is written."""
+"""Callbacks of options of commands: what is written, and how long something may take."""
 
 from __future__ import annotations
 
@@ -29,3 +29,17 @@ def to_be_written(context, option, path):
     except OSError as error:
         raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
     return path
+
+
+def duration(context, option, text: str | None) -> float | None:
+    """Callback of an option that is a time: `60s`, `2m` or `90`, in seconds."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m") else (text, "s")
+    try:
+        found = float(number) * {"s": 1.0, "m": 60.0}[unit]
+    except ValueError:
+        found = 0.0
+    if not found > 0:
+        raise click.BadParameter(f"{text!r} is no time: write 60s or 2m")
+    return found

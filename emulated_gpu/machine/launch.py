@@ -381,6 +381,11 @@ class Launch:
             cluster.part()
 
     @property
+    def clusters(self) -> int:
+        """How many clusters the grid has."""
+        return math.prod(self.grid) // math.prod(self.cluster)
+
+    @property
     def finished(self) -> bool:
         return self._next is None and not self.running
 

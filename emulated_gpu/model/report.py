@@ -29,7 +29,7 @@ def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: P
     counted: what each launch moved and multiplied, see tally.py.
     """
     launches = [of_launch(launch) for launch in run.launches if launch.end is not None]
-    return {
+    found = {
         "kind": "modelled",
         "profile": run.profile.name,
         "validation": run.profile.validation,
@@ -37,7 +37,50 @@ def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: P
         "kernels": kernels(run, trace, counted),
         "breakdown": timeline.write_timeline(run, trace, folder),
         "folder": str(folder),
+        "partial": partial(run),
     }
+    share = run.cut_off.get(0)
+    return extrapolated(found, share) if share else found
+
+
+def partial(run: TimedRun) -> str:
+    """Say what a run that was cut has not done, and what its times are then; "" for a whole one."""
+    ended = sum(launch.end is not None for launch in run.launches)
+    if not run.cut_off and not (run.was_cut and ended < len(run.launches)):
+        return ""
+    if not run.cut_off:
+        return f"{ended} of {len(run.launches)} launches are done; the others are taken to be like these"
+    launch, share = run.launches[0].launch, run.cut_off[0]
+    title = launch.program.kernel.title
+    if share is None:
+        return (
+            f"{title} has not got to the end of one of its {math.prod(launch.grid)} CTAs: its times are of what is "
+            "done, and no more is known"
+        )
+    done = (launch.started - len(launch.running)) * math.prod(launch.cluster)
+    return (
+        f"{done} of {math.prod(launch.grid)} CTAs of {title} are done: its times, bytes and products are extrapolated "
+        "from them"
+    )
+
+
+SCALED = "us", "us_corrected", "us_interval", "first_us", "end_us", "moved_bytes", "hbm_bytes", "flops", "floors_us"
+
+
+def extrapolated(found: dict, share: float) -> dict:
+    """Return a report on the first launch, of which this share has run, as if all had."""
+    return found | {name: [whole(row, share) for row in found[name]] for name in ("launches", "kernels")}
+
+
+def whole(row: dict, share: float) -> dict:
+    """Return what is told of a launch of which this share has run as if all had."""
+
+    def scaled(value):
+        if isinstance(value, dict):
+            return {name: scaled(one) for name, one in value.items()}
+        return [one / share for one in value] if isinstance(value, list) else value and value / share
+
+    return row | {name: scaled(row[name]) for name in SCALED if name in row}
 
 
 def of_launch(launch: TimedLaunch) -> dict:
@@ -154,6 +197,7 @@ def lines(found: dict) -> list[str]:
     for kernel in found["kernels"]:
         out += ["", *kernel_lines(kernel)]
         out += [f"  {kernel['unlike']}"] if kernel["unlike"] else []
+    out += [f"PARTIAL: {found['partial']}"] if found.get("partial") else []
     out += ["", "us, may be: the model's known bias is taken out; all other times are the model's own"]
     return [*out, "", *breakdown_lines(found["breakdown"])]
 
@@ -181,6 +225,19 @@ def kernel_lines(kernel: dict) -> list[str]:
 def between(timed: dict) -> str:
     """Say between which times a launch may lie."""
     return "{:.2f}..{:.2f}".format(*timed["us_interval"]) if timed["us_interval"] else "no bracket"
+
+
+def verdict_lines(verdicts: list[dict]) -> list[str]:
+    """What holds the launches up, as plain text, and what mending it would bring, where that is known."""
+    if not verdicts:
+        return []
+    known = any("gain" in one for one in verdicts)
+    rest = ", and what undoing it brings when all is modelled again without it" if known else ""
+    out = [f"what holds them up{rest}:"]
+    for number, one in enumerate(verdicts, 1):
+        place = f" ({one['shown']})" if one.get("shown") else ""
+        out.append(f"  {number}. {one['text']}{place}" + (f": {one['gain']}" if "gain" in one else ""))
+    return out
 
 
 def breakdown_lines(breakdown: dict) -> list[str]:

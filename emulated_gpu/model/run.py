@@ -152,6 +152,9 @@ class TimedRun:
         self, profile: Profile, memory, recorded: list[Recorded], trace=None, enough=None, computes_mma: bool = False,
         engine: Engine | None = None, undone: Undone = NOTHING,
     ):  # fmt: skip
+        self.recorded, self.computes_mma = recorded, computes_mma
+        self.was_cut = False
+        self.cut_off: dict[int, float | None] = {}  # launch -> the share of its CTAs that ran until `cut`
         self.profile, self.enough, self.stopped = undone.profile(profile), enough, False
         self.engine = engine or Engine()
         self.clock = undone.clock(self.profile, memory, self.engine, trace, computes_mma)
@@ -193,6 +196,26 @@ class TimedRun:
     def stop(self):
         self.engine.clear()
         self.stopped = True
+
+    def cut(self) -> None:
+        """Stop now. If no launch has ended, the first one counts as ended, with a share of its CTAs: of those that run
+        a half is taken to be done, and None if none has ended."""
+        first = self.launches[0]
+        if first.end is None and first in self.active:
+            launch = first.launch
+            done, running = launch.started - len(launch.running), len(launch.running)
+            waves = launch.clusters / running
+            if running < launch.clusters - done:  # the last one takes as long as the others, however few its CTAs are
+                waves = math.ceil(waves)
+            self.cut_off[0] = min(1.0, (done / running + 0.5) / waves) if done else None
+            first.end, first.read_bytes = self.engine.now, self.clock.memory.read_bytes
+            first.tensor_busy = self.clock.tensor_busy
+            for group in launch.groups():
+                if group.waiting_for is not None:
+                    self.clock.trace.wait(group, group.blocked_at, self.engine.now)
+                self.clock.trace.warp_life(group, group.warp.started, self.engine.now)
+        self.was_cut = True
+        self.stop()
 
     def _stalled(self) -> bool:
         if self.stopped or self.ended:

@@ -78,5 +78,6 @@ class Steady:
         """Return how many cycles all calls take, those that were not simulated too."""
         if len(self.ends) == self.calls and not self.skipped:
             return self.ends[-1]
-        dirty, clean = (self.interval.get(kind, self.ends[-1] - self.ends[-2]) for kind in ("dirty", "clean"))
+        last = self.ends[-1] - (self.ends[-2] if len(self.ends) > 1 else 0.0)
+        dirty, clean = (self.interval.get(kind, last) for kind in ("dirty", "clean"))
         return self.ends[-1] + self.skipped * dirty + (self.calls - len(self.ends) - self.skipped) * clean

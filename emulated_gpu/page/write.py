@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from ..model.run import TimedRun
 from ..model.timeline import COLOURS, Timeline
-from ..model.trace import Span, Spread, Trace
+from ..model.trace import Span, Trace
 from . import hot
+from .verdicts import spread_of, verdicts
 
 FOLDER = Path(__file__).parent
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>')
 BINS = 600  # of the map of SMs
 MOST_SPANS = 25_000  # in the details of SMs
 MOST_LINES, MOST_PTX = 400, 4_000  # in the tables
-VERDICTS = 5
 
 
 def write_page(file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> None:
-    """Write the page of a profile. report: of model/report.py. sources: file name in line info -> where its text is."""
+    """Write the page of a profile. report: of model/report.py, with `verdicts`. sources: file name in line info ->
+    where its text is."""
     fill(file, [gathered(title, run, trace, report, sources)])
 
 
@@ -38,7 +38,7 @@ def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dic
         "launches": report["launches"],
         "kernels": report["kernels"],
         "facts": report["breakdown"]["facts"],
-        "verdicts": verdicts(timeline, report, lines),
+        "verdicts": report["verdicts"] if "verdicts" in report else verdicts(timeline, report, lines),
         "peak": run.profile["hbm"]["read_tb_s"],
         "sms": len(run.placement.sms),
         "lines": [
@@ -165,124 +165,3 @@ def ends_of(timeline: Timeline, span: Span) -> list:
 def shown(program, instr) -> str:
     """An instruction's place, as `lines` names it."""
     return str(hot.Line(hot.lines_of(instr))) if instr is not None else program.kernel.title
-
-
-def verdicts(timeline: Timeline, report: dict, lines: list[hot.Line]) -> list[dict]:
-    """Up to five sentences, each with its figure and, where it has one, its line; what weighs most comes first."""
-    waits = of_waits(timeline, lines)
-    found = [*of_sms(timeline), *waits, *of_loads(timeline, waits), *of_accesses(timeline, lines), *of_kernels(report)]
-    found.sort(key=lambda one: -one.pop("weight"))
-    return found[:VERDICTS]
-
-
-def of_sms(timeline: Timeline) -> list[dict]:
-    """Say whether SMs have nothing to do."""
-    shown = timeline.launches[max(0, len(timeline.launches) - 2)]
-    used = len({timeline.sm_of[key] for key in timeline.life if key[0] == shown.number})
-    count = len(timeline.run.placement.sms)
-    if used == count:
-        return []
-    title = shown.launch.program.kernel.title
-    text = f"{used} of {count} SMs have work in launch {shown.number} ({title}): more, smaller CTAs would use all"
-    return [{"text": text, "weight": 1 - used / count}]
-
-
-def of_waits(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
-    """Say what each role of warps waits for most, as a share of its life, and where."""
-    lives: dict[str, float] = {}
-    waits: dict[tuple[str, str], float] = {}
-    for span in timeline.trace.spans:
-        role, cycles = timeline.role(span.warp), span.end - span.start
-        if span.kind == "warp":
-            lives[role] = lives.get(role, 0.0) + cycles
-        elif span.kind == "wait":
-            key = role, timeline.reason(span.what)
-            waits[key] = waits.get(key, 0.0) + cycles
-    out = []
-    for (role, reason), cycles in waits.items():
-        share = cycles / lives[role] if lives.get(role) else 0.0
-        if share < 0.1:
-            continue
-        where = max(lines, key=lambda line: line.us[f"waits for {reason}"])
-        text = f"{role} warps wait {100 * share:.0f} % of their time for {reason}"
-        weight = min(share, 1.0) * (1.0 if role == "MMA" else 0.6)  # what feeds the tensor core matters more
-        out.append({"text": text, "weight": weight, "shown": str(where)})
-    return out
-
-
-def of_loads(timeline: Timeline, waits: list[dict]) -> list[dict]:
-    """Say, where warps wait for loads, what rate the bytes under way and their latency allow (Little's law)."""
-    weight = max((wait["weight"] for wait in waits if wait["text"].endswith("for loads")), default=0.0)
-    shown = timeline.launches[max(0, len(timeline.launches) - 2)]
-    loads = [span for span in timeline.trace.spans if span.kind == "load" and span.launch == shown.number]
-    if not weight or not loads:
-        return []
-    latency = sum((span.end - span.start) * span.nbytes for span in loads) / sum(span.nbytes for span in loads)
-    under_way: Counter = Counter()
-    most: Counter = Counter()  # bytes of an SM: now, and at most
-    for _, sm, nbytes in sorted(step for s in loads for step in ((s.start, s.sm, s.nbytes), (s.end, s.sm, -s.nbytes))):
-        under_way[sm] += nbytes
-        most[sm] = max(most[sm], under_way[sm])
-    rate, peak = sum(most.values()) / timeline.us(latency) / 1e6, timeline.run.profile["hbm"]["read_tb_s"]
-    text = (
-        f"TMA loads take {timeline.us(latency):.2f} us in the mean, with at most {max(most.values()) / 1e3:.0f} KB "
-        f"under way in an SM: {rate:.1f} TB/s from all of them, where HBM reads {peak:.1f}"
-    )
-    if rate < 1.5 * peak:
-        text += "; more or larger stages would keep more under way"
-    return [{"text": text, "weight": 0.9 * weight}]
-
-
-HELD = {
-    hot.LONG: "the long scoreboard (uses of what global or local memory has not delivered yet)",
-    hot.SHORT: "the short scoreboard (uses of what shared memory or another unit of the SM has not delivered yet)",
-}
-
-
-def of_accesses(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
-    """Name the line that accesses to memory hold up most, for each way."""
-    total, out = sum(line.us.total() for line in lines) or 1.0, []
-    program_of = {one.number: one.launch.program for one in timeline.launches}
-    warps = Counter(program_of.get(span.launch) for span in timeline.trace.spans if span.kind == "warp")
-    for way in (*hot.ACCESSES, *hot.STALLS):
-        where = max(lines, key=lambda line: line.us[way])
-        us = where.us[way]
-        if us / total >= 0.02:
-            why = excess(way, where.spread[way]) + ": " if way in where.spread else ""
-            each = us / max(1, sum(warps[program] for program in where.programs))
-            one = way == "shared memory" or way in hot.STALLS
-            text = f"{why}{HELD.get(way, way)} hold{'s' * one} a warp up for {each:.2f} us in the mean, "
-            text += f"{100 * us / total:.0f} % of the time of warps"
-            weight = us / total + 0.3 * bool(why)  # there it is known what to change
-            out.append({"text": text, "weight": weight, "shown": str(where)})
-    return out
-
-
-def spread_of(line: hot.Line) -> str:
-    """Say by what accesses at a line take more than they have to."""
-    return ", ".join(excess(way, line.spread[way]) for way in hot.ACCESSES if way in line.spread)
-
-
-def excess(way: str, spread: Spread) -> str:
-    """Say by what accesses of a way take more than they have to."""
-    if way == "shared memory":
-        return f"{spread.most:.0f}-way bank conflicts"
-    took, least = spread.took / spread.count, spread.least / spread.count
-    return f"{took:.0f} sectors of 32 bytes an access, {least:.0f} would do"
-
-
-def of_kernels(report: dict) -> list[dict]:
-    """Say which floor a kernel is near, and whether it spills."""
-    out = []
-    for kernel in report["kernels"]:
-        name, floor = max(kernel["floors_us"].items(), key=lambda item: item[1])
-        share = floor / kernel["us"] if kernel["us"] else 0.0
-        text = (
-            f"{kernel['title']} takes {kernel['us']:.2f} us in the model; "
-            f"its floor by {name} is {floor:.2f} us ({100 * share:.0f} %)"
-        )
-        out.append({"text": text, "weight": 0.4 + 0.5 * (share > 0.7)})
-        if kernel["stack_bytes"]:
-            text = f"{kernel['title']} keeps {kernel['stack_bytes']} bytes a thread on the stack: spills or arrays"
-            out.append({"text": text, "weight": 0.5})
-    return out

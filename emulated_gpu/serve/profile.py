@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..device import DEVICE, Session
@@ -12,46 +16,68 @@ from ..model.profile import load
 from ..model.report import report
 from ..model.run import TimedRun
 from ..model.tally import tallied
+from ..model.timeline import Timeline
 from ..model.trace import Trace
+from ..page import hot
+from ..page.verdicts import verdicts, with_gains
 from ..page.write import write_page
 from . import run as running
 from .host.watch import watched
+from .mended import Mended
 
 
-def profile(
-    script: str, args: list[str], machine: str, folder: Path, most: int, page: Path | None, compute: bool = False
-) -> dict:
-    """Run the script with its first `most` launches recorded, then these back to back on the model; see report().
+@dataclass(frozen=True)
+class Wanted:
+    """What `profile` is asked for. machine: of chip.CHIPS; folder: for the timeline; most: launches that are timed;
+    page: the HTML file to write, too; compute: whether tensor cores compute, which kernels need that await values;
+    within: seconds for an answer, from what there is by then, or None; gains: whether to say what mending would bring;
+    jobs: processes for that; baseline: a page of an earlier profile, to be shown beside this one.
+    """
 
-    page: the HTML file to write, too. compute: whether tensor cores compute, which kernels need that await values.
+    machine: str
+    folder: Path
+    most: int
+    page: Path | None = None
+    compute: bool = False
+    within: float | None = None
+    gains: bool = True
+    jobs: int = 1
+    baseline: Path | None = None
+
+
+def profile(script: str, args: list[str], wanted: Wanted, show: Callable[[dict], None] = lambda found: None) -> dict:
+    """Run the script with its first launches recorded, then these back to back on the model; see report().
+
+    show: is given what is found before it is known what mending would bring.
 
     What the launches would compute is not computed: the script finds zeros, or what was there. If it ends with an error
     for that, what it launched before is timed. Raises Unsupported if it launched nothing, or what stops the launches.
     """
-    recording, status = record(script, args, running.Options(machine=machine), most)
+    until = time.monotonic() + wanted.within if wanted.within else math.inf
+    recording, status = record(script, args, running.Options(machine=wanted.machine), wanted.most)
     recorded = recording.recorded
     DEVICE.session = recording.after()
-    trace = Trace()
-
-    def tell(run: TimedRun) -> bool:
-        done = sum(launch.end is not None for launch in run.launches)
-        print(f"emulated-gpu: launch {done} of {len(recorded)}", file=sys.stderr, flush=True)
-        return False
-
-    timed = TimedRun(load(machine), DEVICE.memory, recorded, trace, tell, compute)
+    trace, machine = Trace(), load(wanted.machine)
+    timed = TimedRun(machine, DEVICE.memory, recorded, trace, computes_mma=wanted.compute)
     counted = [tallied(one.launch) for one in timed.launches]
-    try:
-        with watched(lambda: [each.launch for each in timed.active]):
+    found: dict = {"script": script, "args": args, "exit_status": status}
+    with Mended(wanted.jobs if wanted.gains else 0, until) as mended:
+        with mended.around(timed):
             timed.run()
-    except KeyboardInterrupt:
-        done = sum(launch.end is not None for launch in timed.launches)
-        if not done:
-            raise
-        print(f"emulated-gpu: interrupted; of {len(recorded)} launches {done} are done", file=sys.stderr, flush=True)
-    found = report(timed, trace, counted, folder)
-    if page is not None:
-        write_page(page, " ".join([Path(script).name, *args]), timed, trace, found, sources(script))
-    return {"script": script, "args": args, "exit_status": status} | found
+        if not timed.ends_us():
+            raise Unsupported(f"{script}: nothing was timed before it was to answer")
+        found |= report(timed, trace, counted, wanted.folder)
+        timeline = Timeline(timed, trace)
+        lines = hot.lines(hot.instructions(timeline), trace)
+        found |= {"verdicts": verdicts(timeline, found, lines), "gains": []}
+        show(found)
+        for gains in mended.gains(timeline, found):
+            told = {"verdicts": with_gains(timeline, found, lines, gains), "gains": [one.told() for one in gains]}
+            found |= told
+    if wanted.page is not None:
+        title = " ".join([Path(script).name, *args])
+        write_page(wanted.page, title, timed, trace, found, sources(script))
+    return found
 
 
 def profile_devices(

@@ -107,7 +107,8 @@ class Variant:
         """Model its launches. page: whether to keep what a page shows, too."""
         with tempfile.TemporaryDirectory(prefix="emulated-gpu-profile-") as folder:
             report, html = Path(folder, "report.json"), Path(folder, "page.html")
-            command = ["profile", "--machine", wanted.machine, "--launches", str(wanted.launches), "--out", folder]
+            command = ["profile", "--no-gains", "--machine", wanted.machine, "--launches", str(wanted.launches)]
+            command += ["--out", folder]
             status, last = self.process([*command, "--json", str(report), *(["--html", str(html)] if page else [])])
             if status or self.why:
                 self.why = self.why or last

@@ -90,7 +90,9 @@ def validate(submission, task_dir, timeout, json_file) -> int:
     return validation.validate(Screen(), folder, submission, timeout, json_file)
 
 
-def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, tries, calls) -> int:
+def profile(
+    submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, tries, calls, within, gains
+) -> int:
     for_moe(task)
     try:
         tries = tuple(parse_config(text) for text in tries)
@@ -100,7 +102,7 @@ def profile(submission, task, task_dir, case, spec, profile, jobs, timeout, json
         raise Failure("--try needs the Config of a submission to this repository's tasks, --task-dir names another")
     of, cases = chosen_task(task_dir, submission, task, case, spec)
     submission = devices.checked(submission, any_entry=bool(task_dir))
-    wanted = profiling.Wanted(profile, calls, out, jobs, timeout, html, tries)
+    wanted = profiling.Wanted(profile, calls, out, jobs, timeout, html, tries, within, gains)
     replies = profiling.profile_cases(Screen(), submission, of, cases, wanted)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])

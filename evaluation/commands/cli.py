@@ -95,8 +95,18 @@ def validate(**options):
 )  # fmt: skip
 @click.option("--try", "tries", multiple=True, metavar="A=1,B=2", help="Model this change of Config, too; repeatable.")
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
+@click.option(
+    "--within", callback=option.within, metavar="60s", help="Answer by then, with what there is, extrapolated."
+)
+@click.option(
+    "--gains/--no-gains", default=True, show_default=True,
+    help="Model all again with one thing undone at a time: what mending it would bring.",
+)  # fmt: skip
 def profile(**options):
-    """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev."""
+    """Model where the time goes: a breakdown, a picture, and a timeline for https://ui.perfetto.dev.
+
+    On Ctrl-C, and at --within, what is done is told, and what is not is extrapolated.
+    """
     act("profile", **options)
 
 

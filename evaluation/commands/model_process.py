@@ -17,13 +17,16 @@ import tempfile
 import time
 from pathlib import Path
 
-import emulated_gpu
-from emulated_gpu.model import report
+from emulated_gpu.model import report, uncertainty
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.time_of_call import replied
+from emulated_gpu.model.timeline import Timeline
 from emulated_gpu.model.trace import Trace
+from emulated_gpu.page import hot
+from emulated_gpu.page.verdicts import verdicts, with_gains
 from emulated_gpu.page.write import write_page
 from emulated_gpu.serve.host import watch
+from emulated_gpu.serve.mended import Mended
 from emulated_gpu.serve.profile import sources
 from evaluation import ROOT
 from evaluation.judge import configs
@@ -32,49 +35,78 @@ from evaluation.judge.loading import explain
 from evaluation.judge.verdict import legible
 
 BEAT_S = 1.0  # how often what a process says is looked for
+PATIENCE_S = 15.0  # for what processes make of what is done, when they are interrupted
+_asked: set[subprocess.Popen] = set()  # processes that have not replied
 
 # ---- in the child process
 
 
-@contextlib.contextmanager
-def timing(profile: str, trace: Trace | None, enough: Steady | None, compute: bool = False):
-    """Is emulated_gpu.timing, and says on stderr how far a launch is that takes long."""
-    block: list[str] = []
-    with watch.watched(lambda: [one.launch for timed in block if timed.run for one in timed.run.active]):
-        with emulated_gpu.timing(profile, trace, enough, compute) as timed:
-            block.append(timed)
-            yield timed
-
-
-def timed_reply(request, timed, steady: Steady, trace: Trace | None, launches: list[int], page: str = "") -> dict:
+def timed_reply(
+    request, timed, steady: Steady, trace: Trace | None, launches: list[int], page: str = "",
+    mended: Mended | None = None, show=lambda reply: None,
+) -> dict:  # fmt: skip
     """Makes the reply for calls that have been timed, and the page of request.page, whose title is `page`.
 
-    launches: how many there were up to the end of each call.
+    launches: how many there were up to the end of each call. mended: says what mending brings, after `show` has got the
+    reply without that. Raises Unusable if the run was cut before the first call had ended.
     """
+    run = timed.run
     if not request.extrapolate:
-        steady.ends = [timed.run.launches[count - 1].end for count in launches]
-    reply = replied(timed.run, steady, launches[0])
-    if request.timeline:
-        found = report.report(timed.run, trace, timed.counted, Path(request.timeline))
-        reply |= {key: found[key] for key in ("breakdown", "kernels")}
+        steady.ends = [end for count in launches if (end := run.launches[count - 1].end) is not None]
+    if not steady.ends:
+        done = sum(launch.end is not None for launch in run.launches)
+        raise configs.Unusable(f"of the {launches[0]} launches of the first call {done} were done in time")
+    reply = replied(run, steady, launches[0])
+    if share := run.cut_off.get(0):
+        reply = report.whole(reply, share)
+    if not request.timeline or trace is None:
+        return reply
+    found = report.report(run, trace, timed.counted, Path(request.timeline))
+    timeline = Timeline(run, trace)
+    lines = hot.lines(hot.instructions(timeline), trace)
+    found |= {"verdicts": verdicts(timeline, found, lines), "gains": []}
+
+    def so_far() -> dict:
+        return reply | {key: found[key] for key in ("breakdown", "kernels", "partial", "verdicts", "gains")}
+
+    def write() -> None:
         if page:
-            write_page(Path(request.page), page, timed.run, trace, found, sources(request.submission))
-    return reply
+            write_page(Path(request.page), page, run, trace, found, sources(request.submission))
+
+    write()
+    show(so_far())
+    if mended and mended.jobs and not run.was_cut:
+        may_be = uncertainty.written(reply["us_interval"])
+        watch.on_stderr(f"first answer: {reply['us_corrected']:.2f} us a call ({may_be}); Ctrl-C shows what is known")
+    for gains in mended.gains(timeline, found) if mended else ():
+        found |= {"verdicts": with_gains(timeline, found, lines, gains), "gains": [one.told() for one in gains]}
+        show(so_far())
+    if found["gains"]:
+        write()
+    return so_far()
 
 
 def child(kind: type, serve) -> None:
     """Does `python -m MODULE REQUEST REPLY`; both files hold JSON. kind: the request's class, which `serve` replies
-    to."""
+    to; serve(request, show): show is given a reply that may become better."""
     request, reply = map(Path, sys.argv[1:])
     request = kind(**json.loads(request.read_text()))
     resource.setrlimit(resource.RLIMIT_DATA, (int(request.memory * 2**30),) * 2)
+
+    def show(answer: dict) -> None:
+        written = reply.with_suffix(".new")
+        written.write_text(json.dumps(answer))
+        written.replace(reply)
+
     try:
-        answer = serve(request)
+        show(serve(request, show))
     except configs.Unusable as error:
-        answer = {"error": str(error), "unusable": True}
+        show({"error": str(error), "unusable": True})
+    except KeyboardInterrupt:
+        if not reply.exists():
+            show({"error": "interrupted before anything was timed"})
     except BaseException as error:
-        answer = {"error": explain(error)}
-    reply.write_text(json.dumps(answer))
+        show({"error": explain(error)})
 
 
 # ---- in the evaluator's process
@@ -94,10 +126,12 @@ def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
             process = subprocess.Popen(
                 command, cwd=directory, env=environment, stdout=log, stderr=log, start_new_session=True
             )
+            _asked.add(process)
             try:
-                if not ends(process, timeout, Path(log.name), on_beat):
+                if not ends(process, timeout, Path(log.name), on_beat) and not Path(files[1]).exists():
                     return {"error": f"no time within {timeout:g} s, process killed"}
             finally:
+                _asked.discard(process)
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -112,6 +146,15 @@ def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
             last = legible(lines[-1] if lines else "no output")
             return {"error": f"the process ended with code {process.returncode}: {last}"}
         return reply
+
+
+def hurry() -> None:
+    """Has processes that are asked reply now, with what they have; waits for them, for PATIENCE_S at most."""
+    end = time.monotonic() + PATIENCE_S
+    for process in [*_asked]:
+        process.send_signal(signal.SIGINT)
+    while _asked and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def ends(process: subprocess.Popen, timeout: float, log: Path, on_beat) -> bool:

@@ -29,6 +29,7 @@ from emulated_gpu.model import report, uncertainty
 from emulated_gpu.model.profile import load
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.trace import Trace
+from emulated_gpu.serve.mended import Mended
 from evaluation import ROOT
 from evaluation.commands import model_process
 from evaluation.commands import profile as profiling
@@ -145,7 +146,7 @@ class Request:
         return self.args["t"] * 1e12 if "t" in self.args else flop(self.args)
 
 
-def serve(request: Request) -> dict:
+def serve(request: Request, show=None) -> dict:
     """Times a request: the reply. Runs in a process of its own."""
     emulated_gpu.install(request.profile)
     from ragged_moe.measure import modelled as launches
@@ -161,7 +162,8 @@ def serve(request: Request) -> dict:
     calls, each, more, stages, polled = launches.of_problem(kind, request.args, request.calls, changed)
     ends = [each * (i + 1) for i in range(len(calls))]
     steady = Steady(ends)
-    with model_process.timing(request.profile, trace, steady if request.extrapolate else None, polled) as timed:
+    enough = steady if request.extrapolate else None
+    with emulated_gpu.timing(request.profile, trace, enough, polled, Mended().around) as timed:
         for call in calls:
             call()
     reply = model_process.timed_reply(request, timed, steady, trace, ends)

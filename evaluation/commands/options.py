@@ -19,6 +19,13 @@ def writable(context, option, path):
     return to_be_written(context, option, path)
 
 
+def within(context, option, text):
+    """Callback of --within: a time in seconds."""
+    from emulated_gpu.outputs import duration
+
+    return duration(context, option, text)
+
+
 def profiled(context, option, name):
     """Callback of --profile: a machine that has none is said before the work is done."""
     from emulated_gpu.errors import Unsupported

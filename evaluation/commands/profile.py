@@ -5,8 +5,10 @@ The submission is imported and timed in one process of its own (model_process.py
 
 import dataclasses
 import importlib
+import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +21,9 @@ import utils
 from emulated_gpu.model import ranking, report, uncertainty
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.trace import Trace
-from emulated_gpu.page.write import VERDICTS, fill, views
+from emulated_gpu.page.verdicts import VERDICTS
+from emulated_gpu.page.write import fill, views
+from emulated_gpu.serve.mended import Mended
 from emulated_gpu.serve.torch_device.install import install
 from evaluation.commands import interrupt, model_process
 from evaluation.commands.show import Screen
@@ -50,6 +54,8 @@ class Request:
     memory: float = 16.0  # GiB of private memory
     task_dir: str | None = None  # the task of others that it is of
     config: dict[str, str] | None = None  # entries of its Config that differ from what is submitted
+    within: float = math.inf  # seconds from the start of the process to an answer, from what there is by then
+    gains: int = 0  # processes that say what mending would bring
 
     @property
     def size(self) -> float:
@@ -83,8 +89,9 @@ def givens(request: Request) -> tuple[Callable, int, tuple]:
     return lambda: kind.upload(data, on_device), request.calls or kind.calls, KERNEL
 
 
-def serve(request: Request) -> dict:
+def serve(request: Request, show) -> dict:
     """Times one request: the reply. Runs in a process of its own."""
+    until = time.monotonic() + request.within
     install()  # before the submission imports the DSL
     given, calls, entry = givens(request)
     guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulated_gpu"))])
@@ -96,17 +103,19 @@ def serve(request: Request) -> dict:
     trace = Trace() if request.timeline else None
     steady = Steady(launches)
     held = []
-    with model_process.timing(request.profile, trace, steady if request.extrapolate else None) as timed:
-        for _ in range(calls):
-            data = given()
-            held.append((data, kernel(data)))  # as the grader holds both: what one call allocates is no other call's
-            launches.append(len(emulated_gpu.DEVICE.session.recorded))
-        if not launches[-1]:
-            raise configs.Unusable("custom_kernel launched no kernel of its own: nothing to time")
-    if replaced := guards.replaced():
-        raise configs.Unusable("; ".join(replaced))
-    title = f"{os.path.basename(request.submission)}, {request.title}" if request.page else ""
-    return model_process.timed_reply(request, timed, steady, trace, launches, title)
+    enough = steady if request.extrapolate else None
+    with Mended(request.gains, until) as mended:
+        with emulated_gpu.timing(request.profile, trace, enough, around=mended.around) as timed:
+            for _ in range(calls):
+                data = given()
+                held.append((data, kernel(data)))  # as the grader holds both: what a call allocates is no other call's
+                launches.append(len(emulated_gpu.DEVICE.session.recorded))
+            if not launches[-1]:
+                raise configs.Unusable("custom_kernel launched no kernel of its own: nothing to time")
+        if replaced := guards.replaced():
+            raise configs.Unusable("; ".join(replaced))
+        title = f"{os.path.basename(request.submission)}, {request.title}" if request.page else ""
+        return model_process.timed_reply(request, timed, steady, trace, launches, title, mended, show)
 
 
 # ---- in the evaluator's process
@@ -123,6 +132,8 @@ class Wanted:
     timeout: float  # seconds a case
     html: str | None = None  # a file for a page; of several cases each has its own
     tries: tuple[dict[str, str], ...] = ()  # changes of Config that are modelled, too
+    within: float | None = None  # seconds for an answer
+    gains: bool = True  # whether to say what mending would bring
 
 
 def profile_cases(
@@ -136,12 +147,13 @@ def profile_cases(
     requests = [
         Request(
             submission, case.args, wanted.profile, wanted.calls, extrapolate=False, timeline=to, page=page, title=title,
-            task_dir=of.described().get("task_dir"),
+            task_dir=of.described().get("task_dir"), within=wanted.within or math.inf,
+            gains=max(1, wanted.jobs // len(cases)) if wanted.gains else 0,
         )
         for (_, case), to, page, title in zip(cases, folders, pages, titles)
     ]  # fmt: skip
     experiments = [
-        dataclasses.replace(request, config=change, timeline=None, page=None)
+        dataclasses.replace(request, config=change, timeline=None, page=None, gains=0)
         for request in requests
         for change in tries
     ]
@@ -169,8 +181,12 @@ def profile_cases(
         """Which requests try what with a case: the items of a change -> a number."""
         return {tuple(change.items()): len(cases) + index * len(tries) + at for at, change in enumerate(tries)}
 
+    def interrupted() -> None:
+        model_process.hurry()
+        conclude()
+
     weights = [1.0] * (len(requests) + len(experiments))
-    with interrupt.showing(conclude), screen.progress("modelling profiles", weights, workers=None) as advance:
+    with interrupt.showing(interrupted), screen.progress("modelling profiles", weights, workers=None) as advance:
 
         def ended(index: int, reply: dict) -> None:
             done[index] = reply
@@ -218,7 +234,9 @@ def show(screen: Screen, title: str, reply: dict, folder: str, page: str | None)
     screen.table(["<share of the steady interval", "%"], rows, title)
     uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]
     files = [f"{folder}: timeline.json.gz, overview.png", *([page] if page else [])]
-    for line in (*reply["breakdown"]["facts"], *uses, *files):
+    partly = [f"PARTIAL: {reply['partial']}"] if reply["partial"] else []
+    held_up = report.verdict_lines(reply["verdicts"])
+    for line in (*partly, *reply["breakdown"]["facts"], *uses, *held_up, *files):
         screen.line(f"  {line}")
 
 

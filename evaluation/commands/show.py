@@ -8,7 +8,9 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,6 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+QUIET_S = 20.0  # behind which a command says how far it is
 
 
 class Failure(click.ClickException):
@@ -38,6 +42,8 @@ class Screen:
     def __init__(self):
         self.console = Console()
         self.plain = not self.console.is_terminal or bool(os.environ.get("NO_COLOR"))
+        self.heard = 0.0  # time.monotonic() when somebody said how far something is
+        self.refresh: Callable[[str], None] | None = None  # shows a text behind the bar
 
     def line(self, *parts) -> None:
         """Writes one line of strings, and (string, style) for what has a colour on a terminal."""
@@ -47,9 +53,12 @@ class Screen:
             self.console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
     def beat(self, text: str) -> None:
-        """Says how far something is that takes long."""
+        """Says how far something is that takes long: on a terminal behind the bar, if there is one."""
+        self.heard = time.monotonic()
         if self.plain:
             print(text, file=sys.stderr, flush=True)
+        elif self.refresh is not None:
+            self.refresh(text)
         else:
             self.console.print(Text(text), highlight=False)
 
@@ -78,7 +87,7 @@ class Screen:
         """Gives a function to be called with the index of each job that is done.
 
         work: seconds that each takes, about; once one is done only their ratios count. workers: that share them,
-        None if the seconds are not those of this machine.
+        None if the seconds are not those of this machine. Where nobody says anything for QUIET_S, what is done is said.
         """
         begin, total = time.monotonic(), sum(work) or 1.0
         done: list[int] = []
@@ -93,11 +102,18 @@ class Screen:
         if self.plain:
             print(f"{what}: {count(len(work), unit)}{expected}", file=sys.stderr, flush=True)
 
+            def say() -> None:
+                self.heard = time.monotonic()
+                so_far = duration(time.monotonic() - begin)
+                print(f"{what}: {state()}, {so_far} so far", file=sys.stderr, flush=True)
+
             def advance(index: int) -> None:
                 done.append(index)
-                print(f"{what}: {state()}, {duration(time.monotonic() - begin)} so far", file=sys.stderr, flush=True)
+                say()
 
-            yield advance
+            self.heard = begin
+            with self._saying(say):
+                yield advance
             return
         columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn()
         with Progress(*columns, console=self.console) as bars:
@@ -107,7 +123,29 @@ class Screen:
                 done.append(index)
                 bars.update(bar, advance=work[index], state=state())
 
-            yield advance
+            self.refresh = lambda text: bars.update(bar, state=f"{state()}; {text}")
+            try:
+                yield advance
+            finally:
+                self.refresh = None
+
+    @contextlib.contextmanager
+    def _saying(self, say: Callable[[], None]):
+        """Calls say() in this block whenever nobody has said for QUIET_S how far something is."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(max(0.0, self.heard + QUIET_S - time.monotonic())):
+                if time.monotonic() >= self.heard + QUIET_S:
+                    say()
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
 def count(number: int, thing: str) -> str:

@@ -426,7 +426,7 @@ def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None):
         us = {"3": 6.0, "4": 5.0, "5": 4.9}.get(stages, 0.0) * request.args["m"][0]
         breakdown = {"interval_us": us, "shares": {"tensor busy": 1.0}, "facts": []}
         reply = {"us": us, "us_corrected": us, "us_interval": [us, us], "unlike": ""} if us else {}
-        reply |= {"breakdown": breakdown, "kernels": []} if us else {}
+        reply |= {"breakdown": breakdown, "kernels": [], "partial": "", "verdicts": []} if us else {}
         label = {"profile": "b200", "validation": "none"}
         replies.append(reply | label if us else {"error": f"stages={stages}: no"})
         on_reply(index, replies[-1])

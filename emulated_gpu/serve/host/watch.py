@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import threading
 import time
@@ -18,6 +19,11 @@ FIRST_BEAT_S, BEAT_S = 10.0, 30.0  # when the first heartbeat comes, and how lon
 
 def on_stderr(text: str) -> None:
     print(SAYS + text, file=sys.stderr, flush=True)
+
+
+def refreshes(stream) -> bool:
+    """Whether a line on this stream can be written over: on a terminal that is not a dumb one."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @contextlib.contextmanager
@@ -78,14 +84,17 @@ def places(launches: list[Launch], moving: bool, most: int = 8) -> list[str]:
 def describe(launches: list[Launch], seconds: float) -> str:
     """Say how far the launches are after these seconds, and where one of their warps is."""
     launch = launches[0]
-    done, clusters = launch.started - len(launch.running), math.prod(launch.grid) // math.prod(launch.cluster)
+    done, clusters = launch.started - len(launch.running), launch.clusters
     left = f", about {seconds * (clusters - done) / done:.0f} s left" if done else ""
     what = "CTAs" if math.prod(launch.cluster) == 1 else "clusters"
-    for _ in range(3):
-        with contextlib.suppress(RuntimeError):  # warps come and go while we look
-            place = [*places(launches, True, 1), *places(launches, False, 1), "no warp"][0]
-            break
-    else:
-        place = "warps come and go"
+    place = place_of_one(launches)
     title, number = launch.program.kernel.title, launch.number
     return f"{seconds:.0f} s in {title} (launch {number}), {done} of {clusters} {what} done{left}: {place}"
+
+
+def place_of_one(launches: list[Launch]) -> str:
+    """Say where one warp of some launches is, one that goes on if there is one."""
+    for _ in range(3):
+        with contextlib.suppress(RuntimeError):  # warps come and go while we look
+            return [*places(launches, True, 1), *places(launches, False, 1), "no warp"][0]
+    return "warps come and go"

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -252,7 +253,7 @@ def test_a_run_without_a_trace_is_the_same(traced):
     assert timed.ends_us == traced[0].ends_us()
 
 
-def test_an_interrupted_profile_reports_the_launches_that_are_done(monkeypatch, tmp_path, capsys):
+def test_an_interrupted_profile_reports_the_launches_that_are_done(monkeypatch, tmp_path):
     source, target = (allocate(CTAS * BYTES) for _ in range(2))
 
     def script(*_, session):
@@ -263,16 +264,14 @@ def test_an_interrupted_profile_reports_the_launches_that_are_done(monkeypatch, 
 
     class Interrupted(profiling.TimedRun):
         def run(self):
-            tell, self.enough = self.enough, lambda run: tell(run) or interrupt(run)
+            self.enough = lambda run: len(run.ends_us()) == 2 and signal.raise_signal(signal.SIGINT)
             return super().run()
-
-    def interrupt(run):
-        if sum(launch.end is not None for launch in run.launches) == 2:
-            raise KeyboardInterrupt
 
     monkeypatch.setattr(DEVICE, "session", DEVICE.session)
     monkeypatch.setattr(profiling.running, "run_script", script)
     monkeypatch.setattr(profiling, "TimedRun", Interrupted)
-    found = profiling.profile("script.py", [], "b200", tmp_path, 8, None)
+    shown = []
+    found = profiling.profile("script.py", [], profiling.Wanted("b200", tmp_path, 8), shown.append)
     assert [one["launch"] for one in found["launches"]] == [0, 1]
-    assert "emulated-gpu: interrupted; of 3 launches 2 are done\n" in capsys.readouterr().err
+    assert found["partial"] == "2 of 3 launches are done; the others are taken to be like these"
+    assert len(shown) == 1 and found["gains"] == []
