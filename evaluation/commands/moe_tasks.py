@@ -78,9 +78,9 @@ def specs(task: str) -> list[str]:
         from ragged_moe.measure.layer import TOKENS
 
         return [f"t: {tokens}" for tokens in TOKENS]
-    from ragged_moe.measure.grouped_gemm import all_rows
+    from ragged_moe.measure.rows import fp8_rows
 
-    return [f"m: {[*row.ms]}; n: {row.n}; k: {row.k}" for row in all_rows()]
+    return [f"m: {[*row.ms]}; n: {row.n}; k: {row.k}" for row in fp8_rows()]
 
 
 def valid(task: str, case: TestCase) -> TestCase:

@@ -7,37 +7,31 @@ from pathlib import Path
 import click
 import torch
 
-from ragged_moe.measure import grouped_gemm, grouped_gemm_fp4, grouped_gemm_mxfp4
-from ragged_moe.measure.contest import told
-from ragged_moe.measure.options import FORMATS, Numbers, contestants
+from ragged_moe.measure.contest import timed_rows, told
+from ragged_moe.measure.grouped_gemm import FORMATS, GroupedGemm, geomeans
+from ragged_moe.measure.markdown import table
+from ragged_moe.measure.options import Numbers, chosen_peers, contest_options, format_options
 from ragged_moe.measure.timing import record
-
-OF = dict(zip(FORMATS, (grouped_gemm, grouped_gemm_fp4, grouped_gemm_mxfp4)))
 
 
 @click.command()
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="fp8", show_default=True,
-              help="Of the weights; MXFP4: W4A16 beside W4A8, on Hopper.")  # fmt: skip
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
-@click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="Timings, of 15 calls each.")
+@format_options
+@contest_options(repeats=20)
 @click.option("--rows", "wanted", type=Numbers(0), help="Only these rows, by number: 0,4,7.")
-@click.option("--peers/--no-peers", default=None, help="FP8: those that are installed, by default, or none.")
-@click.option("--marlin", type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="NVFP4: the folder of an unzipped sglang 0.5.23 wheel, whose Marlin is the peer.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
 def main(
-    kind: str, file: Path | None, repeats: int, wanted: list[int] | None, peers: bool | None, marlin: Path | None,
-    seed: int,
+    kind: str, peers: bool | None, marlin: Path | None, file: Path | None, repeats: int, seed: int,
+    wanted: list[int] | None,
 ) -> None:  # fmt: skip
     """Time the grouped GEMM and its peers on this GPU."""
-    of = OF[kind]
-    chosen = of.all_rows()
-    if wanted and max(wanted) >= len(chosen):
-        raise click.UsageError(f"--rows has {max(wanted)}, but --format {kind} has rows 0 to {len(chosen) - 1}")
-    more = contestants(kind, peers, marlin)
-    name, rng = torch.cuda.get_device_name(), random.Random(seed)
-    rows = told(
-        of.measure([chosen[i] for i in wanted] if wanted else chosen, repeats, rng, *more), of.table, file,
-        lambda rows: record(repeats, rows, geomeans=of.geomeans(rows)),
+    of = FORMATS[kind]
+    rows = of.rows()
+    if wanted and max(wanted) >= len(rows):
+        raise click.UsageError(f"--rows has {max(wanted)}, but --format {kind} has rows 0 to {len(rows) - 1}")
+    experiment = GroupedGemm(kind, chosen_peers(kind, peers, marlin))
+    timed = timed_rows(experiment, [rows[i] for i in wanted] if wanted else rows, repeats, random.Random(seed))
+    found = told(
+        timed, lambda rows: table(of.columns, rows), file,
+        lambda rows: record(repeats, rows, geomeans=geomeans(kind, rows)),
     )  # fmt: skip
-    click.echo(f"\n{name}\n\n{of.table(rows)}\n\ngeometric means: {of.geomeans(rows)}")
+    means = geomeans(kind, found)
+    click.echo(f"\n{torch.cuda.get_device_name()}\n\n{table(of.columns, found)}\n\ngeometric means: {means}")

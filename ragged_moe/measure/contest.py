@@ -1,68 +1,121 @@
-"""`Contest` times the contestants of a row; `told` is the loop over the rows of a command.
+"""`Contest` times contestants on one problem; `timed_rows` and `told` are the loop over the problems of a command.
 
-A contestant has a call for each set of inputs. A timing is CALLS calls that go round the sets; timing.py has the rest.
+A contestant has a call for each set of inputs. A timing is CALLS calls that go round the sets, back to back between two
+events, after a fill that flushes L2; contestants come in another order each time.
 """
 
 import json
 import random
-from collections.abc import Callable, Iterable
+import statistics
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import click
 import torch
 
-from ragged_moe.measure.timing import captured, elapsed, flushed, medians, timings, turns
+from ragged_moe.measure.timing import CALLS, captured, elapsed, flushed
+from ragged_moe.reference.layer import distance
 
 GRAPH = ", in a graph"
+OURS, FP8, LOADS, W4A16, W4A8 = "this", "FP8", "loads", "W4A16", "W4A8"  # contestants' names, as records have them
+LEAST = 200 << 20  # bytes of all sets of inputs: four times the L2
+
+
+class Contestant(NamedTuple):
+    """A call on one set of inputs.
+
+    result: reads what the call wrote. like: the contestant, added before, whose result it should be.
+    """
+
+    call: Callable[[], object]
+    result: Callable[[], torch.Tensor] | None = None
+    like: str | None = None
 
 
 class Contest:
-    """The contestants of a row.
+    """The contestants of a problem, and their times.
 
-    calls: of each by name, CALLS in turn. refused: why a peer does not take part. difference: by how much a peer's
-    results are off, as whoever admits it says.
+    facts: what the record has of the problem. calls: of each contestant by name, CALLS in turn, or a graph of them.
+    times: microseconds of a call in each timing. difference: `distance` of a contestant's results from those that it
+    should have, the largest of its sets. refused: why a peer does not take part.
     """
 
-    def __init__(self):
+    def __init__(self, facts: dict):
+        self.facts = facts
         self.calls: dict[str, list[Callable]] = {}
-        self.refused: dict[str, str] = {}
+        self.times: dict[str, list[float]] = {}
         self.difference: dict[str, float] = {}
+        self.refused: dict[str, str] = {}
+        self.made: dict[str, list[Contestant]] = {}
 
-    def add(self, contestants: dict[str, list[Callable]]) -> None:
-        """Add contestants: by name, a call for each set."""
-        self.calls |= {name: turns(calls) for name, calls in contestants.items()}
-
-    def admit(self, name: str, make: Callable[[], tuple[list[Callable], float | None]]) -> None:
-        """Add a peer if it does this problem and is installed: if `make` raises nothing.
-
-        make() returns a call for each set, and by how much its results are off, if that is known.
-        """
-        try:
-            calls, off = make()
+    def add(self, sets: list[dict[str, Contestant]]) -> None:
+        """Add contestants, given by name for each set; make each call once and compare its result."""
+        for name in sets[0]:
+            made = [of_set[name] for of_set in sets]
+            for x in made:
+                x.call()
             torch.cuda.synchronize()
+            if made[0].like:
+                expected = self.made[made[0].like]
+                self.difference[name] = max(distance(x.result(), y.result()) for x, y in zip(made, expected))
+            self.made[name], self.calls[name] = made, [made[i % len(made)].call for i in range(CALLS)]
+
+    def admit(self, name: str, make: Callable[[], list[Contestant]]) -> None:
+        """Add a peer, of which `make` returns a contestant for each set, if it does this problem and is installed."""
+        try:
+            self.add([{name: x} for x in make()])
         except Exception as error:
             self.refused[name] = f"{type(error).__name__}: {error}"[:300]
-            return
-        self.add({name: calls})
-        if off is not None:
-            self.difference[name] = off
 
-    def graphs(self) -> None:
-        """Add each contestant's calls as one CUDA graph, under its name and GRAPH."""
-        self.calls |= {name + GRAPH: captured(calls) for name, calls in list(self.calls.items())}
+    def graphs(self, called: Iterable[str] | None = None) -> None:
+        """Add all calls of each contestant as a CUDA graph, under its name and GRAPH.
 
-    def times(self, repeats: int, rng: random.Random, timed: Callable = elapsed) -> dict[str, list[float]]:
-        """Return the microseconds of a call in each timing, all contestants in another order each time."""
-        return timings(self.calls, repeats, flushed(), rng, timed)
+        called: the contestants that are timed as called, too; None: all.
+        """
+        of_graphs = {name + GRAPH: captured(calls) for name, calls in self.calls.items()}
+        self.calls = {x: calls for x, calls in self.calls.items() if called is None or x in called} | of_graphs
 
-    def us(self, repeats: int, rng: random.Random, timed: Callable = elapsed) -> dict[str, float]:
-        """Return the medians of `times`."""
-        return medians(self.times(repeats, rng, timed))
+    def time(self, repeats: int, rng: random.Random, timed: Callable = elapsed) -> None:
+        """Time each contestant so often. A first round, which warms up, does not count."""
+        fill, self.times = flushed(), {name: [] for name in self.calls}
+        for repeat in range(repeats + 1):
+            for name in rng.sample(list(self.calls), len(self.calls)):
+                self.times[name].append(timed(self.calls[name], fill, repeat) / CALLS)
+        self.times = {name: times[1:] for name, times in self.times.items()}
+
+    def row(self) -> dict:
+        """Return the record: facts, medians in microseconds a call, differences, and who was refused."""
+        us = {name: statistics.median(times) for name, times in self.times.items()}
+        return self.facts | {"us": us, "difference": self.difference, "refused": self.refused}
 
 
-def of_sets(made: list[dict[str, Callable]]) -> dict[str, list[Callable]]:
-    """Return the calls of each contestant, a set each, given those of each set by name."""
-    return {name: [calls[name] for calls in made] for name in made[0]}
+class Peers(NamedTuple):
+    """Which peers take part: those that are installed; Marlin, as marlin.load returns it."""
+
+    installed: bool
+    marlin: Callable | None
+
+
+class Experiment(Protocol):
+    """What a command times."""
+
+    def contest(self, problem, /) -> Contest:
+        """Return the contest of a problem, with all contestants."""
+
+    def derived(self, row: dict, contest: Contest) -> dict:
+        """Return what the record has beside `Contest.row`. It may add to row["us"]."""
+
+
+def timed_rows(experiment: Experiment, problems: Iterable, repeats: int, rng: random.Random) -> Iterator[dict]:
+    """Yield the record of each problem."""
+    for problem in problems:
+        contest = experiment.contest(problem)
+        contest.time(repeats, rng)
+        row = contest.row()
+        yield row | experiment.derived(row, contest)
+        del contest
+        torch.cuda.empty_cache()
 
 
 def told(
@@ -80,5 +133,14 @@ def told(
             click.echo(f"  {peer}: {why}")
         if file:
             file.write_text(json.dumps(record(found), indent=1) + "\n")
-        torch.cuda.empty_cache()
     return found
+
+
+def how_many_sets(size: int) -> int:
+    """Return how many sets of inputs of `size` bytes do not fit L2, three or more; a timing has no use for others."""
+    return min(CALLS, max(3, -(-LEAST // size)))
+
+
+def best(us: dict[str, float], names: Iterable[str]) -> str | None:
+    """Return the fastest of these contestants, None if none took part."""
+    return min((name for name in names if name in us), key=us.__getitem__, default=None)

@@ -1,32 +1,27 @@
-"""`python -m ragged_moe bench experts --json FILE` times ragged_moe.experts and ragged_moe.batched_experts at
-the sizes of models.
+"""`python -m ragged_moe bench experts --json FILE` times ragged_moe.experts and ragged_moe.batched_experts at the sizes
+of models: contest.py says how.
 
-A timing is CALLS calls back to back between two events, after a fill that flushes L2; the median of --repeats timings,
-contestants in random order each time. The calls go round SETS sets of tokens, with the same weights. Tokens are bf16
-and choose their experts by ragged_moe.route from random logits, before the clock starts.
+The calls go round SETS sets of tokens, with the same weights. Tokens are bf16 and choose their experts by
+ragged_moe.route from random logits, before the clock starts.
 
-    experts            from tokens in bf16 to their sums, as called, and in a CUDA graph of all the calls
-    layer              ragged_moe.run, at DeepSeek-V3's sizes, which routes from logits likewise: for the same rows from
-    e4m3 route              the choice from f32 logits, with a bias, as DeepSeek-V3's without groups
-    two GEMMs          GEMM1, with SwiGLU and its quantisation in it, and GEMM2, of these launches
-    batched            ragged_moe.batched_experts on the same rows, in e4m3, each expert with room for as many as any
-    has DeepGEMM ...       its two grouped GEMMs alone, on tokens that are quantised and laid out for it beforehand:
-    SwiGLU,
-                       quantisation, permutation and sums, which a stack pays for, are for nothing
-    SGLang             its Triton fused MoE from tokens in e4m3 to their sums, under the fastest of its configs for this
-                       GPU (ragged_moe.measure.fused_moe); quantisation of tokens and its lists of rows are for nothing
-
-Peers' results are compared with these kernels', to see that they do the same work.
+    experts       from tokens in bf16 to their sums, as called, and in a CUDA graph of all the calls
+    layer         ragged_moe.run at DeepSeek-V3's sizes, which routes from logits likewise: for the same rows from e4m3
+    route         the choice from f32 logits, with a bias, as DeepSeek-V3's without groups
+    two GEMMs     GEMM1, with SwiGLU and its quantisation in it, and GEMM2, of these launches
+    batched       ragged_moe.batched_experts on the same rows, in e4m3, each expert with room for as many as any has
+    DeepGEMM ...  its two grouped GEMMs alone, on tokens that are quantised and laid out for it beforehand: SwiGLU,
+                  quantisation, permutation and sums, which a stack pays for, are for nothing
+    SGLang        its Triton fused MoE from tokens in e4m3 to their sums, under the fastest of its configs for this GPU
+                  (fused_moe.py); quantisation of tokens and its lists of rows are for nothing
 """
 
 import dataclasses
-import random
+import itertools
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import torch
 
 from ragged_moe.kernels.config import Activation
@@ -35,11 +30,13 @@ from ragged_moe.layers.batched_experts import batched_experts
 from ragged_moe.layers.deepseek_layer import layer_of, run
 from ragged_moe.layers.experts import At, experts, launch, quantise_program
 from ragged_moe.layers.route import route
-from ragged_moe.measure import grouped_gemm
-from ragged_moe.measure.contest import GRAPH, Contest, told
-from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import captured, elapsed, flushed, need_gpu, record, turns
-from ragged_moe.reference import layer as d
+from ragged_moe.measure.contest import GRAPH, Contest, Contestant, best
+from ragged_moe.measure.gemm_peers import DEEP_GEMM
+from ragged_moe.measure.markdown import Column, figure, ratio, table
+from ragged_moe.measure.operands import Inputs
+from ragged_moe.measure.rows import Row
+from ragged_moe.measure.timing import flushed
+from ragged_moe.reference.layer import distance
 from ragged_moe.runtime import sizes as p
 from ragged_moe.runtime.workspace import Arena
 from ragged_moe.torch_ops import experts_out_op
@@ -54,9 +51,8 @@ MODELS = {
 TOKENS = 1, 16, 128, 1024, 4096
 OF_LAYER = 1, 16, 64, 128, 1024, 2048, 4096  # of DeepSeek-V3, whose layer there is to compare with
 SETS = 3
-GEMMS = "two GEMMs"
+EXPERTS, GEMMS, SGLANG = "experts", "two GEMMs", "SGLang"  # contestants, as records have them
 PEERS = "DeepGEMM contiguous", "DeepGEMM masked"
-SGLANG = "SGLang"
 FAR = 0.05  # of the norm: SGLang rounds GEMM1's results to bf16 before SwiGLU
 
 
@@ -87,46 +83,45 @@ class Set:
         self.rows = int(self.left.m_indptr[-1])
 
     def choose(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """topk_ids and topk_weights."""
+        """Return topk_ids and topk_weights."""
         groups = (8, 4) if self.sizes == DEEPSEEK else (1, 1)
         return route(
             self.logits, self.sizes.top_k, scoring="sigmoid", bias=self.bias, num_expert_group=groups[0],
             topk_group=groups[1], routed_scaling_factor=2.5,
         )  # fmt: skip
 
-    def run(self) -> None:
-        """The layer, of tokens in e4m3."""
-        hidden = self.left.quantised[: self.tokens], self.scale
-        run(self.logits, self.bias, *hidden, *self.weights, 0, 2.5, self.out)
+    def contestants(self) -> dict[str, Contestant]:
+        """Return ours by name."""
+        configs, o = self.layer.configs(self.tokens), self.left.o[: self.rows]
+
+        def gemms():
+            self.layer.gemm1(self.x, self.space, configs[0])
+            self.layer.gemm2(self.x, self.space, configs[1])
+
+        quantised = self.left.quantised[: self.tokens], self.scale
+        of_layer = Contestant(lambda: run(self.logits, self.bias, *quantised, *self.weights, 0, 2.5, self.out))
+        made = {
+            EXPERTS: Contestant(self.experts, lambda: self.out), "route": Contestant(self.choose),
+            GEMMS: Contestant(gemms, lambda: o), "batched": self.batched(),
+        }  # fmt: skip
+        return made | ({"layer": of_layer} if self.sizes == DEEPSEEK else {})
 
     def experts(self) -> None:
-        """ragged_moe.experts."""
+        """Call ragged_moe.experts."""
         experts(self.hidden, *self.given, *self.weights, num_experts=self.sizes.experts, out=self.out)
 
-    def gemms(self) -> None:
-        """GEMM1 and GEMM2 of ragged_moe.experts, on what the launches before them left."""
-        first, second = self.layer.configs(self.tokens)
-        self.layer.gemm1(self.x, self.space, first)
-        self.layer.gemm2(self.x, self.space, second)
-
-    def fused_moe(self, sglang: "SGLang", pair: tuple[dict, dict]) -> tuple[Callable, torch.Tensor]:
-        """A call of SGLang's fused MoE under a pair of configs, and what it writes."""
-        from ragged_moe.measure.fused_moe import FusedMoe, lists
-
-        (ids, chosen), local = self.given, self.sizes.local
-        ids = torch.where(ids < local, ids, -1).int()
-        operands = self.left.quantised[: self.tokens], self.scale.T, *sglang.gate_first, *self.weights[2:]
-        of_tiles, out = lists(ids, local, pair[0]["BLOCK_SIZE_M"]), torch.empty_like(self.out)
-        return FusedMoe(sglang.kernels, operands, (ids, chosen), of_tiles, out, pair, sglang.memory), out
+    def operator(self) -> None:
+        """Call it as an operator."""
+        experts_out_op(self.out, self.hidden, *self.given, *self.weights, num_experts=self.sizes.experts)
 
     def tokens_of_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows' tokens in e4m3 and their scales [H/128, rows]."""
+        """Return the rows' tokens in e4m3 and their scales [H/128, rows]."""
         rows = self.left.rows[: self.rows].long()
         values = self.left.quantised.view(torch.uint8)[rows].view(p.E4M3)
         return values, self.scale[:, rows].contiguous()
 
-    def batched(self) -> Callable:
-        """A call of ragged_moe.batched_experts on the same rows."""
+    def batched(self) -> Contestant:
+        """Return a call of ragged_moe.batched_experts on the same rows."""
         e, h, most = self.sizes.local, self.sizes.hidden, max(1, int(self.counts.max()))
         values, scales = self.tokens_of_rows()
         there = torch.arange(most, device=values.device) < self.counts[:, None]
@@ -135,131 +130,100 @@ class Set:
         scale = torch.zeros(e, h // 128, most, device=values.device)
         scale.mT[there] = scales.t()
         out = torch.empty(e, most, h, dtype=p.BF16, device=values.device)
-        hidden, counts, mean = hidden.view(p.E4M3), self.counts.int(), max(1, self.rows // e)
-        return lambda: batched_experts(hidden, counts, *self.weights, hidden_scale=scale.mT, expected_m=mean, out=out)
+        operands = hidden.view(p.E4M3), self.counts.int(), *self.weights
+        options = {"hidden_scale": scale.mT, "expected_m": max(1, self.rows // e), "out": out}
+        return Contestant(lambda: batched_experts(*operands, **options))
 
-    def deep_gemm(self, make: Callable) -> tuple[Callable, float]:
-        """A call of DeepGEMM's two grouped GEMMs, and how far its results are from this one's.
+    def deep_gemm(self, name: str) -> Contestant:
+        """Return a call of DeepGEMM's two grouped GEMMs."""
+        h, i, m_indptr, o = self.sizes.hidden, self.sizes.intermediate, self.left.m_indptr, self.left.o[: self.rows]
+        of_c, ms = (self.left.c[: self.rows], self.left.c_scale[:, : self.rows].contiguous()), self.counts.tolist()
+        of_first, of_second = (*self.tokens_of_rows(), *self.weights[:2]), (*of_c, *self.weights[2:])
+        first = DEEP_GEMM[name](Row("", tuple(ms), 2 * i, h), Inputs(*of_first, m_indptr, o))
+        second = DEEP_GEMM[name](Row("", tuple(ms), h, i), Inputs(*of_second, m_indptr, o))
+        return Contestant(lambda: (first.call(), second.call()), second.result, GEMMS)
 
-        make: ragged_moe.measure.grouped_gemm.deep_gemm_contiguous or deep_gemm_masked.
-        """
-        h, i, m_indptr = self.sizes.hidden, self.sizes.intermediate, self.left.m_indptr
-        sizes = tuple(self.counts.tolist())
-        w13, w13_scale, w2, w2_scale = self.weights
-        c, c_scale = self.left.c[: self.rows], self.left.c_scale[:, : self.rows].contiguous()
-        o = self.left.o[: self.rows]
-        calls = []
-        for n, k, a, a_scale, b, b_scale in ((2 * i, h, *self.tokens_of_rows(), w13, w13_scale),
-                                             (h, i, c, c_scale, w2, w2_scale)):  # fmt: skip
-            row = grouped_gemm.Row("", sizes, n, k)
-            calls.append(make(row, grouped_gemm.Inputs(a, a_scale, b, b_scale, m_indptr, o)))
-            calls[-1][0]()
-        (first, _), (second, read) = calls
-        off = ((read().float() - o.float()).norm() / o.float().norm()).item()
+    def fused_moe(self, sglang: "SGLang", pair: tuple[dict, dict]) -> Contestant:
+        """Return a call of SGLang's fused MoE under a pair of configs."""
+        from ragged_moe.measure.fused_moe import FusedMoe, lists
 
-        def call():
-            first()
-            second()
-
-        return call, off
+        (ids, chosen), local, out = self.given, self.sizes.local, torch.empty_like(self.out)
+        ids = torch.where(ids < local, ids, -1).int()
+        operands = self.left.quantised[: self.tokens], self.scale.T, *sglang.gate_first, *self.weights[2:]
+        of_tiles = lists(ids, local, pair[0]["BLOCK_SIZE_M"])
+        call = FusedMoe(sglang.kernels, operands, (ids, chosen), of_tiles, out, pair, sglang.memory)
+        return Contestant(call, lambda: out)
 
 
 class SGLang:
     """SGLang's fused MoE with a model's weights. folder: as of ragged_moe.measure.fused_moe.load."""
 
     def __init__(self, folder: Path, weights: tuple):
-        from ragged_moe.measure.fused_moe import Memory, load  # needs Triton, which torch for CUDA brings
+        from ragged_moe.measure import fused_moe  # needs Triton, which torch for CUDA brings
 
-        self.folder, self.kernels, self.memory = folder, load(folder), Memory()
-        w13, scale = weights[:2]
-        swapped = torch.cat([x for x in w13.view(torch.uint8).chunk(2, 1)][::-1], 1).view(p.E4M3)
-        self.gate_first = swapped, torch.cat(scale.chunk(2, 1)[::-1], 1)
+        self.of, self.folder, self.kernels, self.memory = fused_moe, folder, fused_moe.load(folder), fused_moe.Memory()
+        self.gate_first = fused_moe.gate_first(*weights[:2])
 
-    def fastest(self, sets: list[Set], fill: torch.Tensor) -> tuple[list[Callable], float, tuple[dict, dict]]:
-        """The calls on these sets under the fastest of its configs, how far they are from ours, and these configs.
+    def fastest(self, sets: list[Set]) -> tuple[list[Contestant], dict]:
+        """Return the calls on these sets under the fastest of its configs, and how far they are from ours, and these.
 
         Configs that Triton does not compile, or whose results are FAR from ours, are left out; ValueError if all are.
         Of SGLang's 0.5.23, those with BLOCK_SIZE_K = 256 are wrong: they read one scale of each two.
         """
-        from ragged_moe.measure.fused_moe import configs
+        off = {}
 
-        tried, ours = [], torch.cat([s.out for s in sets]).float()
-        for pair in configs(self.folder, sets[0].tokens):
-            try:
-                made = [s.fused_moe(self, pair) for s in sets]
-                for call, _ in made:
-                    call()
-            except Exception:
-                continue
-            off = ((torch.cat([out for _, out in made]).float() - ours).norm() / ours.norm()).item()
-            if off <= FAR:
-                graph = captured([call for call, _ in made])
-                tried.append((min(elapsed(graph, fill, i) for i in range(3)), len(tried), made, off, pair))
-        if not tried:
-            raise ValueError("none of its configs compiles, and is right")
-        _, _, made, off, pair = min(tried)
-        return [call for call, _ in made], off, pair
+        def calls(pair: tuple[dict, dict]) -> list[Contestant]:
+            made = [s.fused_moe(self, pair) for s in sets]
+            for x in made:
+                x.call()
+            off[repr(pair)] = max(distance(x.result(), s.out) for x, s in zip(made, sets))
+            if off[repr(pair)] > FAR:
+                raise ValueError(f"{pair}: {off[repr(pair)]:.2g} of the norm off")
+            return made
+
+        made, pair = self.of.fastest(self.of.configs(self.folder, sets[0].tokens), calls, flushed())
+        return made, {"difference": off[repr(pair)], "configs": pair}
 
 
-def measure(
-    sizes: p.Sizes, weights: tuple, tokens: int, repeats: int, wanted: bool, sglang: SGLang | None, rng: random.Random
-) -> dict:
-    """Time a model's experts with this many tokens; return the row of the results.
+class Experts:
+    """The contests of a model's experts. weights: w13, its scale, w2, its scale. peers: whether to time DeepGEMM."""
 
-    wanted: whether to time DeepGEMM; sglang: SGLang, if it is to be.
-    """
-    drawn = (Set(sizes, weights, tokens, seed) for seed in range(10**6))
-    sets = [next(s for s in drawn if s.rows) for _ in range(SETS)]
-    contest = Contest()
-    contest.add({"experts": [s.experts for s in sets], "route": [s.choose for s in sets]})
-    contest.add({GEMMS: [s.gemms for s in sets], "batched": [s.batched() for s in sets]})
+    def __init__(self, model: str, weights: tuple, peers: bool, sglang: SGLang | None):
+        self.model, self.sizes, self.weights, self.peers, self.sglang = model, MODELS[model], weights, peers, sglang
 
-    def compared(make: Callable) -> tuple[list[Callable], float]:
-        """DeepGEMM's calls, and by how much its results differ from ours at most."""
-        made = [s.deep_gemm(make) for s in sets]
-        return [call for call, _ in made], max(x for _, x in made)
+    def contest(self, tokens: int) -> Contest:
+        """Draw sets of tokens, each with other rows, and add all contestants."""
+        drawn = (Set(self.sizes, self.weights, tokens, seed) for seed in itertools.count())
+        sets = list(itertools.islice((s for s in drawn if s.rows), SETS))
+        used = statistics.mean(int((s.counts > 0).sum()) for s in sets)
+        configs = dict(zip(("GEMM1", "GEMM2"), map(str, sets[0].layer.configs(tokens))))
+        facts = {"model": self.model, "T": tokens, "rows": statistics.mean(s.rows for s in sets), "experts": used}
+        contest = Contest(facts | configs)
+        contest.add([s.contestants() for s in sets])
+        for name in PEERS if self.peers else ():
+            contest.admit(name, lambda name=name: [s.deep_gemm(name) for s in sets])
 
-    peers = (grouped_gemm.deep_gemm_contiguous, grouped_gemm.deep_gemm_masked) if wanted else ()
-    for name, make in zip(PEERS, peers):
-        contest.admit(name, lambda make=make: compared(make))
-    of_sglang, off = {}, contest.difference
+        def fastest() -> list[Contestant]:
+            made, contest.facts["sglang"] = self.sglang.fastest(sets)
+            return made
 
-    def fastest() -> tuple[list[Callable], None]:
-        calls, difference, pair = sglang.fastest(sets, flushed())
-        of_sglang["sglang"] = {"difference": difference, "configs": pair}
-        return calls, None
+        if self.sglang is not None:
+            contest.admit(SGLANG, fastest)
+        self.hosted = {"function": [s.experts for s in sets], "operator": [s.operator for s in sets]}
+        contest.graphs(called=(EXPERTS,))
+        return contest
 
-    if sglang is not None:
-        contest.admit(SGLANG, fastest)
-    if sizes == DEEPSEEK:
-        contest.add({"layer": [s.run for s in sets]})
-    for calls in contest.calls.values():  # compiled, and noted
-        for call in calls:
-            call()
-    contest.graphs()
-    contest.calls = {x: calls for x, calls in contest.calls.items() if x.endswith(GRAPH) or x == "experts"}
-    us = contest.us(repeats, rng)
-    us |= {f"host, {name}": host(calls) for name, calls in hosted(turns(sets)).items()}
-    best = min(off, key=lambda name: us[name + GRAPH], default=None)
-    ratio = us[GEMMS + GRAPH] / us[best + GRAPH] if best else None
-    first, second = sets[0].layer.configs(tokens)
-    return {
-        "T": tokens, "rows": statistics.mean(s.rows for s in sets),
-        "experts": statistics.mean(int((s.counts > 0).sum()) for s in sets), "us": us, "GEMM1": str(first),
-        "GEMM2": str(second), "best": best, "ratio": ratio, "difference": off, "refused": contest.refused,
-    } | of_sglang  # fmt: skip
+    def derived(self, row: dict, contest: Contest) -> dict:
+        """Add the host's times; return the ratio to the faster of DeepGEMM's."""
+        us = row["us"]
+        us |= {f"host, {name}": host_us(calls) for name, calls in self.hosted.items()}
+        peer = best(us, [name + GRAPH for name in PEERS])
+        ratio = us[GEMMS + GRAPH] / us[peer] if peer else None
+        return {"best": peer and peer.removesuffix(GRAPH), "ratio": ratio}
 
 
-def hosted(sets: list[Set]) -> dict[str, list[Callable]]:
-    """ragged_moe.experts as a function and as an operator, whose host time is taken."""
-    def call(s: Set) -> None:
-        experts_out_op(s.out, s.hidden, *s.given, *s.weights, num_experts=s.sizes.experts)
-
-    return {"function": [s.experts for s in sets], "operator": [lambda s=s: call(s) for s in sets]}
-
-
-def host(calls: list[Callable]) -> float:
-    """How many microseconds the host takes for a call, without gradients: the median of 20 rounds.
+def host_us(calls: list[Callable]) -> float:
+    """Return how many microseconds the host takes for a call, without gradients: the median of 20 rounds.
 
     The GPU has work to do meanwhile, and operands are often where they were, as of layers in decoding.
     """
@@ -277,57 +241,21 @@ def host(calls: list[Callable]) -> float:
     return statistics.median(rounds)
 
 
-# --------------------------------------------------------------------------------------------------------------- report
-
-
 def over_sglang(row: dict) -> float:
-    """ragged_moe.experts' time over SGLang's, both in a graph."""
-    return row["us"]["experts" + GRAPH] / row["us"][SGLANG + GRAPH]
+    """Return ragged_moe.experts' time over SGLang's, both in a graph."""
+    return row["us"][EXPERTS + GRAPH] / row["us"][SGLANG + GRAPH]
 
 
-def table(rows: list[dict]) -> str:
+COLUMNS: list[Column] = [
+    ("model", lambda x: x["model"]), ("T", figure("T", "d")), ("rows", figure("rows", ".0f")),
+    (EXPERTS, figure(EXPERTS + GRAPH)), (SGLANG, figure(SGLANG + GRAPH)),
+    ("ratio", ratio(EXPERTS + GRAPH, SGLANG + GRAPH)), (GEMMS, figure(GEMMS + GRAPH)),
+    *((name, figure(name + GRAPH)) for name in PEERS), ("ratio", figure("ratio", ".2f")),
+    ("batched", figure("batched" + GRAPH)), ("route", figure("route" + GRAPH)), ("called", figure(EXPERTS)),
+    ("host", lambda x: f"{x['us']['host, function']:.0f} / {x['us']['host, operator']:.0f}"),
+]  # fmt: skip
+
+
+def experts_table(rows: list[dict]) -> str:
     """Return a table in markdown; times are in microseconds, in a CUDA graph unless it says otherwise."""
-    graphed = "experts", SGLANG, GEMMS, *PEERS, "batched", "route"
-    head = ["model", "T", "rows", "experts", SGLANG, "ratio", GEMMS, *PEERS, "ratio", "batched", "route", "called",
-            "host"]  # fmt: skip
-    body = []
-    for x in rows:
-        us = {name: f"{x['us'][name + GRAPH]:.1f}" if name + GRAPH in x["us"] else "" for name in graphed}
-        ratio = f"{x['ratio']:.2f}" if x["ratio"] else ""
-        of_sglang = f"{over_sglang(x):.2f}" if us[SGLANG] else ""
-        body.append([x["model"], str(x["T"]), f"{x['rows']:.0f}", us["experts"], us[SGLANG], of_sglang, us[GEMMS],
-                     *(us[name] for name in PEERS), ratio, us["batched"], us["route"], f"{x['us']['experts']:.1f}",
-                     f"{x['us']['host, function']:.0f} / {x['us']['host, operator']:.0f}"])  # fmt: skip
-    return markdown(head, body)
-
-
-@click.command()
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there.")
-@click.option("--repeats", type=click.IntRange(1), default=9, show_default=True, help="Timings, of 15 calls each.")
-@click.option("--tokens", help=f"Values of T, instead of {TOKENS}, of DeepSeek-V3 {OF_LAYER}.")
-@click.option("--model", default="", help="Only models that have this in their name.")
-@click.option("--peers/--no-peers", "wanted", default=True, show_default=True)
-@click.option("--sglang", "folder", type=click.Path(path_type=Path), help="Where sglang's 0.5.23 wheel was unzipped.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants.")
-def main(
-    file: Path | None, repeats: int, tokens: str | None, model: str, wanted: bool, folder: Path | None, seed: int
-) -> None:
-    """Time the experts of models, and DeepGEMM's grouped GEMMs if sgl-deep-gemm is installed, on this GPU."""
-    need_gpu()
-    rng = random.Random(seed)
-
-    def rows():
-        for name, sizes in ((name, sizes) for name, sizes in MODELS.items() if model in name):
-            x = d.draw(sizes, 1, device=f"cuda:{torch.cuda.current_device()}")
-            weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
-            try:
-                sglang = SGLang(folder, weights) if folder else None
-            except (ValueError, ImportError) as error:
-                raise click.UsageError(f"--sglang: {error}") from error
-            default = OF_LAYER if sizes == DEEPSEEK else TOKENS
-            for count in map(int, tokens.split(",")) if tokens else default:
-                yield {"model": name} | measure(sizes, weights, count, repeats, wanted, sglang, rng)
-            del x, weights, sglang
-
-    found = told(rows(), table, file, lambda found: record(repeats, found))
-    click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{table(found)}")
+    return table(COLUMNS, rows)

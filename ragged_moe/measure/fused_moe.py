@@ -6,13 +6,16 @@ takes from it says that the GPU is NVIDIA's, and nothing that is called here.
 
 import json
 import types
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
 
+from ragged_moe.measure.contest import Contestant
 from ragged_moe.measure.sglang_files import enter
+from ragged_moe.measure.timing import captured, elapsed
 from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
 
 BLOCK = 128
@@ -61,6 +64,32 @@ def configs(folder: Path, tokens: int) -> list[tuple[dict, dict]]:
         pair = tuple(x[min(x, key=lambda m: abs(int(m) - tokens))] for x in (of_up, of_down))
         found += [pair] if pair not in found else []
     return found
+
+
+def gate_first(w13: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a copy of e4m3 weights [E, up | gate, H] and their scales with gate before up, as SGLang has them."""
+    swapped = torch.cat([x for x in w13.view(torch.uint8).chunk(2, 1)][::-1], 1).view(E4M3)
+    return swapped, torch.cat(scale.chunk(2, 1)[::-1], 1)
+
+
+def fastest(
+    pairs: Iterable[tuple[dict, dict]], make: Callable[[tuple[dict, dict]], list[Contestant]], fill: torch.Tensor
+) -> tuple[list[Contestant], tuple[dict, dict]]:
+    """Return the calls of the pair of configs that is fastest in a CUDA graph, and the pair.
+
+    make: returns a pair's calls, made once; a pair for which it raises is left out. ValueError if all are.
+    """
+    tried = []
+    for pair in pairs:
+        try:
+            made = make(pair)
+        except Exception:  # Triton has many for what does not compile
+            continue
+        graph = captured([x.call for x in made])
+        tried.append((min(elapsed(graph, fill, i) for i in range(3)), len(tried), made, pair))
+    if not tried:
+        raise ValueError("none of its configs compiles, and is right")
+    return min(tried)[2:]
 
 
 class Memory:

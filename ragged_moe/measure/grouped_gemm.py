@@ -1,279 +1,239 @@
-"""`python -m ragged_moe bench gemm --json FILE` times grouped_gemm_fp8 and the peers that are installed on
-this GPU.
+"""`python -m ragged_moe bench gemm --json FILE` times the grouped GEMMs and their peers on this GPU; see contest.py.
 
-A timing is CALLS calls back to back between two events, on sets of inputs that together are larger than L2, after a
-fill that flushes it; the median of --repeats timings, contestants in random order each time. All contestants work on
-the same numbers; what a peer needs padded or laid out otherwise is made beforehand, and what it computes on padding is
-its own.
+All contestants work on the same numbers. FORMATS has what is timed with each format of the weights:
 
-Floor: the time of a kernel that only loads the operands and writes as many bytes (floor.py), or of the multiplications
-at the card's dense FP8 rate, whichever is longer.
+    fp8    grouped_gemm_fp8, and the peers that are installed (gemm_peers.py)
+    nvfp4  grouped_gemm_nvfp4, and Marlin with the block that SGLang chooses for it, and with each other one
+    mxfp4  W4A16 and W4A8, on Hopper. W4A8 rounds tokens to e4m3 in a launch in front; its launches are timed apart, too
+
+FP8 beside the others has weights of the same sizes, but for K, which is rounded up to 128. The floor is the time of a
+kernel that only loads the operands of the experts that have rows and writes as many bytes (floor.py), or of the
+multiplications at the card's dense rate, whichever is longer.
 """
 
 import dataclasses
 import functools
 import math
-import random
 import statistics
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
-from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8
-from ragged_moe.measure.contest import Contest
+from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4, launch_quantiser
+from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8, launcher
+from ragged_moe.layers.signatures import TILE
+from ragged_moe.measure import marlin, rows
+from ragged_moe.measure.contest import FP8, OURS, W4A8, W4A16, Contest, Contestant, Peers, best, how_many_sets
 from ragged_moe.measure.floor import Floor
-from ragged_moe.measure.markdown import markdown
-from ragged_moe.measure.timing import CALLS, medians
+from ragged_moe.measure.gemm_peers import PEERS
+from ragged_moe.measure.markdown import Column, figure, ratio, value
+from ragged_moe.measure.marlin import BEST, MARLIN
+from ragged_moe.measure.operands import Inputs, draw_fp8, draw_mxfp4, draw_nvfp4
+from ragged_moe.measure.rows import Row
 from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.sizes import BF16, E4M3, F32
+from ragged_moe.tuning import sm90
 from ragged_moe.tuning.back_ends import tuning
 
-LEAST = 200 << 20  # bytes of all sets of inputs: four times the L2
-DENSE_FP8 = {"H100": 1979e12, "H200": 1979e12, "B200": 4500e12}  # FLOP/s: the vendor's data sheets, without sparsity
-SIZES = ((4096, 7168), (7168, 2048), (7168, 7168))  # N, K of DeepSeek-V3's layers, and a square one
-OURS, FLOORS = "this", ("loads only, shares", "loads only, interleaved")
+DENSE = {"H100": 989e12, "H200": 989e12, "B200": 2250e12}  # FLOP/s in bf16: the vendor's data sheets, without sparsity
+FLOORS = "loads only, shares", "loads only, interleaved"
+GEMM, QUANTISER = "W4A8, GEMM alone", "W4A8, quantiser alone"
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A problem: the rows of each expert, N, K."""
+class Operands(NamedTuple):
+    """What contestants work on: a problem, its weights as Format.draw returns them, tokens in bf16, operands of FP8."""
 
-    name: str
-    ms: tuple[int, ...]
-    n: int
-    k: int
-
-
-def routed(tokens: int, experts: int, seed: int) -> tuple[int, ...]:
-    """Draw the rows of the first `experts` of 256 experts if `tokens` tokens choose 8 by DeepSeek-V3's groups.
-
-    Experts differ in popularity, log-normally: routing is never even.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    popularity = torch.randn(256, generator=generator) / 2
-    scores = torch.sigmoid(torch.randn(tokens, 256, generator=generator) + popularity)
-    groups = scores.view(tokens, 8, 32).topk(2, dim=2).values.sum(2).topk(4, dim=1).indices
-    allowed = torch.zeros(tokens, 8, dtype=torch.bool).scatter_(1, groups, True).repeat_interleave(32, 1)
-    chosen = scores.masked_fill(~allowed, -1).topk(8, dim=1).indices
-    return tuple(torch.bincount(chosen.flatten(), minlength=256)[:experts].tolist())
-
-
-def drawn(experts: int, mean: int, exponent: float, seed: int) -> tuple[int, ...]:
-    """Draw the rows of each expert: each of experts * mean rows goes to one of them by Zipf's law with this exponent,
-    0: to each as likely. The popular ones are anywhere.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    likely = torch.arange(1, experts + 1).double() ** -exponent
-    likely = likely[torch.randperm(experts, generator=generator)]
-    chosen = torch.multinomial(likely, experts * mean, replacement=True, generator=generator)
-    return tuple(torch.bincount(chosen, minlength=experts).tolist())
-
-
-def all_rows() -> list[Row]:
-    """Return the problems: even experts, routed tokens, and one expert that has all tokens."""
-    rows = [Row("", (m,) * e, n, k) for e in (1, 4, 8, 32) for n, k in SIZES for m in (8, 64, 128, 512)]
-    for tokens in (64, 512, 2048, 8192):
-        rows += [Row(f"routed {tokens}", routed(tokens, 32, tokens), n, k) for n, k in SIZES[:2]]
-    rows += [Row("one has all", (0, 0, 0, 512, 0, 0, 0, 0), n, k) for n, k in SIZES[:2]]
-    return rows
-
-
-@dataclasses.dataclass
-class Inputs:
-    """One set of operands on the GPU."""
-
+    row: Row
+    weights: Any
     a: torch.Tensor
-    a_scale: torch.Tensor
-    b: torch.Tensor
-    b_scale: torch.Tensor
-    m_indptr: torch.Tensor
-    out: torch.Tensor
-
-    @classmethod
-    def draw(cls, row: Row, seed: int) -> "Inputs":
-        """Draw values of magnitude 1 and scales of any sign, as the definition of the DeepSeek layer has them."""
-        generator = torch.Generator("cuda").manual_seed(seed)
-        total, experts = sum(row.ms), len(row.ms)
-
-        def normal(*shape):
-            return torch.randn(shape, device="cuda", generator=generator)
-
-        b = torch.empty(experts, row.n, row.k, dtype=torch.float8_e4m3fn, device="cuda")
-        for e in range(experts):
-            b[e] = normal(row.n, row.k).clamp_(-2, 2)
-        offsets = [sum(row.ms[:e]) for e in range(experts + 1)]
-        return cls(
-            normal(total, row.k).clamp_(-2, 2).to(torch.float8_e4m3fn),
-            normal(row.k // 128, total),
-            b,
-            normal(experts, row.n // 128, row.k // 128),
-            torch.tensor(offsets, dtype=torch.int32, device="cuda"),
-            torch.empty(total, row.n, dtype=torch.bfloat16, device="cuda"),
-        )
+    fp8: Inputs
+    marlin: Callable | None
 
 
 # --------------------------------------------------------------------------------------------------------- contestants
-# Each returns, for a row and its inputs, a call without arguments that writes a result, and one that reads it.
 
 
-def ours(row: Row, x: Inputs) -> tuple[Callable, Callable]:
+def of_fp8(x: Inputs) -> Contestant:
     """Call grouped_gemm_fp8."""
-    out = torch.empty_like(x.out)
-    return lambda: grouped_gemm_fp8(x.a, x.a_scale, x.b, x.b_scale, x.m_indptr, out), lambda: out
+    return Contestant(lambda: grouped_gemm_fp8(x.a, x.a_scale, x.b, x.b_scale, x.m_indptr, x.out), lambda: x.out)
 
 
-def loads_only(interleaved: bool, row: Row, x: Inputs) -> tuple[Callable, Callable]:
-    """Call the kernel that only loads, on the weights of as many experts as have rows."""
-    floor, b = Floor(interleaved), x.b[: sum(m > 0 for m in row.ms)]
-    return lambda: floor(x.a, b, x.out), lambda: None
+def of_fp4(x: Operands, weights: tuple, like: str | None = None) -> Contestant:
+    """Call grouped_gemm_nvfp4 with these packed weights."""
+    out = torch.empty_like(x.fp8.out)
+    return Contestant(lambda: grouped_gemm_nvfp4(x.a, *weights, x.fp8.m_indptr, out), lambda: out, like)
 
 
-def deep_gemm_contiguous(row: Row, x: Inputs) -> tuple[Callable, Callable]:
-    """Call DeepGEMM's contiguous form, with the rows of each expert padded to a multiple of 128."""
-    import deep_gemm
-
-    padded = [-(-m // 128) * 128 for m in row.ms]
-    index = torch.cat([torch.full((m,), e, dtype=torch.int32) for e, m in enumerate(padded)]).cuda()
-    place = torch.cat([sum(padded[:e]) + torch.arange(m) for e, m in enumerate(row.ms)]).cuda()
-    a = torch.zeros(sum(padded), row.k, dtype=torch.uint8, device="cuda")
-    a[place] = x.a.view(torch.uint8)
-    scale = torch.zeros(sum(padded), row.k // 128, device="cuda")
-    scale[place] = x.a_scale.T
-    operands = (a.view(torch.float8_e4m3fn), deep_gemm.get_mn_major_tma_aligned_tensor(scale)), (x.b, x.b_scale)
-    out = torch.empty(sum(padded), row.n, dtype=torch.bfloat16, device="cuda")
-    return lambda: deep_gemm.m_grouped_fp8_gemm_nt_contiguous(*operands, out, index), lambda: out[place]
+def floors(a: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> dict[str, Contestant]:
+    """Call the kernel that only loads, in both forms; it writes as many bytes as `out` has."""
+    out = torch.empty_like(out)
+    calls = [functools.partial(Floor(interleaved), a, weights, out) for interleaved in (False, True)]
+    return {name: Contestant(call) for name, call in zip(FLOORS, calls)}
 
 
-def deep_gemm_masked(row: Row, x: Inputs) -> tuple[Callable, Callable]:
-    """Call DeepGEMM's masked form: each expert has room for as many rows as the largest has, rounded up to 128."""
-    import deep_gemm
-
-    experts, room = len(row.ms), -(-max(row.ms) // 128) * 128
-    place = torch.cat([e * room + torch.arange(m) for e, m in enumerate(row.ms)]).cuda()
-    a = torch.zeros(experts * room, row.k, dtype=torch.uint8, device="cuda")
-    a[place] = x.a.view(torch.uint8)
-    scale = torch.zeros(experts * room, row.k // 128, device="cuda")
-    scale[place] = x.a_scale.T
-    a, scale = a.view(torch.float8_e4m3fn).view(experts, room, -1), scale.view(experts, room, -1)
-    operands = (a, deep_gemm.get_mn_major_tma_aligned_tensor(scale)), (x.b, x.b_scale)
-    out = torch.empty(experts, room, row.n, dtype=torch.bfloat16, device="cuda")
-    counts = torch.tensor(row.ms, dtype=torch.int32, device="cuda")
-    mean = -(-sum(row.ms) // experts)
-    call = lambda: deep_gemm.fp8_m_grouped_gemm_nt_masked(*operands, out, counts, mean)  # noqa: E731
-    return call, lambda: out.view(experts * room, -1)[place]
+def fp8(x: Operands) -> dict[str, Contestant]:
+    """Return ours, and the floors."""
+    return {OURS: of_fp8(x.fp8), **floors(x.fp8.a, x.fp8.b[: x.row.used], x.fp8.out)}
 
 
-def scaled_mm(row: Row, x: Inputs) -> tuple[Callable, Callable]:
-    """Call torch._scaled_mm once for each expert that has rows."""
-    bounds = x.m_indptr.tolist()
-    calls = []
-    for e, (start, end) in enumerate(zip(bounds, bounds[1:])):
-        if end > start:
-            scale_a = x.a_scale[:, start:end].contiguous().T
-            calls.append((x.a[start:end], x.b[e].T, scale_a, x.b_scale[e].T))
-    results = [None] * len(calls)
-
-    def call():
-        for i, (a, b, sa, sb) in enumerate(calls):
-            results[i] = torch._scaled_mm(a, b, scale_a=sa, scale_b=sb, out_dtype=torch.bfloat16)
-
-    return call, lambda: torch.cat(results)
+def nvfp4(x: Operands) -> dict[str, Contestant]:
+    """Return ours, FP8's, the floors, and Marlin's with each size of its blocks, if it is to be timed."""
+    packed, of_marlin = x.weights
+    loaded = torch.empty(x.row.used * x.row.n * x.row.k * 9 // 16, dtype=torch.uint8, device="cuda")  # never written
+    made = {OURS: of_fp4(x, packed), FP8: of_fp8(x.fp8), **floors(x.a, loaded, x.fp8.out)}
+    results, bounds = torch.empty_like(x.fp8.out), x.row.offsets
+    for block in marlin.BLOCKS if x.marlin else ():
+        of_block = marlin.Rows([range(*of) for of in zip(bounds, bounds[1:])], block, x.row.total)
+        call = functools.partial(marlin.multiply, x.marlin, x.a, of_marlin, of_block, results)
+        made[f"{MARLIN} {block}"] = Contestant(call, lambda: results, OURS)
+    return made
 
 
-PEERS = {
-    "DeepGEMM masked": deep_gemm_masked,
-    "DeepGEMM contiguous": deep_gemm_contiguous,
-    "torch._scaled_mm": scaled_mm,
-}
-CONTESTANTS = {OURS: ours, **{name: functools.partial(loads_only, i == 1) for i, name in enumerate(FLOORS)}, **PEERS}
+def mxfp4(x: Operands) -> dict[str, Contestant]:
+    """Return W4A16, W4A8, its two launches, of which the GEMM multiplies what the quantiser left, and FP8's."""
+    of_w4a16, of_w4a8 = x.weights
+    quantise, gemm = w4a8_launches(x, of_w4a8)
+    both = {W4A16: of_fp4(x, of_w4a16), W4A8: of_fp4(x, of_w4a8, W4A16)}
+    return both | {QUANTISER: quantise, GEMM: gemm, FP8: of_fp8(x.fp8)}
 
 
-# ---------------------------------------------------------------------------------------------------------- measurement
+def w4a8_launches(x: Operands, weights: tuple) -> tuple[Contestant, Contestant]:
+    """Make the two launches of a call of W4A8: one quantises tokens, to memory of its own, one multiplies these."""
+    (total, k), (b, b_scale, b_global), gemm = x.a.shape, weights, launcher(x.a.device, sm90.FP4_BY_E4M3)
+    values, scales = torch.empty(total, k, dtype=E4M3, device="cuda"), torch.empty(total, dtype=F32, device="cuda")
+    words, out = (*gemm.words(gemm.grid, total, TILE * b.shape[1], k, len(b)), scales.data_ptr()), x.fp8.out.clone()
+    operands = values, b_global, b, b_scale, x.fp8.m_indptr, out
+    return (
+        Contestant(lambda: launch_quantiser(gemm, *(of.data_ptr() for of in (x.a, values, scales)), total, k)),
+        Contestant(lambda: gemm.launch([of.data_ptr() for of in operands], words), lambda: out, W4A8),
+    )
 
 
-def time_row(row: Row, contestants: dict[str, Callable], repeats: int, rng: random.Random) -> dict:
-    """Time each contestant: the median and all timings in microseconds a call, and why a peer refused."""
-    size = sum(m > 0 for m in row.ms) * row.n * row.k + sum(row.ms) * (row.k + 2 * row.n)  # bytes that a call touches
-    sets = [Inputs.draw(row, seed) for seed in range(min(CALLS, max(3, -(-LEAST // size))))]
-    contest = Contest()
-
-    def run(make: Callable) -> tuple[list[Callable], torch.Tensor | None]:
-        made = [make(row, x) for x in sets]
-        made[0][0]()
-        torch.cuda.synchronize()
-        return [call for call, _ in made], made[0][1]()
-
-    calls, reference = run(contestants[OURS])
-    contest.add({OURS: calls})
-    reference = reference.float().clone()
-
-    def compared(make: Callable) -> tuple[list[Callable], float]:
-        """And by how much the peer's result differs, to see that it does the same work."""
-        calls, result = run(make)
-        return calls, ((result.float() - reference).norm() / reference.norm()).item()
-
-    for name, make in contestants.items():
-        if name in FLOORS:
-            contest.add({name: run(make)[0]})
-        elif name != OURS:
-            contest.admit(name, lambda make=make: compared(make))
-    times = contest.times(repeats, rng)
-    found = {"difference": contest.difference, "refused": contest.refused, "sets": len(sets), "all": times}
-    return {"us": medians(times)} | found
+# ------------------------------------------------------------------------------------------------------------- formats
 
 
-def config_of(row: Row) -> str:
-    """Return the config that this GPU's table has for the row."""
+class Format(NamedTuple):
+    """What is timed with weights of a format.
+
+    rows: the problems. bits: of a weight and its share of the scales, doubled. draw: weights from experts, N, K and a
+    seed. contestants: from operands. ours: whose rate is told. config: the config of a problem. columns: of the table.
+    means: pairs of contestants, the geometric means of whose ratios are told.
+    """
+
+    rows: Callable[[], list[Row]]
+    bits: int
+    draw: Callable[[int, int, int, int], Any]
+    contestants: Callable[[Operands], dict[str, Contestant]]
+    ours: str
+    config: Callable[[Row], object]
+    columns: list[Column]
+    means: dict[str, tuple[str, str]]
+
+
+def of_table(row: Row):
+    """Return the config that this GPU's table has for the row with FP8 weights."""
     table = tuning(device_of(torch.device("cuda", torch.cuda.current_device())).capability)
-    return str(table.choose_gemm(sum(row.ms), len(row.ms), row.n, row.k))
+    return table.choose_gemm(row.total, len(row.ms), row.n, row.k)
 
 
-def summary(row: Row, config: str, measured: dict, peak: float) -> dict:
-    """Return the row's figures: floor, ratio to the best peer, rate. peak: FLOP/s of the MMAs."""
-    us, flop = measured["us"], 2 * sum(row.ms) * row.n * row.k
-    multiply = flop / peak * 1e6
-    peers = {name: us[name] for name in PEERS if name in us}
-    best, loads = min(peers, key=peers.get) if peers else None, min(us[name] for name in FLOORS)
-    return {
-        "experts": len(row.ms), "m": list(row.ms), "n": row.n, "k": row.k, "name": row.name, "config": config,
-        **measured,
-        "floor us": max(loads, multiply), "floor": "loads" if loads > multiply else "MMA",
-        "best peer": best, "ratio": us[OURS] / peers[best] if best else None, "TFLOPS": flop / us[OURS] / 1e6,
-    }  # fmt: skip
+def of_fp4_table(row: Row):
+    """Return the config that Hopper's table has for the row with FP4 weights."""
+    return sm90.choose_fp4(row.total, len(row.ms), row.n, row.k, "bf16")
 
 
-def label(x: dict) -> str:
-    """Return what a table calls a row: experts x rows of each, or how rows are spread."""
-    even = len(set(x["m"])) == 1
-    return f"{x['experts']} x {x['m'][0]}" if even else f"{x['name']}: {x['experts']}, {sum(x['m'])} rows"
+SIZES: list[Column] = [("experts x m", rows.label), ("N", figure("n", "d")), ("K", figure("k", "d"))]
+RATE = figure("TFLOPS", ".0f")
+FORMATS = {
+    "fp8": Format(
+        rows.fp8_rows, 16, draw_fp8, fp8, OURS, of_table,
+        [
+            *SIZES, ("config", figure("config", "")), ("this, us", figure(OURS)),
+            ("floor, us", lambda x: f"{x['floor us']:.1f} ({x['floor']})"), ("/ floor", ratio(OURS, "floor us")),
+            ("TFLOPS", RATE), *((name, figure(name)) for name in PEERS), ("ratio to the best", figure("ratio", ".3f")),
+        ],
+        {},
+    ),
+    "nvfp4": Format(
+        rows.nvfp4_rows, 9, draw_nvfp4, nvfp4, OURS, of_fp4_table,
+        [
+            *SIZES, ("this, us", figure(OURS)), ("loads, us", figure("loads us")), ("/ loads", ratio(OURS, "loads us")),
+            ("TFLOPS", RATE), ("FP8, us", figure(FP8)), ("/ FP8", ratio(OURS, FP8)), ("Marlin, us", figure(MARLIN)),
+            ("best block, us", figure(BEST)), ("/ best", ratio(OURS, BEST)),
+        ],
+        {name: (OURS, name) for name in (FP8, MARLIN, BEST)},
+    ),
+    "mxfp4": Format(
+        rows.mxfp4_rows, 8, draw_mxfp4, mxfp4, W4A8, of_fp4_table,
+        [
+            *SIZES, (W4A16, figure(W4A16)), (W4A8, figure(W4A8)), ("its GEMM", figure(GEMM)),
+            ("its quantiser", figure(QUANTISER)), (FP8, figure(FP8)), ("W4A8 / W4A16", ratio(W4A8, W4A16)),
+            ("GEMM / W4A16", ratio(GEMM, W4A16)), ("W4A8 / FP8", ratio(W4A8, FP8)), ("W4A8, TFLOPS", RATE),
+        ],
+        {name: (W4A8, name) for name in (W4A16, FP8)},
+    ),
+}  # fmt: skip
 
 
-def table(rows: list[dict]) -> str:
-    """Return a table of all rows in markdown; times are in microseconds."""
-    head = ["experts x m", "N", "K", "config", "this, us", "floor, us", "/ floor", "TFLOPS"]
-    lines = []
-    for x in rows:
-        us, floor = x["us"][OURS], x["floor us"]
-        cells = label(x), x["n"], x["k"], x["config"], f"{us:.1f}", f"{floor:.1f} ({x['floor']})", f"{us / floor:.2f}"
-        peers = [f"{x['us'][name]:.1f}" if name in x["us"] else "" for name in PEERS]
-        lines.append([*map(str, cells), f"{x['TFLOPS']:.0f}", *peers, f"{x['ratio']:.3f}" if x["ratio"] else ""])
-    return markdown([*head, *PEERS, "ratio to the best"], lines)
+class GroupedGemm:
+    """The contests of a format of the weights. Rows of the same sizes, one behind the other, have the same weights."""
+
+    def __init__(self, kind: str, peers: Peers):
+        self.of, self.fp8, self.peers = FORMATS[kind], kind == "fp8", peers
+        self.drawn_for, self.weights = None, []
+
+    def contest(self, row: Row) -> Contest:
+        """Draw sets of operands that do not fit L2 together, and add all contestants."""
+        experts, of_fp8 = len(row.ms), dataclasses.replace(row, k=-(-row.k // 128) * 128)
+        touched = row.used * row.n * row.k * self.of.bits // 16 + 2 * row.total * (row.k + row.n)
+        size = how_many_sets(touched), experts, row.n, row.k
+        if self.drawn_for != size:
+            self.drawn_for, self.weights = size, []
+            torch.cuda.empty_cache()
+            for seed in range(size[0]):
+                weights = self.of.draw(*size[1:], seed)
+                beside = weights if self.fp8 else draw_fp8(experts, row.n, of_fp8.k, seed)
+                self.weights.append((weights, beside))
+        sets = []
+        for seed, (weights, beside) in enumerate(self.weights):
+            g = torch.Generator("cuda").manual_seed(seed)
+            a = torch.randn(row.total, row.k, generator=g, device="cuda").to(BF16)
+            sets.append(Operands(row, weights, a, Inputs.draw(of_fp8, seed, beside), self.peers.marlin))
+        contest = Contest(row.facts | {"sets": len(sets), "config": str(self.of.config(row))})
+        contest.add([self.of.contestants(x) for x in sets])
+        for name, make in PEERS.items() if self.peers.installed else ():
+            contest.admit(name, lambda make=make: [make(row, x.fp8) for x in sets])
+        return contest
+
+    def derived(self, row: dict, contest: Contest) -> dict:
+        """Return the rate, the floor, and the ratio to the best peer; Marlin's times by its own and the best block."""
+        us, flop = row["us"], 2 * sum(row["m"]) * row["n"] * row["k"]
+        found = {"TFLOPS": flop / us[self.of.ours] / 1e6}
+        loads, peer = best(us, FLOORS), best(us, PEERS)
+        if loads:
+            dense = next((x for card, x in DENSE.items() if card in torch.cuda.get_device_name()), math.inf)
+            multiply = flop / dense * 1e6 / (1 + self.fp8)
+            of_loads = {"loads us": us[loads], "MMA us": multiply, "floor us": max(us[loads], multiply)}
+            found |= of_loads | {"floor": "loads" if us[loads] > multiply else "MMA"}
+        if self.fp8:
+            found |= {"best peer": peer, "ratio": us[OURS] / us[peer] if peer else None, "all": contest.times}
+        if self.peers.marlin:
+            us |= marlin.chosen(us, sum(row["m"]), row["experts"])
+        return found
 
 
-def geomeans(rows: list[dict]) -> dict[str, float]:
-    """Return geometric means of the ratios to the best peer: over all rows, and by the mean rows of an expert."""
+def geomeans(kind: str, records: list[dict]) -> dict[str, float]:
+    """Return geometric means of a format's ratios; with FP8 weights of those to the best peer, by rows of an expert."""
 
-    def geomean(chosen):
-        ratios = [x["ratio"] for x in chosen if x["ratio"]]
+    def mean(ratios: list[float]) -> float:
         return statistics.geometric_mean(ratios) if ratios else math.nan
 
-    small = [x for x in rows if sum(x["m"]) / x["experts"] <= 128]
-    large = [x for x in rows if sum(x["m"]) / x["experts"] > 128]
-    return {"all rows": geomean(rows), "mean m <= 128": geomean(small), "mean m > 128": geomean(large)}
-
-
-def measure(rows: list[Row], repeats: int, rng: random.Random, peers: bool):
-    """Yield the results of each row; of the peers that are installed, too, if they are wanted."""
-    peak = next((x for card, x in DENSE_FP8.items() if card in torch.cuda.get_device_name()), math.inf)
-    contestants = {x: make for x, make in CONTESTANTS.items() if peers or x not in PEERS}
-    for row in rows:
-        yield summary(row, config_of(row), time_row(row, contestants, repeats, rng), peak)
+    if kind != "fp8":
+        means = FORMATS[kind].means.items()
+        return {
+            name: mean([value(x, a) / value(x, b) for x in records])
+            for name, (a, b) in means if b in records[0]["us"]
+        }  # fmt: skip
+    compared = [(x["ratio"], sum(x["m"]) / x["experts"] <= 128) for x in records if x["ratio"]]
+    few, many = [[x for x, is_few in compared if is_few == wanted] for wanted in (True, False)]
+    return {"all rows": mean(few + many), "mean m <= 128": mean(few), "mean m > 128": mean(many)}

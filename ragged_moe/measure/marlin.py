@@ -19,6 +19,7 @@ import torch
 from ragged_moe.measure.sglang_files import enter
 from ragged_moe.runtime.sizes import BF16, F32, I32
 
+MARLIN, BEST = "Marlin", "Marlin, best block"  # with SGLang's block, and with the fastest, as records have them
 BLOCKS = 8, 16, 32, 48, 64  # tokens of a block
 E2M1_ID = 2 | 1 << 8 | 1 << 16 | 1 << 49  # SGLang's number of the type: 2 exponent bits, 1 mantissa bit, signed
 PACKAGES = ("", ".kernels", ".kernels.ops", ".kernels.ops.moe", ".srt", ".srt.utils")
@@ -78,6 +79,12 @@ def scales_of(scale: torch.Tensor) -> torch.Tensor:
 def own_block(rows: int, experts: int) -> int:
     """The block that SGLang's fused_marlin_moe chooses for this many rows in all."""
     return next((block for block in BLOCKS if rows / experts / block < 0.9), BLOCKS[-1])
+
+
+def chosen(us: dict[str, float], rows: int, experts: int, mode: str = "") -> dict[str, float]:
+    """Return the times by the block that SGLang chooses and by the fastest, of those by each. mode: behind its name."""
+    of_blocks = {block: us[f"{MARLIN} {block}{mode}"] for block in BLOCKS}
+    return {MARLIN: of_blocks[own_block(rows, experts)], BEST: min(of_blocks.values())}
 
 
 class Rows:

@@ -1,12 +1,14 @@
-"""What the options of ragged_moe bench gemm and ragged_moe bench layer ask for, and what is wrong
-with them."""
+"""What the options of `python -m ragged_moe bench gemm`, `layer` and `experts` ask for, and what is wrong with them."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import torch
 
 from ragged_moe.layers.signatures import HOPPER
+from ragged_moe.measure.contest import Peers
 from ragged_moe.measure.marlin import load_marlin
 from ragged_moe.measure.timing import need_gpu
 
@@ -29,9 +31,34 @@ class Numbers(click.ParamType):
         return [int(x) for x in texts]
 
 
-def contestants(kind: str, peers: bool | None, marlin: Path | None) -> tuple:
-    """What a measurement of this format takes beside its problems; click's errors for what does not fit the format or
-    this GPU. peers: --peers or --no-peers, None if neither was given.
+def contest_options(repeats: int) -> Callable[[Callable], Callable]:
+    """Return what gives a command the options that all contests have. repeats: the default."""
+    path = click.Path(path_type=Path)
+    options = (
+        click.option("--json", "file", type=path, help="Write the results there."),
+        click.option("--repeats", type=click.IntRange(1), default=repeats, show_default=True,
+                     help="Timings, of 15 calls each."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants."),
+    )  # fmt: skip
+    return lambda command: functools.reduce(lambda of, option: option(of), reversed(options), command)
+
+
+def format_options(command: Callable) -> Callable:
+    """Give a command the options that say of which format weights are, and which peers take part."""
+    options = (
+        click.option("--format", "kind", type=click.Choice(FORMATS), default="fp8", show_default=True,
+                     help="Of the weights; MXFP4: W4A16 beside W4A8, on Hopper."),
+        click.option("--peers/--no-peers", default=None, help="FP8: those that are installed, by default, or none."),
+        click.option("--marlin", type=click.Path(path_type=Path, exists=True, file_okay=False),
+                     help="NVFP4: the folder of an unzipped sglang 0.5.23 wheel, whose Marlin is the peer."),
+    )  # fmt: skip
+    return functools.reduce(lambda of, option: option(of), reversed(options), command)
+
+
+def chosen_peers(kind: str, peers: bool | None, marlin: Path | None) -> Peers:
+    """Return who takes part; click's errors for what does not fit the format or this GPU.
+
+    peers: --peers or --no-peers, None if neither was given.
     """
     if peers is not None and kind != "fp8":
         raise click.UsageError("--peers and --no-peers are of --format fp8")
@@ -39,4 +66,4 @@ def contestants(kind: str, peers: bool | None, marlin: Path | None) -> tuple:
     need_gpu()
     if kind == "mxfp4" and torch.cuda.get_device_capability() != HOPPER:
         raise click.ClickException(f"--format mxfp4 needs a Hopper GPU: this is a {torch.cuda.get_device_name()}")
-    return {"fp8": (peers is not False,), "nvfp4": (gemm,), "mxfp4": ()}[kind]
+    return Peers(kind == "fp8" and peers is not False, gemm)

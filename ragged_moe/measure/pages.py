@@ -11,22 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from emulated_gpu.model import uncertainty
-from ragged_moe.measure import (
-    grouped_gemm,
-    grouped_gemm_fp4,
-    grouped_gemm_mxfp4,
-    layer,
-    layer_fp4,
-    layer_mxfp4,
-    parallel,
-)
-from ragged_moe.measure.contest import GRAPH
-from ragged_moe.measure.experts import over_sglang
-from ragged_moe.measure.experts import table as experts_table
-from ragged_moe.measure.grouped_gemm import OURS, geomeans
-from ragged_moe.measure.grouped_gemm_mxfp4 import GEMM, W4A8, W4A16
+from ragged_moe.measure import layer, layer_fp4, parallel
+from ragged_moe.measure.contest import FP8, GRAPH, LOADS, OURS, W4A8, W4A16
+from ragged_moe.measure.experts import experts_table, over_sglang
+from ragged_moe.measure.grouped_gemm import FORMATS, GEMM, geomeans
 from ragged_moe.measure.layer import FEW
-from ragged_moe.measure.markdown import markdown
+from ragged_moe.measure.markdown import markdown, table
+from ragged_moe.measure.marlin import BEST
 
 MOE = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -74,7 +65,7 @@ def gemm_run(result: dict) -> str:
     """Write what was measured, and the geometric means over all rows."""
     rows = result["rows"]
     few, many = [[x for x in rows if (sum(x["m"]) / x["experts"] <= 128) == few] for few in (True, False)]
-    means = geomeans(rows)
+    means = geomeans("fp8", rows)
     return (
         f"{whence(result)}\n"
         f"Time over the fastest peer's, geometric means: **{means['all rows']:.3f}** over all {len(rows)} problems, "
@@ -136,9 +127,9 @@ def gemm_modelled_summary(result: dict) -> str:
 def fp4_run(result: dict) -> str:
     """Write what was measured, the geometric means over all rows, and which are near Marlin's and why."""
     means = result["geomeans"]
-    best, fp8 = means[grouped_gemm_fp4.BEST], means[grouped_gemm_fp4.FP8]
-    near = [x for x in result["rows"] if x["us"][OURS] > NEAR * x["us"][grouped_gemm_fp4.BEST]]
-    bound = sum(x["loads us"] > NEAR * x["us"][grouped_gemm_fp4.BEST] for x in near)
+    best, fp8 = means[BEST], means[FP8]
+    near = [x for x in result["rows"] if x["us"][OURS] > NEAR * x["us"][BEST]]
+    bound = sum(x["loads us"] > NEAR * x["us"][BEST] for x in near)
     most = max(max(x["m"]) for x in near)
     return (
         f"{whence(result)}\nTime over Marlin's with the best of its block sizes, geometric mean over all "
@@ -152,7 +143,7 @@ def fp4_summary(result: dict) -> str:
     """Ratios by experts and their tokens, over all N, K; those of routed tokens; those of rows drawn by a law."""
 
     def cell(rows: list[dict]) -> str:
-        others = [[x["us"][grouped_gemm_fp4.BEST], x["loads us"], x["us"][grouped_gemm_fp4.FP8]] for x in rows]
+        others = [[x["us"][BEST], x["loads us"], x["us"][FP8]] for x in rows]
         ratios = [[x["us"][OURS] / us for us in of] for x, of in zip(rows, others)]
         return " / ".join(f"{statistics.geometric_mean(column):.2f}" for column in zip(*ratios))
 
@@ -180,8 +171,8 @@ def fp4_layer(result: dict) -> str:
     body, head = [], ["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"]
     for x in result["rows"]:
         us = x["us"]
-        ours, fp8, peer = us[OURS + GRAPH], us[layer_fp4.FP8 + GRAPH], us[layer_fp4.BEST]
-        times, loads = (f"{ours:.1f}", f"{fp8:.1f}", f"{peer:.1f}"), us.get(layer_fp4.LOADS + GRAPH)
+        ours, fp8, peer = us[OURS + GRAPH], us[FP8 + GRAPH], us[BEST]
+        times, loads = (f"{ours:.1f}", f"{fp8:.1f}", f"{peer:.1f}"), us.get(LOADS + GRAPH)
         of_loads = [f"{loads:.1f}", f"{loads / peer:.2f}"] if loads else []
         body.append([str(x["T"]), *times, f"{ours / fp8:.2f}", f"{ours / peer:.2f}", *of_loads])
     return markdown(head + ["loads, us", "loads / Marlin"] * (len(body[0]) > len(head)), body)
@@ -208,7 +199,7 @@ def mxfp4_summary(result: dict) -> str:
     counts = sorted({x["m"][0] for x in rows})
     for size in dict.fromkeys((x["experts"], x["n"], x["k"]) for x in rows):
         of = {x["m"][0]: x["us"] for x in rows if (x["experts"], x["n"], x["k"]) == size}
-        names = W4A8, GEMM, grouped_gemm_mxfp4.FP8
+        names = W4A8, GEMM, FP8
         cells = [" / ".join(f"{of[m][name] / of[m][W4A16]:.2f}" for name in names) for m in counts]
         body.append([f"{size[0]} experts, N = {size[1]}, K = {size[2]}", *cells])
     head = "time over W4A16's: W4A8 / its GEMM alone / FP8"
@@ -310,8 +301,6 @@ def layer_contest(result: dict) -> str:
     return markdown(["T", "rows, experts", "the model's own us", "kernels of"], body)
 
 
-# --------------------------------------------------------------------------------------------------------------- pages
-
 # --------------------------------------------------------------------------------------------------- expert parallelism
 
 
@@ -407,7 +396,7 @@ PLACES: dict[Path, dict[str, Table]] = {
     },
     RESULTS / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
-        "grouped_gemm rows": (lambda x: grouped_gemm.table(x["rows"]), "grouped_gemm_h200"),
+        "grouped_gemm rows": (lambda x: table(FORMATS["fp8"].columns, x["rows"]), "grouped_gemm_h200"),
         "experts summary": (lambda x: experts_table(x["rows"]), "experts_h200"),
         "transformers run": (transformers_run, "transformers_h200"),
         "transformers layers": (transformers_layers, "transformers_h200"),
@@ -419,13 +408,13 @@ PLACES: dict[Path, dict[str, Table]] = {
         "nvfp4 layer h100": (fp4_layer, "layer_nvfp4_h100"),
         "nvfp4 modelled": (fp4_modelled, "nvfp4_b200"),
         "mxfp4 summary": (mxfp4_summary, "grouped_gemm_mxfp4_h100"),
-        "nvfp4 rows": (lambda x: grouped_gemm_fp4.table(x["rows"]), "grouped_gemm_nvfp4_h200"),
-        "nvfp4 layer": (lambda x: layer_fp4.table(x["rows"]), "layer_nvfp4_h200"),
+        "nvfp4 rows": (lambda x: table(FORMATS["nvfp4"].columns, x["rows"]), "grouped_gemm_nvfp4_h200"),
+        "nvfp4 layer": (lambda x: layer_fp4.nvfp4_table(x["rows"]), "layer_nvfp4_h200"),
         "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
-        "mxfp4 rows": (lambda x: grouped_gemm_mxfp4.table(x["rows"]), "grouped_gemm_mxfp4_h100"),
-        "mxfp4 layer": (lambda x: layer_mxfp4.table(x["rows"]), "layer_mxfp4_h100"),
+        "mxfp4 rows": (lambda x: table(FORMATS["mxfp4"].columns, x["rows"]), "grouped_gemm_mxfp4_h100"),
+        "mxfp4 layer": (lambda x: layer_fp4.mxfp4_table(x["rows"]), "layer_mxfp4_h100"),
         "layer run": (layer_run, "layer_h200"),
-        "layer stages": (lambda x: layer.table(x["rows"]), "layer_h200"),
+        "layer stages": (lambda x: layer.stage_table(x["rows"]), "layer_h200"),
         "layer in a graph": (lambda x: layer.peer_table(x["rows"], GRAPH), "layer_h200"),
         "layer called": (lambda x: layer.peer_table(x["rows"], ""), "layer_h200"),
         "layer configs": (layer_configs, "layer_h200"),

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from ragged_moe.checks.parallel import draw
 from ragged_moe.layers.experts import experts as experts_of_one_gpu
-from ragged_moe.measure.contest import GRAPH, Contest
+from ragged_moe.measure.contest import GRAPH, Contest, Contestant
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, captured, record
 from ragged_moe.parallel.expert_parallel import ExpertParallel
@@ -36,7 +36,7 @@ from ragged_moe.runtime.sizes import BF16, Sizes
 TOKENS = (1, 8, 16, 64, 128, 512, 2048)
 TOP_K = 8
 STAGE = re.compile(r"moekernels(dispatch|assign|permute|frame|combine)")  # in a kernel's name
-SINGLE, MEGA = "single GPU, same rows", "DeepGEMM mega MoE"
+ONE_SIDED, SINGLE, MEGA = "one-sided", "single GPU, same rows", "DeepGEMM mega MoE"
 SLOWEST = "slowest of each call"
 
 
@@ -135,47 +135,41 @@ def measure(
         draw(ranks, sizes.local, TOP_K, tokens, sizes.hidden, generator, groups=groups)
         for _ in range(3 if tokens > 900 else 12)
     ]
-    outs = [torch.empty(tokens, sizes.hidden, dtype=BF16, device="cuda") for _ in sets]
-    made: dict[str, list[Callable]] = {}
-    for name, which in (("one-sided", True), ("collectives", False)):
-        layer = ExpertParallel(
-            group, everywhere, tokens, sizes.hidden, TOP_K, one_sided=which, gate_first=True, timeout=20
-        )  # fmt: skip
-        made[name] = [functools.partial(layer, *s, *weights, out=out) for s, out in zip(sets, outs)]
-    all_tokens = [tuple(map(everybodys, s)) for s in sets]
+    contest = Contest({"T": tokens})
+
+    def written(layer: Callable, like: str | None = None) -> list[Contestant]:
+        """Return the calls of a layer, given tokens, their experts, weights and where to write."""
+        outs = [torch.empty(tokens, sizes.hidden, dtype=BF16, device="cuda") for _ in sets]
+        return [Contestant(functools.partial(layer, *s, out), lambda out=out: out, like) for s, out in zip(sets, outs)]
+
+    def of_ours(one_sided: bool) -> Callable:
+        options = {"one_sided": one_sided, "gate_first": True, "timeout": 20}
+        layer = ExpertParallel(group, everywhere, tokens, sizes.hidden, TOP_K, **options)
+        return lambda x, ids, given, out: layer(x, ids, given, *weights, out=out)
+
+    contest.add([{ONE_SIDED: x} for x in written(of_ours(True))])
+    contest.add([{"collectives": x} for x in written(of_ours(False), ONE_SIDED)])
     sums = torch.empty(ranks * tokens, sizes.hidden, dtype=BF16, device="cuda")
     of = {"local_expert_offset": rank * sizes.local, "num_experts": everywhere, "gate_first": True, "out": sums}
-    made[SINGLE] = [functools.partial(experts_of_one_gpu, *s, *weights, **of) for s in all_tokens]
-    refused, off, results = {}, {}, {}
-    try:
-        mega = MegaMoe(group, everywhere, tokens, sizes, weights)
-        made[MEGA] = [functools.partial(mega, *s, out) for s, out in zip(sets, outs)]
-    except Exception as error:  # not installed, or it does not do this
-        refused[MEGA] = f"{type(error).__name__}: {error}"[:300]
-    for name, calls in made.items():
-        for call in calls:
-            call()
-        torch.cuda.synchronize()
-        if name != SINGLE:
-            results[name] = torch.cat(outs).float()
-            off[name] = ((results[name] - results["one-sided"]).norm() / results["one-sided"].norm()).item()
-    contest = Contest()
-    contest.add(made)
+    alone = [functools.partial(experts_of_one_gpu, *map(everybodys, s), *weights, **of) for s in sets]
+    contest.add([{SINGLE: Contestant(call)} for call in alone])
+    contest.admit(MEGA, lambda: written(MegaMoe(group, everywhere, tokens, sizes, weights), ONE_SIDED))
     timed = contest.calls
     for name, calls in list(timed.items()):
         try:
             timed[name + GRAPH] = captured(calls)
         except Exception as error:
-            refused[name + GRAPH] = f"{type(error).__name__}: {error}"[:300]
-    alone = [f"{SINGLE}, set {i}" for i in range(len(sets))]
-    for name, call in zip(alone, made[SINGLE]):
+            contest.refused[name + GRAPH] = f"{type(error).__name__}: {error}"[:300]
+    of_set = [f"{SINGLE}, set {i}" for i in range(len(sets))]
+    for name, call in zip(of_set, alone):
         timed[name] = captured([call] * CALLS)
-    us = contest.us(repeats, rng, elapsed)
-    of_sets = [us.pop(name) for name in alone]
-    us[SLOWEST + GRAPH] = statistics.mean(of_sets[i % len(sets)] for i in range(CALLS))
-    row = {"T": tokens, "us": us, "difference": off, "refused": refused}
+    contest.time(repeats, rng, elapsed)
+    row = contest.row()
+    us = row["us"]
+    slowest = [us.pop(name) for name in of_set]
+    us[SLOWEST + GRAPH] = statistics.mean(slowest[i % len(sets)] for i in range(CALLS))
     if traced:
-        row["timeline"] = timeline(timed["one-sided" + GRAPH][0], slice(CALLS // 2, CALLS // 2 + 2))
+        row["timeline"] = timeline(timed[ONE_SIDED + GRAPH][0], slice(CALLS // 2, CALLS // 2 + 2))
     return row
 
 

@@ -21,8 +21,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ragged_moe.measure.fused_moe import DEFAULT, FusedMoe, Memory
-from ragged_moe.measure.timing import captured, elapsed
+from ragged_moe.measure.contest import Contestant
+from ragged_moe.measure.fused_moe import DEFAULT, FusedMoe, Memory, fastest, gate_first
 from ragged_moe.runtime.sizes import BF16, E4M3, EXPERTS, F32, TOP_K, Inputs
 
 BLOCK = 128
@@ -337,12 +337,10 @@ class Peers:
     @functools.cached_property
     def gate_first(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A copy of gemm1_weights and their scales with gate before up, as SGLang has them."""
-        w, s = self.weights.gemm1_weights, self.weights.gemm1_weights_scale
-        swapped = torch.cat([x for x in w.view(torch.uint8).chunk(2, 1)][::-1], 1).view(E4M3)
-        return swapped, torch.cat(s.chunk(2, 1)[::-1], 1)
+        return gate_first(self.weights.gemm1_weights, self.weights.gemm1_weights_scale)
 
     def contestants(self, fill: torch.Tensor, sizes: list[list[int]]) -> dict[str, Callable]:
-        """Return the peers by name: functions of inputs and outputs that return calls, each of which was made once.
+        """Return the peers by name: functions of inputs and outputs that return calls.
 
         sizes: the rows of each expert, for each of the inputs.
         """
@@ -354,21 +352,17 @@ class Peers:
 
     def deep_gemm(self, sizes: Iterable, inputs: list, outputs: list) -> list[Callable]:
         """Return DeepGEMM's calls: contiguous where the rows of each expert are given, else masked."""
-        return ready([DeepGemm(x, out, s, self.memory) for x, out, s in zip(inputs, outputs, sizes)])
+        return [DeepGemm(x, out, s, self.memory) for x, out, s in zip(inputs, outputs, sizes)]
 
     def sglang(self, fill: torch.Tensor, inputs: list, outputs: list) -> list[Callable]:
         """Return SGLang's calls, under that of its configs which is the fastest in a CUDA graph."""
-        x, tried = inputs[0], []
-        for first, second in sglang_configs(x.hidden_states.shape[0], x.sizes.local, x.sizes.intermediate):
-            calls = [SGLang(*xo, self.gate_first, first, second, self.memory) for xo in zip(inputs, outputs)]
-            ready(calls)
-            graph = captured(calls)
-            tried.append((min(elapsed(graph, fill, i) for i in range(3)), len(tried), calls))
-        return min(tried)[2]
+        x = inputs[0]
 
+        def make(pair: tuple[dict, dict]) -> list[Contestant]:
+            made = [Contestant(SGLang(*xo, self.gate_first, *pair, self.memory)) for xo in zip(inputs, outputs)]
+            for of_set in made:
+                of_set.call()
+            return made
 
-def ready(calls: list[Callable]) -> list[Callable]:
-    """Make each call once, so that it is compiled and has results; return the calls."""
-    for call in calls:
-        call()
-    return calls
+        configs = sglang_configs(x.hidden_states.shape[0], x.sizes.local, x.sizes.intermediate)
+        return [of_set.call for of_set in fastest(configs, make, fill)[0]]

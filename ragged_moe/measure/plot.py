@@ -7,8 +7,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from ragged_moe.measure.contest import GRAPH
-from ragged_moe.measure.grouped_gemm import OURS, PEERS
+from ragged_moe.measure.contest import GRAPH, OURS
+from ragged_moe.measure.gemm_peers import PEERS
 from ragged_moe.measure.pages import PLACES, RESULTS, load, redrawn
 
 EXPERTS = 1, 8, 32  # a panel each

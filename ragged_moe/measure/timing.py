@@ -1,11 +1,6 @@
-"""Timings of contestants on a GPU: calls back to back between two events, after a fill that flushes L2; their record.
-
-Those of all contestants are taken in turns, in another order each time.
-"""
+"""A timing on a GPU, of calls back to back between two events, after a fill that flushes L2; a command's record."""
 
 import datetime
-import random
-import statistics
 from collections.abc import Callable
 
 import click
@@ -13,11 +8,6 @@ import torch
 
 CALLS = 15
 FLUSH = 2 << 30  # bytes of the fill, which takes long enough for the host to queue the calls behind it
-
-
-def turns(calls: list[Callable]) -> list[Callable]:
-    """Return the CALLS calls of a timing, which go round these, one for each set of inputs."""
-    return [calls[i % len(calls)] for i in range(CALLS)]
 
 
 def flushed() -> torch.Tensor:
@@ -35,25 +25,6 @@ def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
     end.record()
     torch.cuda.synchronize()
     return start.elapsed_time(end) * 1000
-
-
-def timings(
-    calls: dict[str, list[Callable]], repeats: int, fill: torch.Tensor, rng: random.Random, timed: Callable = elapsed
-) -> dict[str, list[float]]:
-    """Time each contestant so often, in random order; return the microseconds of a call, of CALLS, each time.
-
-    calls: a contestant's, which `timed` times as `elapsed` does. A first round, which warms up, does not count.
-    """
-    times = {name: [] for name in calls}
-    for repeat in range(repeats + 1):
-        for name in rng.sample(list(calls), len(calls)):
-            times[name].append(timed(calls[name], fill, repeat) / CALLS)
-    return {name: x[1:] for name, x in times.items()}
-
-
-def medians(times: dict[str, list[float]]) -> dict[str, float]:
-    """Return the median of each contestant's timings."""
-    return {name: statistics.median(x) for name, x in times.items()}
 
 
 def need_gpu() -> None:

@@ -30,6 +30,7 @@ from transformers.integrations import finegrained_fp8
 
 from ragged_moe.integrations.transformers import NAME, enable
 from ragged_moe.measure.timing import need_gpu
+from ragged_moe.reference.layer import distance
 from ragged_moe.runtime.sizes import E4M3, F32
 
 QWEN3_30B = {
@@ -111,12 +112,12 @@ def of_layer(model: nn.Module, module: nn.Module, tokens: int) -> dict:
             continue
         model.set_experts_implementation(name)
         try:
-            found[name] = module(hidden, ids, weights).float()
+            found[name] = module(hidden, ids, weights)
             us[name] = called(lambda: module(hidden, ids, weights))
         except Exception as error:  # kernels that are not there, or do not do this
             refused[name] = f"{type(error).__name__}: {error}"[:300]
     ours = found[NAME]
-    off = {name: ((x - ours).norm() / ours.norm()).item() for name, x in found.items() if name != NAME}
+    off = {name: distance(x, ours) for name, x in found.items() if name != NAME}
     return {"T": tokens, "us": us, "difference": off, "refused": refused}
 
 

@@ -2,14 +2,30 @@
 
 import json
 import random
+import types
 
 import pytest
 import torch
 
 from ragged_moe.checks import amount
 from ragged_moe.measure import contest as contests
-from ragged_moe.measure import grouped_gemm, grouped_gemm_fp4, grouped_gemm_mxfp4, layer_fp4, layer_mxfp4, timing
-from ragged_moe.measure.contest import GRAPH, Contest, of_sets, told
+from ragged_moe.measure import grouped_gemm, layer_fp4, marlin, timing
+from ragged_moe.measure.contest import (
+    FP8,
+    GRAPH,
+    LOADS,
+    OURS,
+    W4A8,
+    W4A16,
+    Contest,
+    Contestant,
+    Peers,
+    timed_rows,
+    told,
+)
+from ragged_moe.measure.rows import Row
+
+MARLINS = [f"{marlin.MARLIN} {block}" for block in marlin.BLOCKS]
 
 
 @pytest.fixture
@@ -25,18 +41,19 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(contests, "captured", lambda calls: [*calls])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    defaults = Contest.times.__defaults__, Contest.us.__defaults__
-    monkeypatch.setattr(Contest.times, "__defaults__", (elapsed,))
-    monkeypatch.setattr(Contest.us, "__defaults__", (elapsed,))
-    assert defaults == ((timing.elapsed,), (timing.elapsed,))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    assert Contest.time.__defaults__ == (timing.elapsed,)
+    monkeypatch.setattr(Contest.time, "__defaults__", (elapsed,))
     return order
 
 
 def test_calls_go_round_the_sets_in_shuffled_rounds(on_cpu):
-    contest = Contest()
-    contest.add(of_sets([{"a": lambda i=i: f"a{i}", "b": lambda: "b"} for i in range(3)]))
+    contest = Contest({"T": 3})
+    contest.add([{"a": Contestant(lambda i=i: f"a{i}"), "b": Contestant(lambda: "b")} for i in range(3)])
     contest.graphs()
-    assert contest.us(20, random.Random(0)) == {"a": 3.0, "b": 1.0, "a" + GRAPH: 3.0, "b" + GRAPH: 1.0}
+    contest.time(20, random.Random(0))
+    us = {"a": 3.0, "b": 1.0, "a" + GRAPH: 3.0, "b" + GRAPH: 1.0}
+    assert contest.row() == {"T": 3, "us": us, "difference": {}, "refused": {}}
     assert len(on_cpu) == 21 * 4 and all(len(calls) == timing.CALLS for calls in on_cpu)
     assert on_cpu[0][:4] in (["a0", "a1", "a2", "a0"], ["b"] * 4)
     rounds = {tuple(calls[0] for calls in on_cpu[i : i + 4]) for i in range(0, len(on_cpu), 4)}
@@ -44,12 +61,24 @@ def test_calls_go_round_the_sets_in_shuffled_rounds(on_cpu):
 
 
 def test_a_peer_that_fails_is_refused(on_cpu):
-    contest = Contest()
-    contest.admit("there", lambda: ([lambda: "x"], 0.25))
-    contest.admit("unknown", lambda: ([lambda: "x"], None))
+    contest = Contest({})
+    contest.admit("there", lambda: [Contestant(lambda: "x")])
     contest.admit("absent", lambda: __import__("no_such_peer"))
-    assert list(contest.calls) == ["there", "unknown"] and contest.difference == {"there": 0.25}
-    assert contest.refused == {"absent": "ModuleNotFoundError: No module named 'no_such_peer'"}
+    contest.admit("unable", lambda: [Contestant(lambda: __import__("no_such_kernel"))])
+    assert list(contest.calls) == ["there"]
+    assert contest.refused == {
+        "absent": "ModuleNotFoundError: No module named 'no_such_peer'",
+        "unable": "ModuleNotFoundError: No module named 'no_such_kernel'",
+    }
+
+
+def test_a_result_is_compared_on_each_set(on_cpu):
+    """The largest difference counts, whichever set has it."""
+    contest = Contest({})
+    contest.add([{OURS: call(1.0), "near": call(1.0 + i, like=OURS)} for i in range(3)])
+    assert contest.difference == {"near": 2.0}
+    contest.graphs(called=[OURS])
+    assert list(contest.calls) == [OURS, OURS + GRAPH, "near" + GRAPH]
 
 
 def test_rows_are_told_as_they_come(on_cpu, tmp_path, capsys):
@@ -60,60 +89,67 @@ def test_rows_are_told_as_they_come(on_cpu, tmp_path, capsys):
     assert json.loads(file.read_text()) == {"rows": found} and len(found) == 2
 
 
-def call(out: torch.Tensor, value: float):
+def call(value: float, like: str | None = None) -> Contestant:
     """A contestant that writes this, and has it for a name."""
+    out = torch.empty(4, 128)
 
     def run():
         out.fill_(value)
         return value
 
-    run.out = out
-    return run
+    return Contestant(run, lambda: out, like)
+
+
+def timed(experiment, problem) -> dict:
+    """The record of a problem."""
+    (row,) = timed_rows(experiment, [problem], 2, random.Random(0))
+    return row
 
 
 def test_rows_of_each_format(on_cpu, monkeypatch):
-    """What a row has of its contestants, whose calls are stand-ins: times, differences, who is refused."""
-    row, rng, ours = grouped_gemm.Row("", (4, 0), 128, 128), random.Random(0), torch.empty(4, 128)
+    """What a record has of its contestants, whose calls are stand-ins: times, differences, who is refused."""
+    row, floors = Row("", (4, 0), 128, 128), {name: call(0.0) for name in grouped_gemm.FLOORS}
+    generated = torch.Generator
+    monkeypatch.setattr(torch, "Generator", lambda device: generated())
+    monkeypatch.setattr(torch, "randn", lambda *shape, **_: torch.zeros(shape))
+    monkeypatch.setattr(grouped_gemm, "draw_fp8", lambda *_: None)
+    monkeypatch.setattr(grouped_gemm.Inputs, "draw", lambda *_: types.SimpleNamespace())
+    monkeypatch.setattr(grouped_gemm, "PEERS", {
+        "near": lambda *_: call(1.5, OURS), "absent": lambda *_: __import__("no_such_peer"),
+    })  # fmt: skip
 
-    def make(value):
-        out = torch.empty_like(ours)
-        return lambda row, x: (call(out, value), lambda: out)
+    def of(kind: str, made: dict[str, Contestant], peers: Peers) -> dict:
+        stand_ins = {"draw": lambda *_: None, "contestants": lambda _: made, "config": lambda _: "128x128"}
+        monkeypatch.setitem(grouped_gemm.FORMATS, kind, grouped_gemm.FORMATS[kind]._replace(**stand_ins))
+        return timed(grouped_gemm.GroupedGemm(kind, peers), row)
 
-    monkeypatch.setattr(grouped_gemm.Inputs, "draw", lambda row, seed: None)
-    of_fp8 = {name: make(1.0) for name in (grouped_gemm.OURS, *grouped_gemm.FLOORS)}
-    of_fp8 |= {"near": make(1.5), "absent": lambda row, x: __import__("no_such_peer")}
-    found = grouped_gemm.time_row(row, of_fp8, 2, rng)
+    found = of("fp8", {OURS: call(1.0), **floors}, Peers(True, None))
     assert found["difference"] == {"near": 0.5} and [*found["refused"]] == ["absent"] and found["sets"] == timing.CALLS
-    assert [*found["us"]] == [*found["all"]] == [grouped_gemm.OURS, *grouped_gemm.FLOORS, "near"]
+    assert [*found["us"]] == [*found["all"]] == [OURS, *floors, "near"]
+    assert (found["best peer"], found["ratio"], found["floor us"], found["config"]) == ("near", 1.0, 1.0, "128x128")
 
-    fp4, results = grouped_gemm_fp4, torch.empty(4, 128)
-    blocks = {f"{fp4.MARLIN} {block}": call(results, 2.0) for block in fp4.marlin.BLOCKS}
-    of_set = {name: call(torch.empty(1), 0.0) for name in (fp4.FP8, *fp4.FLOORS)}
-    drawn = {fp4.OURS: call(ours, 1.0)} | of_set | blocks, ours, results
-    monkeypatch.setattr(fp4, "contestants", lambda *_: drawn)
-    found = fp4.time_row(row, [None] * 3, 2, rng, lambda: None)
-    assert set(found["difference"].values()) == {1.0} and found["us"][fp4.BEST] == found["us"][fp4.MARLIN] == 1.0
+    blocks = {name: call(2.0, OURS) for name in MARLINS}
+    found = of("nvfp4", {OURS: call(1.0), FP8: call(0.0), **floors, **blocks}, Peers(False, lambda: None))
+    assert set(found["difference"].values()) == {1.0} and found["us"][marlin.BEST] == found["us"][marlin.MARLIN] == 1.0
+    assert found["loads us"] == 1.0 and found["MMA us"] == 2 * 4 * 128 * 128 / 989e12 * 1e6
 
-    mxfp4 = grouped_gemm_mxfp4
-    outs = {name: torch.empty(4, 128) for name in (mxfp4.W4A16, mxfp4.W4A8, mxfp4.GEMM)}
-    calls = {name: call(out, 1.0 + i) for i, (name, out) in enumerate(outs.items())}
-    calls |= {name: call(torch.empty(1), 9.0) for name in (mxfp4.QUANTISER, mxfp4.FP8)}
-    monkeypatch.setattr(mxfp4, "contestants", lambda *_: (calls, outs))
-    found = mxfp4.time_row(row, [None] * 3, 2, rng)
-    assert found["difference"] == {mxfp4.W4A8: 1.0, mxfp4.GEMM: 1.0} and [*found["us"]] == [*calls]
+    calls = {W4A16: call(1.0), W4A8: call(2.0, W4A16), grouped_gemm.GEMM: call(3.0, W4A8), FP8: call(9.0)}
+    found = of("mxfp4", calls, Peers(False, None))
+    assert found["difference"] == {W4A8: 1.0, grouped_gemm.GEMM: 0.5} and [*found["us"]] == [*calls]
 
-    calls, outs = [{name: of[name] for name in (mxfp4.W4A16, mxfp4.W4A8)} for of in (calls, outs)]
-    monkeypatch.setattr(layer_mxfp4, "contestants", lambda *_: (calls, outs))
-    found = layer_mxfp4.measure(64, {}, 2, rng)
-    assert [*found["us"]] == [*calls, *(name + GRAPH for name in calls)] and found["difference"] == {mxfp4.W4A8: 1.0}
+    calls = {name: calls[name] for name in (W4A16, W4A8)}
+    mxfp4 = layer_fp4.Mxfp4Layer.__new__(layer_fp4.Mxfp4Layer)
+    monkeypatch.setattr(mxfp4, "contestants", lambda *_: calls, raising=False)
+    found = timed(mxfp4, 64)
+    assert [*found["us"]] == [*calls, *(name + GRAPH for name in calls)] and found["difference"] == {W4A8: 1.0}
 
-    layer = layer_fp4
-    blocks = {f"{layer.MARLIN} {block}": call(results, 2.0) for block in layer.marlin.BLOCKS}
-    called = {name: call(ours, 1.0) for name in (layer.OURS, layer.FP8, layer.LOADS)} | blocks
-    monkeypatch.setattr(layer, "contestants", lambda *_: (called, ours, 5))
-    found = layer.measure(64, layer.Sizes(), None, 2, rng, lambda: None)
-    timed = {layer.OURS, layer.FP8, *(name + GRAPH for name in called)}
-    assert set(found["us"]) == timed | {layer.MARLIN, layer.BEST} and set(found["difference"]) == set(blocks)
+    nvfp4 = layer_fp4.Nvfp4Layer.__new__(layer_fp4.Nvfp4Layer)
+    nvfp4.sizes, nvfp4.marlin = layer_fp4.Sizes(), True
+    called = {name: call(1.0) for name in (OURS, FP8, LOADS)} | blocks
+    monkeypatch.setattr(nvfp4, "contestants", lambda *_: (called, 5), raising=False)
+    found = timed(nvfp4, 64)
+    names = {OURS, FP8, *(name + GRAPH for name in called), marlin.MARLIN, marlin.BEST}
+    assert set(found["us"]) == names and set(found["difference"]) == set(blocks)
 
 
 @pytest.mark.parametrize("cases, configs", [("abcde", "xy"), ("ab", "uvwxyz"), ("abcd", "wxyz"), ("a", "x")])

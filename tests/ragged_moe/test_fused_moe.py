@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ragged_moe.measure import experts
+from ragged_moe.measure.contest import Contestant
 
 fused_moe = pytest.importorskip("ragged_moe.measure.fused_moe", reason="needs Triton", exc_type=ImportError)
 GPU = "NVIDIA H100 80GB HBM3"
@@ -50,8 +51,9 @@ def test_configs_that_are_wrong_are_left_out(monkeypatch):
     """The fastest is 1.3 of the norm away, the next does not compile; the third is taken."""
     us = {"wrong": 1, "broken": 2, "right": 3, "slow": 4}
     monkeypatch.setattr(fused_moe, "configs", lambda *_: [(name, name) for name in us])
-    monkeypatch.setattr(experts, "captured", lambda calls: calls)
-    monkeypatch.setattr(experts, "elapsed", lambda calls, *_: us[calls[0].pair[0]])
+    monkeypatch.setattr(fused_moe, "captured", lambda calls: calls)
+    monkeypatch.setattr(fused_moe, "elapsed", lambda calls, *_: us[calls[0].pair[0]])
+    monkeypatch.setattr(experts, "flushed", lambda: None)
 
     class Set:
         tokens, out = 3, torch.ones(3, 4)
@@ -62,11 +64,11 @@ def test_configs_that_are_wrong_are_left_out(monkeypatch):
                     raise RuntimeError("too many indices")
 
             call.pair = pair
-            return call, self.out * (2.3 if pair[0] == "wrong" else 1.01)
+            return Contestant(call, lambda: self.out * (2.3 if pair[0] == "wrong" else 1.01))
 
-    sglang = types.SimpleNamespace(folder=None)
-    calls, off, pair = experts.SGLang.fastest(sglang, [Set()], None)
-    assert pair == ("right", "right") and len(calls) == 1 and abs(off - 0.01) < 1e-5
+    sglang = types.SimpleNamespace(folder=None, of=fused_moe)
+    made, found = experts.SGLang.fastest(sglang, [Set()])
+    assert found["configs"] == ("right", "right") and len(made) == 1 and abs(found["difference"] - 0.01) < 1e-5
     us = dict.fromkeys(("wrong", "broken"), 1)
     with pytest.raises(ValueError, match="none of its configs compiles, and is right"):
-        experts.SGLang.fastest(sglang, [Set()], None)
+        experts.SGLang.fastest(sglang, [Set()])

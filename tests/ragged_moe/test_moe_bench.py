@@ -7,8 +7,10 @@ from click.testing import CliRunner
 
 from ragged_moe.__main__ import cli
 from ragged_moe.commands import bench_gemm, bench_layer
-from ragged_moe.measure import grouped_gemm_mxfp4, layer_mxfp4
-from ragged_moe.measure.grouped_gemm_mxfp4 import FP8, GEMM, QUANTISER, W4A8, W4A16
+from ragged_moe.measure.contest import FP8, W4A8, W4A16
+from ragged_moe.measure.grouped_gemm import FORMATS, GEMM, QUANTISER, geomeans
+from ragged_moe.measure.layer_fp4 import mxfp4_table
+from ragged_moe.measure.markdown import table
 
 BOTH = pytest.mark.parametrize("command", [bench_gemm.main, bench_layer.main], ids=["bench", "layer_bench"])
 
@@ -66,10 +68,10 @@ def test_rows_with_mxfp4():
     """W4A8 is compared with its quantiser, then without."""
     us = {W4A16: 100.0, W4A8: 80.0, GEMM: 60.0, QUANTISER: 19.0, FP8: 50.0}
     row = {"experts": 8, "m": [64] * 8, "n": 5760, "k": 2880, "us": us, "TFLOPS": 321.4}
-    found = grouped_gemm_mxfp4.table([row]).splitlines()[-1]
+    found = table(FORMATS["mxfp4"].columns, [row]).splitlines()[-1]
     assert found == "| 8 x 64 | 5760 | 2880 | 100.0 | 80.0 | 60.0 | 19.0 | 50.0 | 0.80 | 0.60 | 1.60 | 321 |"
     other = row | {"us": us | {W4A8: 20.0}}
-    assert grouped_gemm_mxfp4.geomeans([row, other]) == pytest.approx({W4A16: 0.4, FP8: 0.8})
+    assert geomeans("mxfp4", [row, other]) == pytest.approx({W4A16: 0.4, FP8: 0.8})
     layers = {W4A16: 12.0, W4A8: 9.0, f"{W4A16}, in a graph": 10.0, f"{W4A8}, in a graph": 8.0}
-    found = layer_mxfp4.table([{"T": 64, "us": layers}]).splitlines()[-1]
+    found = mxfp4_table([{"T": 64, "us": layers}]).splitlines()[-1]
     assert found == "| 64 | 10.0 | 12.0 | 8.0 | 9.0 | 0.80 | 0.75 |"
