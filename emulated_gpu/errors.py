@@ -65,6 +65,8 @@ NOTES = {
     "non-coherent-load": "ld.global.nc reads what the same launch has written.",
     "selected-away": "Shared or local memory is read that nothing has written; the value goes to a selp alone.",
     "never-written": "Global memory is read that nothing has written since it was allocated.",
+    "swizzle-phase": "A tile with a swizzle is copied to where the pattern of its addresses does not begin.",
+    "unwaited-load": "Registers of tcgen05.ld are used before tcgen05.wait::ld.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
 }

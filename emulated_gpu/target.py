@@ -31,6 +31,7 @@ RULES = [
     (r"setmaxnreg", (90, *EVER[100:]), "sm_90a, sm_100a and later"),
     (r"clusterlaunchcontrol", EVER[100:], "sm_100 and later"),
     (r"cp\.async\.bulk\.tensor.*tile::(gather|scatter)4", EVER[100:], "sm_100a and later"),
+    (r"st\.bulk", EVER[100:], "sm_100 and later"),
     (r"redux.*\.f32", DATA_CENTRE, "sm_100a, sm_103a"),
     (r"(atom|red).*\.bf16", EVER[90:], "sm_90 and later"),
     (r"cp\.(reduce\.)?async\.bulk|st\.async|red\.async|multimem", EVER[90:], "sm_90 and later"),

@@ -18,6 +18,7 @@ from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import hot_blocks
 from ..ptx.control_flow import BLOCKED, EXIT, SPLIT
+from ..state.lanes import GlobalStores
 from ..state.order import Actor, Released
 from ..units import (
     access,
@@ -186,6 +187,7 @@ class Warp:
         self.copies: list = []  # cp.async groups
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
         self.wgmmas = wgmma.Issued()
+        self.stores = GlobalStores()
         self.local: np.ndarray | None = None
         self.local_written = NOTHING_WRITTEN
         self.waiting_to_converge: dict[int, list] = {}

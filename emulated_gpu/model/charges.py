@@ -56,6 +56,7 @@ ACCESSES = (
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [far], x, [farbar];",
         "remote", "cluster", f"{PROBE}: st.async",
     ),
+    Access("st.bulk.weak.shared::cta [s], 128, 0;", "shared_access", INSIDE, "as st.shared of a warp: no measurement"),
     Access("atom.global.add.u32 x, [g], 1;", "atomic", "global_atomic", f"{PROBE}: atom"),
     Access("atom.release.gpu.global.add.u32 x, [g], 1;", "atomic", "global_atomic", f"{PROBE}: atom; {RELEASE}"),
     Access("atom.acq_rel.gpu.global.cas.b32 x, [g], 0, 1;", "atomic", "global_atomic", f"{PROBE}: atom; {RELEASE}"),

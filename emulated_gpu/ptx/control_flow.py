@@ -51,7 +51,7 @@ class ControlFlow:
         self.blocks = [None] * len(self.start)
         self.python = self.blocks.copy()
         self.line_maps: list[dict[int, Instr]] = [{} for _ in self.start]
-        self.shares = any(map(shares, kernel.instrs))  # so that lanes' meetings matter
+        self.shares = any(map(shares, kernel.instrs)) or shares_global(kernel.instrs)  # so that lanes' meetings matter
         self.effects = [self.reads_writes(instr) for instr in kernel.instrs]
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
@@ -377,6 +377,13 @@ def shares(instr: Instr) -> bool:
     return instr.parts[0] in ("ld", "st") and not {"global", "local", "param", "const"} & {*instr.parts}
 
 
+def shares_global(instrs: list[Instr]) -> bool:
+    """Whether lanes may hand something to each other by plain stores and loads of global memory."""
+    plain = [i for i in instrs if "global" in i.parts and i.parts[0] in ("ld", "st")]
+    stores = any(i.parts[0] == "st" and STRONG_FORMS.isdisjoint(i.parts) for i in plain)
+    return stores and any(i.parts[0] == "ld" and "nc" not in i.parts for i in plain)
+
+
 def meets(instr: Instr, handler: Handler) -> bool:
     """Whether the lanes of a warp wait for each other in this instruction, or may see by it what another one did."""
     strong = {"volatile", "relaxed", "acquire"} & {*instr.parts}
@@ -420,12 +427,16 @@ class BlockWriter:
             self.emit(f"{name} = g.uniform({self.guard})")
             self.guard = name
         mark = len(self.lines)
-        if self.program.shares and meets(instr, handler):
+        meeting = self.program.shares and meets(instr, handler)
+        looks = meeting and instr.parts[0] == "ld"  # what it sees tells of others from here on
+        if meeting and not looks:
             self.emit("fences.meet(g)")
         try:
             modifiers = Mods(handler, instr)
             left_block = bool(handler.emit(self, instr, modifiers))
             modifiers.done()
+            if looks:
+                self.emit("fences.look(g)")
             return left_block
         except Unsupported as e:
             why = e.message
@@ -538,7 +549,7 @@ class BlockWriter:
 
     def deliver(self, owed: int):
         """Let the tcgen05.ld results arrive that the next instruction depends on. owed: a bit for each register."""
-        self.emit("tcgen05.deliver_loads(g)")
+        self.emit("tcgen05.use_loads(g)")
         for i in range(owed.bit_length()):
             if owed >> i & 1:
                 self.emit(f"r{i} = R[{i}]")

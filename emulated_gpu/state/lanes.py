@@ -8,7 +8,11 @@ What warps do to each other, shadow.py knows.
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
+
+from ..errors import Fault
 
 WORD, HALF = 4, 2  # bytes; accesses of single ones are not kept
 LANE_BITS, LANE_MASK = 6, 63  # of a key, whose other bits are the epoch
@@ -68,6 +72,49 @@ class Lanes:
             others = table[index] != keys  # two of them have one place, where NumPy keeps the last
             if 1 in others.tobytes():
                 table[index[others.any(axis=1)]] = epoch << LANE_BITS | SEVERAL
+
+
+class GlobalStores:
+    """The last stores of a warp's lanes to global memory, since they have met: who else of them reads there.
+
+    kept: of each the epoch, addresses and lanes, bytes, and what names it.
+    """
+
+    MOST = 8
+    __slots__ = ("kept",)
+
+    def __init__(self):
+        self.kept: deque[tuple[int, np.ndarray, np.ndarray, int, object]] = deque(maxlen=self.MOST)
+
+    def note(self, g, addresses: np.ndarray, size: int, lanes: np.ndarray, who: object, changed) -> None:
+        """Lanes are about to store, at an address each. changed: says which get another value, bool [n]."""
+        differ = changed()
+        if differ.any():
+            self.kept.append((g.warp.actor.epoch, addresses[differ], np.asarray(lanes)[differ], size, who))
+
+    def go_on(self, before: int, epoch: int) -> None:
+        """What was of one epoch is of another one."""
+        for k, kept in enumerate(self.kept):
+            if kept[0] == before:
+                self.kept[k] = epoch, *kept[1:]
+
+    def look(self, g, addresses: np.ndarray, size: int, lanes: np.ndarray | int) -> None:
+        """Lanes, or SEVERAL of one address, have loaded: report what another one of them has stored."""
+        epoch = g.warp.actor.epoch
+        while self.kept and self.kept[0][0] != epoch:
+            self.kept.popleft()
+        for _, stored, by, width, who in self.kept:
+            meet = (addresses[:, None] < stored + np.uint64(width)) & (stored < addresses[:, None] + np.uint64(size))
+            if lanes is not SEVERAL:
+                meet &= np.asarray(lanes)[:, None] != by
+            if meet.any():
+                self.kept.clear()
+                region = g.launch.memory.find(int(addresses[meet.any(axis=1).argmax()]), size, False)
+                at = int(addresses[meet.any(axis=1).argmax()]) - region.start
+                message = f"read of {region.name} at byte {at}, written by another lane of the warp ({who})"
+                message += ", with no bar.warp.sync or barrier since, by which lanes wait for each other"
+                g.launch.found(Fault("race", message, note="lanes-apart"))
+                return
 
 
 def _unlike(kept: np.ndarray, keys: np.ndarray) -> np.ndarray:

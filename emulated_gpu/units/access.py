@@ -64,6 +64,7 @@ def _acquire(g: LaneGroup, space: str, addresses, scope: str = "gpu", ordered: b
         for places, address in _locations(g, space, addresses):
             if address in places:
                 places[address].acquire(g.warp.actor, g.cta, scope, ordered)
+                g.warp.stores.kept.clear()
 
 
 def _release(g: LaneGroup, space: str, addresses, sync: str, mask):
@@ -169,6 +170,8 @@ def _loaded(
     if space == "global":
         if nc and g.launch.checks:
             g.launch.shadow.read_non_coherent(np.atleast_1d(addresses), size)
+        if g.warp.stores.kept and g.launch.checks:
+            g.warp.stores.look(g, np.atleast_1d(np.asarray(addresses, np.uint64)), size, lanes)
         if not strong:
             note_global(g, addresses, size, False, who)
         elif g.launch.checks:
@@ -287,6 +290,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         if space == "global":
             differ = partial(_changed, g, np.array([address], np.uint64), size, tuple(numbers))
             note_global(g, address, size * count, True, who, marks=marks, changed=differ)
+            if not sync and g.launch.checks:
+                g.warp.stores.note(g, np.array([address], np.uint64), size * count, g.lanes, who, differ)
         elif space == "shared" and not sync:
             _lanes_store(g, np.array([address], np.uint64), size, tuple(numbers), g.lanes)
         if results and g.launch.sampled_clusters and not g.cta.computes_mma:
@@ -323,6 +328,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
     if space == "global":
         differ = partial(_changed, g, addresses, size, values)
         note_global(g, addresses, width, True, who, marks=marks, changed=differ)
+        if not sync and g.launch.checks:
+            g.warp.stores.note(g, addresses, width, g.lanes if lanes is None else g.lanes[lanes], who, differ)
     elif space == "shared" and not sync:
         _lanes_store(g, addresses, size, values, g.lanes if lanes is None else g.lanes[lanes])
     if not row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
@@ -399,6 +406,30 @@ def scatter(
         g.warp.local_written.reshape(32, -1, size)[index] = True
     else:
         raise Unsupported(f"store to {space}")
+
+
+BULK = 8  # bytes: what st.bulk writes is a multiple of them
+
+
+def store_bulk(g: LaneGroup, space: str, address, size, mask):
+    """st.bulk: zeros, to shared memory of the CTA (9.7.9.13)."""
+    space, address = state_space(space, address, mask)
+    if space != "shared":
+        raise Fault("address-space", f"st.bulk to {space} memory: it writes shared memory of the CTA")
+    for k in active(g, mask):
+        at, count = pick(address, k), pick(size, k)
+        if count % BULK or at % BULK:
+            raise Fault("misaligned", f"st.bulk of {count} bytes at {at:#x}: both must be multiples of {BULK}")
+        cta, _ = shared_cta(g, at)
+        if cta is not g.cta:
+            raise Fault("address-space", "st.bulk to shared memory of another CTA")
+        if count:
+            places = np.arange(at, at + count, BULK, dtype=np.uint64)
+            g.engine.changes += 1
+            for first in range(0, len(places), 32):
+                _shared_access(g, places[first : first + 32], BULK, False)
+            zeros, by, who = np.zeros(len(places), np.uint64), 1 << int(g.lanes[k]), g.origin("st.bulk")
+            cta.smem.scatter(places & np.uint64(OFFSET_MASK), BULK, zeros, g.warp.actor, by, who, False)
 
 
 def store_async(g: LaneGroup, address, size: int, values: tuple, bar, mask):

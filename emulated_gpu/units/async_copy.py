@@ -172,6 +172,10 @@ def tma_load(g: LaneGroup, dst, tensor, coords, bar, rank, mode, offsets, multic
         owner, offset = shared_cta(g, address)
         if offset % 128:
             raise Fault("misaligned", f"TMA load to shared {offset:#x}: must be 128-byte aligned")
+        if g.launch.checks and mode == "tile" and offset % (8 * tm.swizzle or 1) and nbytes >= 8 * tm.swizzle:
+            message = f"TMA load with a swizzle of {tm.swizzle} bytes to shared {offset:#x}, which is no multiple of "
+            message += f"{8 * tm.swizzle}: rows are swizzled by their addresses, not by their places in the tile"
+            g.launch.found(Fault("misaligned", message, note="swizzle-phase"))
         targets = [owner] if multicast is None else multicast_ctas(g, pick(multicast, p))
         origin = g.origin("TMA load")
         landing = []

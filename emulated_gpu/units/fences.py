@@ -23,6 +23,14 @@ def meet(g: LaneGroup):
     g.warp.actor.meet()
 
 
+def look(g: LaneGroup):
+    """Lanes have made a strong load, which may have shown what others of their warp did before: in shared memory all
+    of it, in global memory if it was of what one has released."""
+    held = g.warp.actor.epoch
+    g.warp.actor.meet()
+    g.warp.stores.go_on(held, g.warp.actor.epoch)
+
+
 def fence(g: LaneGroup, scope: str):
     """fence and membar (9.7.13.4): releases and acquires."""
     release(g)

@@ -15,6 +15,7 @@ from ..errors import Fault
 from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
+from ..state.lanes import GlobalStores
 from ..state.order import Actor, Location, Released, Space
 from ..state.parameters import Parameters
 from ..state.pdl_dependency import Dependencies
@@ -182,6 +183,8 @@ class Warp(Protocol):
     """Its local memory, uint8 [32, bytes], once it has used some."""
     local_written: np.ndarray  # [32, bytes], once it has local memory and its accesses are checked
     """Which of it has been written, bool [32, bytes]."""
+    stores: GlobalStores
+    """What its lanes have stored last to global memory."""
     barrier_places: dict[Any, tuple[int, int]]
     """By named barrier: the phase in which its lanes last came there, and the block."""
     cluster_phase: int

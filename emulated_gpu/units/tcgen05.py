@@ -383,6 +383,14 @@ def deliver_loads(g: LaneGroup):
                     g.R[number] = values
 
 
+def use_loads(g: LaneGroup):
+    """An instruction is about to read what was loaded, before tcgen05.wait::ld."""
+    if g.launch.checks and any(not load.delivered for load in g.loads):
+        message = "registers of tcgen05.ld are read before tcgen05.wait::ld, behind which they hold what was loaded"
+        g.launch.found(Fault("tmem-race", message, note="unwaited-load"))
+    deliver_loads(g)
+
+
 def wait_ld(g: LaneGroup) -> bool:
     g.need_whole_warp("tcgen05.wait")
     deliver_loads(g)

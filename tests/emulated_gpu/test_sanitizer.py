@@ -115,10 +115,10 @@ def test_a_load_that_was_used_may_be_overwritten():
     assert kernel.ptx.count(ready) == 1
     for schedule in SCHEDULES:
         ptx = kernel.ptx.replace(ready, f"{ready}{loaded}\n{used}\n")
-        assert (run(kernel, schedule, ptx) == kernel.expected).all()
+        assert (run(kernel, schedule, ptx, strict=False) == kernel.expected).all()
         unused = ptx.replace("r31, r30, 0", "r31, r4, 0")
         with pytest.raises(emulated_gpu.Fault, match="tmem-race: write of .* may still read"):
-            run(kernel, schedule, unused)
+            run(kernel, schedule, unused, strict=False)
         run(kernel, schedule, unused, checks=False)
 
 

@@ -10,7 +10,7 @@ from .registry import CACHE_HINTS, FENCED, SCOPES, Mods, flat, is_signed, op, wi
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const")
 
 # Costs: measured (latency/ld, latency/atom, mechanisms/ld, issue/st, issue/shared; silicon/probes/accesses.py). No
-# measurement: ldu as ld; st.async as a store to shared memory; red as a store to where its word is; prefetch,
+# measurement: ldu as ld; st.async, st.bulk as a store to shared memory; red as a store to where its word is; prefetch,
 # applypriority and discard as other instructions to units that go on by themselves; createpolicy, mapa and getctarank
 # as alu, which they mostly are; movmatrix as a shuffle, since it moves values between lanes.
 
@@ -101,6 +101,16 @@ def _st(w, i, m):
     more = ", True" if w.are_results(items) else ""
     more += f", sync={sync!r}" if sync else ""
     w.call(f"access.store(g, {space!r}, {w.address(i.operands[0])}, {bits // 8}, ({values},), {w.mask()}{more})")
+
+
+@op("st.bulk", cost="shared", dst=0)
+def _st_bulk(w, i, m):
+    m.take("weak")
+    space = "shared" if m.take("shared::cta") else "generic"
+    address, size, value = i.operands
+    if not isinstance(value, Imm) or value.value != 0:
+        raise Unsupported("st.bulk of another value than 0, which the PTX ISA does not have")
+    w.call(f"access.store_bulk(g, {space!r}, {w.address(address)}, {w.read(size, 64)}, {w.mask()})")
 
 
 @op("st.async", cost="shared", dst=0)

@@ -52,6 +52,7 @@ fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;
 fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;
 pmevent.mask 1;
 st.global.v8.b32 [out], {r0, r1, r2, r3, r4, r5, r6, r7};
+st.bulk.weak.shared::cta [r0], 128, 0;
 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [r0], 3;
 tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16.collector::a::use [r0], d0, d1, r1, [r2], [r3], p;
 tcgen05.mma.cta_group::1.kind::tf32.ashift.collector::a::discard [r0], [r1], d1, r2, p;

@@ -77,6 +77,26 @@ def test_lanes_that_have_not_met(name):
         assert not notes(body.replace("MEND", meeting), size)
 
 
+# In global memory: what is loaded, and whether it is another lane's
+IN_GLOBAL = {
+    "a neighbour's": ("ld.global.b32 y, [there];", True),
+    "volatile": ("ld.volatile.global.b32 y, [there];", True),
+    "its own": ("ld.global.b32 y, [here];", False),
+}
+
+
+@pytest.mark.parametrize("name", IN_GLOBAL)
+def test_lanes_that_have_not_met_in_global_memory(name):
+    load, of_another = IN_GLOBAL[name]
+    body = ".reg .b64 here, there; mad.wide.u32 here, tid, 4, out; mad.wide.u32 there, x, 4, out; "
+    body += f"st.global.b32 [here], 5; MEND {load}"
+    found = notes(body.replace("MEND", ""))
+    assert [note.note for note in found] == ["lanes-apart"] * of_another
+    assert all("store of warp 0" in note.message and "written by another lane" in note.message for note in found)
+    for meeting in MEETINGS[:2]:
+        assert not notes(body.replace("MEND", meeting))
+
+
 def test_it_is_a_fault_if_that_is_asked_for():
     size, body, _ = KINDS["a neighbour's element is read"]
     with pytest.raises(emulated_gpu.Fault, match="written by another lane of the warp"):

@@ -56,6 +56,12 @@ KINDS = {
         @lead cp.async.bulk.wait_group 0;""",
         FENCE, {},
     ),
+    "st.bulk clears what other warps still read": (
+        "race",
+        f"""{PUT} bar.sync 0; ld.shared.b32 y, [other]; MEND
+        @lead st.bulk.weak.shared::cta [tile], 256, 0; bar.sync 0; ld.shared.b32 a, [mine]; add.u32 y, y, a;""",
+        "bar.sync 0;", {},
+    ),
     "st.async is not waited for": (
         "race uninitialized-read",
         f"""@lead mbarrier.init.shared::cta.b64 [full], 1; fence.mbarrier_init.release.cluster;

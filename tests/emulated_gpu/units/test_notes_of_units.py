@@ -1,0 +1,42 @@
+"""What units note of forms that silicon bears, or carries out otherwise than was meant: found, and silent beside it."""
+
+import numpy as np
+import pytest
+import torch
+
+import emulated_gpu
+from emulated_gpu.formats.tensormap import TensorMap, encode
+
+HEAD = ".version 8.8\n.target sm_100a\n.address_size 64\n"
+LOAD = """.visible .entry k(.param .align 64 .b8 map[128]) {
+    .reg .pred p; .reg .b64 at; .reg .b32 tile, full; .shared .align 1024 .b8 room[4096]; .shared .b64 bar;
+    mov.b64 at, map; cvta.param.u64 at, at; mov.u32 tile, room; mov.u32 full, bar; add.u32 tile, tile, OFFSET;
+    mbarrier.init.shared::cta.b64 [full], 1; fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 2048;
+    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [tile], [at, {0, 0}], [full];
+W:  mbarrier.try_wait.parity.shared::cta.b64 p, [full], 0; @!p bra W; ret; }"""
+USE = """.visible .entry k(.param .u64 out) {
+    .reg .b32 a, x, tid; .reg .b64 at; .shared .b32 base; ld.param.u64 at, [out]; mov.u32 tid, %tid.x;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [base], 32; ld.shared.b32 a, [base];
+    tcgen05.st.sync.aligned.32x32b.x1.b32 [a], {tid}; tcgen05.wait::st.sync.aligned;
+    tcgen05.ld.sync.aligned.32x32b.x1.b32 {x}, [a]; WAIT mad.wide.u32 at, tid, 4, at; st.global.b32 [at], x;
+    tcgen05.wait::ld.sync.aligned; tcgen05.dealloc.cta_group::1.sync.aligned.b32 a, 32; ret; }"""
+
+
+def notes(ptx: str, threads: int, *args) -> list[str]:
+    with emulated_gpu.session() as session:
+        emulated_gpu.launch(HEAD + ptx, "k", 1, threads, [*args])
+    return [note.note for note in session.notes]
+
+
+@pytest.mark.parametrize(("offset", "swizzle", "found"), [(128, 128, ["swizzle-phase"]), (1024, 128, []), (128, 0, [])])
+def test_a_tile_where_its_swizzle_does_not_begin(offset, swizzle, found):
+    x = emulated_gpu.device_tensors(torch.arange(512, dtype=torch.int32), "x")
+    tile = TensorMap(x.data_ptr(), "u32", (32, 16), (128,), (32, 16), (1, 1), swizzle=swizzle)
+    assert notes(LOAD.replace("OFFSET", str(offset)), 1, bytes(encode(tile))) == found
+
+
+@pytest.mark.parametrize(("wait", "found"), [("", ["unwaited-load"]), ("tcgen05.wait::ld.sync.aligned;", [])])
+def test_registers_that_are_used_before_the_wait_for_them(wait, found):
+    out = np.zeros(32, np.uint32)
+    assert notes(USE.replace("WAIT", wait), 32, out) == found and (out == np.arange(32)).all()
