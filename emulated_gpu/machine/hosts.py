@@ -22,7 +22,10 @@ class Stopped(BaseException):
 
 class Capture(list[tuple]):
     """What is noted for a CUDA graph. streams: whose works, by their handles, and of those that wait for them; None:
-    everybody's. events: those that have been recorded there. places: where each entry was noted."""
+    everybody's. events: those that have been recorded there. places: where each entry was noted. failed: whether
+    something was asked for that no capture bears."""
+
+    failed = False
 
     def __init__(self, streams: set[int] | None):
         super().__init__()

@@ -44,7 +44,6 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*allocate_in)(void **address, uint64_t size, uint64_t queue);
   int (*release_in)(void *address, uint64_t queue);
   int (*blas)(const void *request);
-  int (*named)(const char *name, const uint64_t *given, uint64_t count, uint64_t *result);
 };
 
 extern Emulator emulator HERE;
@@ -64,12 +63,5 @@ HERE cudaError_t fill_rows(void *to, size_t pitch, int value, size_t width, size
 
 template <class Call> cudaError_t in(cudaStream_t queue, Call call) {
   return kept(has_ended(queue) ? int(cudaErrorInvalidResourceHandle) : int(call()));
-}
-// One of NAMED in runtime.py, with numbers and addresses; `result` may be null.
-inline uint64_t word(uint64_t given) { return given; }
-inline uint64_t word(const void *given) { return reinterpret_cast<uint64_t>(given); }
-template <class... Given> cudaError_t named(const char *name, uint64_t *result, Given... given) {
-  const uint64_t words[] = {word(given)..., 0};  // one more: there may be none
-  return kept(emulator.named(name, words, sizeof...(given), result));
 }
 inline cudaError_t on(int device) { return device ? kept(cudaErrorInvalidDevice) : cudaSuccess; }

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
 
 from ...device import DEVICE, LoadedModule
 from ...errors import Fault, LaunchRefused, Unsupported
 from ...formats import fatbin
 from ...state import host_order
-from ..driver import c_driver, cuda_bindings, cuda_modules, graph_calls, launches, modules
+from ..driver import c_driver, cuda_bindings, cuda_modules, launches, modules
 from ..host import native_lines, source_lines
 from . import blas, toolkit
 
@@ -210,40 +209,6 @@ def call_host(function: int, data: int, queue: int) -> None:
     cuda_bindings.call_host(lambda: called(data), queue)
 
 
-def add_kernel(graph: int, after: int, count: int, host: int, grid: int, block: int, args: int, shared: int) -> int:
-    return graph_calls.add(graph, after, count, lambda: launch(host, grid, block, args, shared, None, 0, 0))
-
-
-def add_copy(graph: int, after: int, count: int, to: int, source: int, size: int, kind: int) -> int:
-    return graph_calls.add(graph, after, count, lambda: copy(to, source, size, kind, 0, 0))
-
-
-def add_fill(graph: int, after: int, count: int, to: int, value: int, element: int, width: int) -> int:
-    work = lambda: cuda_bindings.fill(to, f"u{element}", value, width, 0, False, "cudaMemset")  # noqa: E731
-    return graph_calls.add(graph, after, count, work)
-
-
-def add_host(graph: int, after: int, count: int, function: int, data: int) -> int:
-    return graph_calls.add(graph, after, count, lambda: call_host(function, data, 0))
-
-
-# What runtime.cpp asks by name, with integers and addresses alone
-NAMED: dict[str, Callable[..., int | None]] = {
-    "begin": graph_calls.begin, "end": graph_calls.end, "capturing": graph_calls.capturing,
-    "create": lambda: graph_calls.create(), "kernel": add_kernel, "copy": add_copy, "fill": add_fill,
-    "host": add_host, "empty": lambda graph, after, count: graph_calls.add(graph, after, count, None),
-    "depend": graph_calls.depend, "instantiate": graph_calls.instantiate, "launch": graph_calls.launch,
-    "nodes": graph_calls.nodes, "forget": graph_calls.forget,
-}  # fmt: skip
-
-
-def named_call(name: bytes, given: int, count: int, out: int) -> None:
-    """One of NAMED with `count` integers at an address; its result, if it has one, goes to the address `out`."""
-    result = NAMED[name.decode()](*(_u64 * count).from_address(given)) if count else NAMED[name.decode()]()
-    if out:
-        _u64.from_address(out).value = result or 0
-
-
 def record(event: int, queue: int) -> None:
     cuda_bindings.record(-event, queue)  # the handles of cuda.bindings count upwards from 1
 
@@ -307,7 +272,7 @@ SIGNATURES = [
     (function_attribute, _ptr, _ptr, _int), (allocate_managed, _ptr, _u64),
     (create_queue, _ptr, _u32), (wait_event, _u64, _u64), (synchronize_queue, _u64), (synchronize_event, _u64),
     (call_host, _ptr, _ptr, _u64), (allocate_in, _ptr, _u64, _u64), (release_in, _ptr, _u64),
-    (blas.product, _ptr), (named_call, _str, _ptr, _u64, _ptr),
+    (blas.product, _ptr),
 ]  # fmt: skip
 _callbacks = [
     ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function, going_on=True)) for function, *arguments in SIGNATURES

@@ -1,96 +1,247 @@
-// CUDA graphs, made of nodes or captured: see serve/driver/graphs.py.
+// Graphs and captures, which are the driver's: functions of the same names that take the same, but for copies.
 #include "runtime.hpp"
 
-template <class Handle, class... Given> static cudaError_t make(Handle *out, const char *name, Given... given) {
-  uint64_t made = 0;
-  cudaError_t status = named(name, &made, given...);
-  return *out = reinterpret_cast<Handle>(made), status;
+static CUDA_MEMCPY3D box(const cudaMemcpy3DParms &p) {
+  CUDA_MEMCPY3D c{};
+  bool from_host = p.kind == cudaMemcpyHostToDevice || p.kind == cudaMemcpyHostToHost;
+  bool to_host = p.kind == cudaMemcpyDeviceToHost || p.kind == cudaMemcpyHostToHost;
+  bool any = p.kind == cudaMemcpyDefault;
+  c.srcMemoryType = p.srcArray ? CU_MEMORYTYPE_ARRAY : any ? CU_MEMORYTYPE_UNIFIED
+                    : from_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  c.dstMemoryType = p.dstArray ? CU_MEMORYTYPE_ARRAY : any ? CU_MEMORYTYPE_UNIFIED
+                    : to_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  c.srcXInBytes = p.srcPos.x, c.srcY = p.srcPos.y, c.srcZ = p.srcPos.z;
+  c.dstXInBytes = p.dstPos.x, c.dstY = p.dstPos.y, c.dstZ = p.dstPos.z;
+  c.srcHost = p.srcPtr.ptr, c.srcDevice = CUdeviceptr(p.srcPtr.ptr);
+  c.srcPitch = p.srcPtr.pitch, c.srcHeight = p.srcPtr.ysize;
+  c.dstHost = p.dstPtr.ptr, c.dstDevice = CUdeviceptr(p.dstPtr.ptr);
+  c.dstPitch = p.dstPtr.pitch, c.dstHeight = p.dstPtr.ysize;
+  c.WidthInBytes = p.extent.width, c.Height = p.extent.height, c.Depth = p.extent.depth;
+  return c;
 }
+static CUDA_MEMCPY3D line(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
+  cudaMemcpy3DParms p{};
+  p.srcPtr = {const_cast<void *>(from), size, size, 1}, p.dstPtr = {to, size, size, 1};
+  p.extent = {size, 1, 1}, p.kind = kind;
+  return box(p);
+}
+static const CUDA_KERNEL_NODE_PARAMS *kernel(const cudaKernelNodeParams *p) {
+  return reinterpret_cast<const CUDA_KERNEL_NODE_PARAMS *>(p);
+}
+static const CUDA_MEMSET_NODE_PARAMS *fill(const cudaMemsetParams *p) {
+  return reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS *>(p);
+}
+static const CUDA_HOST_NODE_PARAMS *function(const cudaHostNodeParams *p) {
+  return reinterpret_cast<const CUDA_HOST_NODE_PARAMS *>(p);
+}
+
+#define NODE cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *before, size_t count
 
 extern "C" {
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t queue, cudaStreamCaptureMode) {
-  return named("begin", nullptr, of(queue));
+// ---- captures
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t queue, cudaStreamCaptureMode mode) {
+  return in(queue, [&] { return cuStreamBeginCapture(queue, CUstreamCaptureMode(mode)); });
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t queue, cudaGraph_t *graph) {
+  return in(queue, [&] { return *graph = nullptr, cuStreamEndCapture(queue, graph); });
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t queue, cudaStreamCaptureStatus *status) {
+  return kept(cuStreamIsCapturing(queue, reinterpret_cast<CUstreamCaptureStatus *>(status)));
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { return cudaSuccess; }
-cudaError_t cudaStreamEndCapture(cudaStream_t queue, cudaGraph_t *graph) { return make(graph, "end", of(queue)); }
-cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned) { return make(graph, "create"); }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return named("forget", nullptr, graph); }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return named("forget", nullptr, graph); }
-cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after,
-                                   size_t count, const cudaKernelNodeParams *p) {
+
+// ---- nodes
+
+cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags) { return kept(cuGraphCreate(graph, flags)); }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return kept(cuGraphDestroy(graph)); }
+cudaError_t cudaGraphAddKernelNode(NODE, const cudaKernelNodeParams *p) {
   CALLED;
-  if (p->extra) return kept(emulator.refuse("cudaGraphAddKernelNode with `extra`"));
-  return make(node, "kernel", graph, after, count, p->func, &p->gridDim.x, &p->blockDim.x, p->kernelParams,
-              uint64_t(p->sharedMemBytes));
+  if (int status = emulator.function(p->func)) return kept(status);
+  return kept(cuGraphAddKernelNode(node, graph, before, count, kernel(p)));
 }
-cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after,
-                                     size_t count, void *to, const void *from, size_t size, cudaMemcpyKind kind) {
+cudaError_t cudaGraphAddMemcpyNode(NODE, const cudaMemcpy3DParms *p) {
   CALLED;
-  return make(node, "copy", graph, after, count, to, from, size, uint64_t(kind));
+  CUDA_MEMCPY3D c = box(*p);
+  return kept(cuGraphAddMemcpyNode(node, graph, before, count, &c, nullptr));
 }
-cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after,
-                                   size_t count, const cudaMemcpy3DParms *p) {
+cudaError_t cudaGraphAddMemcpyNode1D(NODE, void *to, const void *from, size_t size, cudaMemcpyKind kind) {
   CALLED;
-  bool plain = !p->srcArray && !p->dstArray && p->extent.height <= 1 && p->extent.depth <= 1;
-  if (!plain) return kept(emulator.refuse("cudaGraphAddMemcpyNode of several rows, or of an array"));
-  return make(node, "copy", graph, after, count, static_cast<char *>(p->dstPtr.ptr) + p->dstPos.x,
-              static_cast<char *>(p->srcPtr.ptr) + p->srcPos.x, p->extent.width, uint64_t(p->kind));
+  CUDA_MEMCPY3D c = line(to, from, size, kind);
+  return kept(cuGraphAddMemcpyNode(node, graph, before, count, &c, nullptr));
 }
-cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after,
-                                   size_t count, const cudaMemsetParams *p) {
+cudaError_t cudaGraphAddMemcpyNodeToSymbol(NODE, const void *symbol, const void *from, size_t size, size_t offset,
+                                           cudaMemcpyKind kind) {
   CALLED;
-  if (p->height > 1) return kept(emulator.refuse("cudaGraphAddMemsetNode of several rows"));
-  return make(node, "fill", graph, after, count, p->dst, uint64_t(p->value), uint64_t(p->elementSize), p->width);
+  void *to;
+  if (cudaError_t status = cudaGetSymbolAddress(&to, symbol)) return status;
+  return cudaGraphAddMemcpyNode1D(node, graph, before, count, static_cast<char *>(to) + offset, from, size, kind);
 }
-cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after,
-                                 size_t count, const cudaHostNodeParams *p) {
+cudaError_t cudaGraphAddMemcpyNodeFromSymbol(NODE, void *to, const void *symbol, size_t size, size_t offset,
+                                             cudaMemcpyKind kind) {
   CALLED;
-  return make(node, "host", graph, after, count, reinterpret_cast<const void *>(p->fn), p->userData);
+  void *from;
+  if (cudaError_t status = cudaGetSymbolAddress(&from, symbol)) return status;
+  return cudaGraphAddMemcpyNode1D(node, graph, before, count, to, static_cast<char *>(from) + offset, size, kind);
 }
-cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after,
-                                  size_t count) {
-  return make(node, "empty", graph, after, count);
-}
-#if CUDART_VERSION >= 13000
-cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                     const cudaGraphEdgeData *, size_t count) {
-  return named("depend", nullptr, from, to, count);
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
-  return make(made, "instantiate", graph);
-}
-#else
-cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                     size_t count) {
-  return named("depend", nullptr, from, to, count);
-}
-#if CUDART_VERSION >= 12000
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
-  return make(made, "instantiate", graph);
-}
-#endif
-#endif
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
-  return make(made, "instantiate", graph);
-}
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
-  return named("nodes", nullptr, graph, nodes, count);
-}
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t queue) {
+cudaError_t cudaGraphAddMemsetNode(NODE, const cudaMemsetParams *p) {
   CALLED;
-  return named("launch", nullptr, graph, of(queue));
+  return kept(cuGraphAddMemsetNode(node, graph, before, count, fill(p), nullptr));
+}
+cudaError_t cudaGraphAddHostNode(NODE, const cudaHostNodeParams *p) {
+  CALLED;
+  return kept(cuGraphAddHostNode(node, graph, before, count, function(p)));
+}
+cudaError_t cudaGraphAddChildGraphNode(NODE, cudaGraph_t child) {
+  CALLED;
+  return kept(cuGraphAddChildGraphNode(node, graph, before, count, child));
+}
+cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t *graph) {
+  return kept(cuGraphChildGraphNodeGetGraph(node, graph));
+}
+cudaError_t cudaGraphAddEmptyNode(NODE) { return kept(cuGraphAddEmptyNode(node, graph, before, count)); }
+cudaError_t cudaGraphAddEventRecordNode(NODE, cudaEvent_t event) {
+  CALLED;
+  return kept(cuGraphAddEventRecordNode(node, graph, before, count, reinterpret_cast<CUevent>(-int64_t(of(event)))));
+}
+cudaError_t cudaGraphAddEventWaitNode(NODE, cudaEvent_t event) {
+  CALLED;
+  return kept(cuGraphAddEventWaitNode(node, graph, before, count, reinterpret_cast<CUevent>(-int64_t(of(event)))));
+}
+cudaError_t cudaGraphAddMemAllocNode(NODE, cudaMemAllocNodeParams *p) {
+  CALLED;
+  return kept(cuGraphAddMemAllocNode(node, graph, before, count, reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS *>(p)));
+}
+cudaError_t cudaGraphAddMemFreeNode(NODE, void *address) {
+  CALLED;
+  return kept(cuGraphAddMemFreeNode(node, graph, before, count, CUdeviceptr(address)));
+}
+cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) { return kept(cuGraphDestroyNode(node)); }
+cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams *p) {
+  return kept(cuGraphKernelNodeGetParams(node, reinterpret_cast<CUDA_KERNEL_NODE_PARAMS *>(p)));
+}
+cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const cudaKernelNodeParams *p) {
+  if (int status = emulator.function(p->func)) return kept(status);
+  return kept(cuGraphKernelNodeSetParams(node, kernel(p)));
+}
+cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const cudaMemcpy3DParms *p) {
+  CUDA_MEMCPY3D c = box(*p);
+  return kept(cuGraphMemcpyNodeSetParams(node, &c));
+}
+cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void *to, const void *from, size_t size,
+                                           cudaMemcpyKind kind) {
+  CUDA_MEMCPY3D c = line(to, from, size, kind);
+  return kept(cuGraphMemcpyNodeSetParams(node, &c));
+}
+cudaError_t cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, cudaMemsetParams *p) {
+  return kept(cuGraphMemsetNodeGetParams(node, reinterpret_cast<CUDA_MEMSET_NODE_PARAMS *>(p)));
+}
+cudaError_t cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const cudaMemsetParams *p) {
+  return kept(cuGraphMemsetNodeSetParams(node, fill(p)));
+}
+cudaError_t cudaGraphHostNodeGetParams(cudaGraphNode_t node, cudaHostNodeParams *p) {
+  return kept(cuGraphHostNodeGetParams(node, reinterpret_cast<CUDA_HOST_NODE_PARAMS *>(p)));
+}
+cudaError_t cudaGraphHostNodeSetParams(cudaGraphNode_t node, const cudaHostNodeParams *p) {
+  return kept(cuGraphHostNodeSetParams(node, function(p)));
+}
+cudaError_t cudaGraphKernelNodeSetAttribute(cudaGraphNode_t, cudaKernelNodeAttrID attribute, const cudaKernelNodeAttrValue *) {
+  if (attribute == cudaLaunchAttributePriority || attribute == cudaLaunchAttributeAccessPolicyWindow)
+    return cudaSuccess;  // changes no result
+  return cudaError_t(emulator_refuse("cudaGraphKernelNodeSetAttribute"));
 }
 
+// ---- what there is in a graph
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType *type) {
+  return kept(cuGraphNodeGetType(node, reinterpret_cast<CUgraphNodeType *>(type)));
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+  return kept(cuGraphGetNodes(graph, nodes, count));
+}
+cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+  return kept(cuGraphGetRootNodes(graph, nodes, count));
+}
+cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to, cudaGraphEdgeData *,
+                              size_t *count) {
+  return kept(cuGraphGetEdges(graph, from, to, nullptr, count));
+}
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *before, cudaGraphEdgeData *,
+                                         size_t *count) {
+  return kept(cuGraphNodeGetDependencies(node, before, nullptr, count));
+}
+cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t *behind, cudaGraphEdgeData *,
+                                           size_t *count) {
+  return kept(cuGraphNodeGetDependentNodes(node, behind, nullptr, count));
+}
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
+                                     const cudaGraphEdgeData *, size_t count) {
+  return kept(cuGraphAddDependencies(graph, from, to, nullptr, count));
+}
+cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
+                                        const cudaGraphEdgeData *, size_t count) {
+  return kept(cuGraphRemoveDependencies(graph, from, to, nullptr, count));
+}
+cudaError_t cudaGraphClone(cudaGraph_t *made, cudaGraph_t graph) { return kept(cuGraphClone(made, graph)); }
+cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t *found, cudaGraphNode_t node, cudaGraph_t graph) {
+  return kept(cuGraphNodeFindInClone(found, node, graph));
+}
+
+// ---- what runs
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long flags) {
+  return kept(cuGraphInstantiateWithFlags(ready, graph, flags));
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiateWithFlags(ready, graph, flags);
+}
+cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t *ready, cudaGraph_t graph, cudaGraphInstantiateParams *p) {
+  p->result_out = cudaGraphInstantiateSuccess;
+  return cudaGraphInstantiateWithFlags(ready, graph, p->flags);
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return kept(cuGraphExecDestroy(ready)); }
+cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t, unsigned long long *flags) { return *flags = 0, cudaSuccess; }
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t ready, cudaGraph_t graph, cudaGraphExecUpdateResultInfo *info) {
+  info->errorNode = info->errorFromNode = nullptr;
+  return kept(cuGraphExecUpdate(ready, graph, reinterpret_cast<CUgraphExecUpdateResultInfo *>(info)));
+}
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaKernelNodeParams *p) {
+  if (int status = emulator.function(p->func)) return kept(status);
+  return kept(cuGraphExecKernelNodeSetParams(ready, node, kernel(p)));
+}
+cudaError_t cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaMemcpy3DParms *p) {
+  CUDA_MEMCPY3D c = box(*p);
+  return kept(cuGraphExecMemcpyNodeSetParams(ready, node, &c, nullptr));
+}
+cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t ready, cudaGraphNode_t node, void *to, const void *from,
+                                               size_t size, cudaMemcpyKind kind) {
+  CUDA_MEMCPY3D c = line(to, from, size, kind);
+  return kept(cuGraphExecMemcpyNodeSetParams(ready, node, &c, nullptr));
+}
+cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaMemsetParams *p) {
+  return kept(cuGraphExecMemsetNodeSetParams(ready, node, fill(p), nullptr));
+}
+cudaError_t cudaGraphExecHostNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaHostNodeParams *p) {
+  return kept(cuGraphExecHostNodeSetParams(ready, node, function(p)));
+}
+cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t ready, cudaGraphNode_t node, unsigned on) {
+  return kept(cuGraphNodeSetEnabled(ready, node, on));
+}
+cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t ready, cudaGraphNode_t node, unsigned *on) {
+  return kept(cuGraphNodeGetEnabled(ready, node, on));
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t queue) {
+  CALLED;
+  return in(queue, [&] { return cuGraphLaunch(ready, queue); });
+}
+cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t ready, cudaStream_t queue) { return cudaGraphLaunch(ready, own(queue)); }
 cudaError_t cudaStreamBeginCapture_ptsz(cudaStream_t queue, cudaStreamCaptureMode mode) {
   return cudaStreamBeginCapture(own(queue), mode);
 }
 cudaError_t cudaStreamEndCapture_ptsz(cudaStream_t queue, cudaGraph_t *graph) {
   return cudaStreamEndCapture(own(queue), graph);
 }
-cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t graph, cudaStream_t queue) {
-  CALLED;
-  return named("launch", nullptr, graph, of(own(queue)));
-}
+cudaError_t cudaDeviceGraphMemTrim(int device) { return on(device); }
 }

@@ -58,11 +58,6 @@ cudaError_t cudaStreamQuery(cudaStream_t queue) { return cudaStreamSynchronize(q
 cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned) {
   return of_event(event, [&] { return in(queue, [&] { return emulator.wait_event(of(queue), of(event)); }); });
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t queue, cudaStreamCaptureStatus *status) {
-  uint64_t captures = 0;
-  cudaError_t result = named("capturing", &captures, of(queue));
-  return *status = cudaStreamCaptureStatus(captures), result;
-}
 cudaError_t cudaLaunchHostFunc(cudaStream_t queue, cudaHostFn_t function, void *data) {
   CALLED;
   return in(queue, [&] { return emulator.call_host(function, data, of(queue)); });

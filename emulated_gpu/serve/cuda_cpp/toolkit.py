@@ -25,6 +25,7 @@ from . import nvcc
 HERE = Path(__file__).parent
 BLAS_HEADERS = "include/cublas_v2.h", "include/cublasLt.h"
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
+PROFILER = HERE / "profiler" / "cuda_profiler_api.h"
 HOST_COMPILER = HERE / "bin" / "g++"  # the system's C++ compiler, by light_first.sh
 RUNTIME, DRIVER, TORCH = "libcudart.so.13", "libcuda.so.1", "libtorch_cuda.so"
 PRELOADED = "libemulated_program.so"
@@ -342,12 +343,17 @@ def libraries() -> tuple[Path, Path]:
 def program_command(arguments: Sequence[str]) -> list[str]:
     """Return the command of nvcc for a program that runs here: PTX alone, with lines, for a B200 if nothing is said.
 
-    Of pip's nvcc, which does not know them, it has the folders of CUDA's libraries and of CCCL's headers.
+    Of pip's nvcc, which does not know them, it has the folders of CUDA's libraries and of CCCL's headers. A program
+    that asks for libcuda or cuBLAS is linked to the stand-in.
     """
     toolkit, named = find(), any(re.match(r"--?(arch|gencode|gpu-arch|generate-code)", one) for one in arguments)
     folders = [("-L", toolkit.home / "lib"), ("-I", toolkit.include / "cccl")]
     target = [] if named else ["-arch=compute_100a"]
     found = [f"{option}{folder}" for option, folder in folders if folder.is_dir()]
+    if not (toolkit.include / PROFILER.name).exists():
+        found.append(f"-isystem={PROFILER.parent}")
+    if {"-lcuda", "-lcudart"} & {*arguments}:  # pip's nvcc has neither by this name
+        found.append(f"-L{cudart().parent}")
     if any(one.startswith("-lcublas") for one in arguments):
         found += [f"-isystem={HEADERS}", f"-L{blas().parent}", "-Xlinker", "--allow-shlib-undefined"]
     return [str(toolkit.nvcc), *nvcc.for_ptx([*target, *arguments]), *found]

@@ -40,6 +40,21 @@ class Copy2D(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Copy3D(ctypes.Structure):
+    """CUDA_MEMCPY3D."""
+
+    _fields_ = [
+        (f"{side}{name}", kind)
+        for side in ("source_", "")
+        for name, kind in (
+            ("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("z", ctypes.c_size_t), ("level", ctypes.c_size_t),
+            ("type", ctypes.c_uint), ("host", ctypes.c_uint64), ("device", ctypes.c_uint64),
+            ("array", ctypes.c_uint64), ("reserved", ctypes.c_uint64), ("pitch", ctypes.c_size_t),
+            ("rows", ctypes.c_size_t),
+        )
+    ] + [("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("depth", ctypes.c_size_t)]  # fmt: skip
+
+
 def put_int(address: int, value: int) -> None:
     if address:
         ctypes.c_int.from_address(address).value = value
@@ -66,6 +81,21 @@ def copy_2d(at: int, stream: int = 0, waits: bool = True) -> None:
     for row in range(c.height):
         from_ = source + (c.source_y + row) * c.source_pitch + c.source_x
         cuda_bindings.copy(target + (c.y + row) * c.pitch + c.x, from_, c.width, stream, waits, "cuMemcpy2D")
+
+
+def copy_3d(at: int, stream: int = 0, waits: bool = True) -> None:
+    """cuMemcpy3D, row by row."""
+    c = Copy3D.from_address(at)
+    if ARRAY in (c.source_type, c.type):
+        raise Unsupported("cuMemcpy3D of an array on the emulated device")
+    source = c.source_host if c.source_type == PINNED else c.source_device
+    target = c.host if c.type == PINNED else c.device
+    for z, row in itertools.product(range(c.depth), range(c.height)):
+        from_ = source + ((c.source_z + z) * c.source_rows + c.source_y + row) * c.source_pitch + c.source_x
+        to = target + ((c.z + z) * c.rows + c.y + row) * c.pitch + c.x
+        launches.check_memory("copy to", to, c.width, {PINNED: False, DEVICE_MEMORY: True}.get(c.type))
+        launches.check_memory("copy from", from_, c.width, {PINNED: False, DEVICE_MEMORY: True}.get(c.source_type))
+        cuda_bindings.copy(to, from_, c.width, stream, waits, "cuMemcpy3D")
 
 
 def fill_2d(kind: str):
@@ -197,6 +227,7 @@ def calls() -> dict:
         ),
         "cuMemcpy2D": copy_2d, "cuMemcpy2DAsync": functools.partial(copy_2d, waits=False),
         "cuMemcpy2DUnaligned": copy_2d,
+        "cuMemcpy3D": copy_3d, "cuMemcpy3DAsync": functools.partial(copy_3d, waits=False),
         **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,
         "cuMemPoolCreate": lambda properties: next(_pools),

@@ -14,7 +14,7 @@ from ... import packages
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..host import entry_points
-from . import c_calls, cuda_bindings, cuda_modules, graph_calls, launches
+from . import c_calls, cuda_bindings, cuda_modules, graph_calls, graph_nodes, launches, virtual_memory
 
 SCALARS = {
     "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
@@ -23,6 +23,7 @@ SCALARS = {
 }  # fmt: skip
 HANDLES = """
     CUcontext CUmodule CUfunction CUlibrary CUkernel CUstream CUevent CUmemoryPool CUlinkState CUgraph CUgraphExec
+    CUgraphNode CUmemGenericAllocationHandle
 """.split()
 STRING = "char const *"
 RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")
@@ -178,7 +179,8 @@ def calls() -> dict:
     packages.need("CUDA C++ on the emulated GPU", "cuda.bindings")
     from cuda.bindings import driver
 
-    return c_calls.calls() | cuda_bindings.driver_calls(driver) | graph_calls.driver_calls()
+    own = c_calls.calls() | virtual_memory.calls() | graph_nodes.calls()
+    return own | cuda_bindings.driver_calls(driver) | graph_calls.driver_calls()
 
 
 def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
@@ -187,7 +189,7 @@ def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
         return None
     from cuda.bindings import driver
 
-    if re.search("Destroy|Unload|PrimaryCtxRelease", name):
+    if re.search("Destroy(?!Node)|Unload|PrimaryCtxRelease", name):
         return entry_points.WITHOUT_EFFECT
     function = OWN[name] if name in OWN else adapted(calls()[name], types, driver)
     function.__name__ = name

@@ -27,7 +27,7 @@ from ...state.host_order import named, place
 from ..host import guarded_pages
 from ..host.after_import import after_import
 from . import cuda_modules, graph_calls, launches, timed
-from .graphs import put_off
+from .graphs import ALLOCATE, COPY, FILL, FREE, HOST_CALL, put_off, refuse_wait
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says
@@ -80,13 +80,13 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
 
 NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING
 NO_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
-CAPTURED = 900  # cudaErrorStreamCaptureUnsupported
 SCALAR = 16  # bytes: of one number, which somebody wants to know
 QUARANTINE = 64 << 20  # bytes of freed memory that nobody gets meanwhile
 
 _handles = itertools.count(16)  # the first ones stand for default streams
 _quarantine: deque[np.ndarray] = deque()
 _allocations: dict[int, np.ndarray] = {}  # cuMemAlloc address -> its memory
+_of_graphs: dict[int, np.ndarray] = {}  # address -> memory that nodes of graphs have
 _pinned: dict[int, np.ndarray] = {}  # cuMemAllocHost address -> its memory, which is the host's
 _warned: set[str] = set()
 _events: dict[int, int | None] = {}  # what they have recorded
@@ -149,6 +149,7 @@ def between(start, end) -> float:
 
 def synchronize() -> None:
     """Wait for the current device. A launch that failed is reported where CUDA would: here, and at every later call."""
+    refuse_wait("a wait for the device")
     DEVICE.order.synchronize_device(DEVICE.index)
     DEVICE.cover()
     DEVICE.synchronize()
@@ -156,8 +157,7 @@ def synchronize() -> None:
 
 def synchronize_stream(stream) -> None:
     """Wait for a stream, or see that it is done. Raises WrongCall for one that is captured."""
-    if DEVICE.capture is not None and DEVICE.capture.takes(launches.handle_of(stream)):
-        raise launches.WrongCall("a wait for a stream that is captured", CAPTURED)
+    refuse_wait("a wait for it", launches.handle_of(stream))
     DEVICE.order.synchronize(stream_of(stream))
     DEVICE.cover()
     DEVICE.synchronize()
@@ -180,6 +180,8 @@ def select(device) -> None:
 
 def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) -> int:
     """Return where memory of the device begins. stream: in whose order it is there; managed: the host's, too."""
+    if stream is not None and put_off(stream, nothing, ALLOCATE):
+        return allocate_for_graph(size)
     if int(size) > DEVICE.chip.memory // 64 and int(size) > (left := memory_info()[0]):
         raise launches.WrongCall(f"an allocation of {int(size)} bytes, of which {left} are left", NO_MEMORY)
     array = allocate(int(size), mmap.PAGESIZE if managed else ALIGNMENT)
@@ -198,9 +200,17 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
     return array.ctypes.data
 
 
+def allocate_for_graph(size: int) -> int:
+    """Return where memory begins that nodes of a graph have: it stays, and who frees it frees nothing."""
+    array = allocate(int(size))
+    DEVICE.adopt(array, f"memory {len(_of_graphs)} of graphs")
+    _of_graphs[array.ctypes.data] = array
+    return array.ctypes.data
+
+
 def allocated(address: int) -> bool:
     """Return whether memory begins at an address that was allocated here and not freed."""
-    return address in _allocations
+    return address in _allocations or address in _of_graphs
 
 
 def pinned(address: int) -> bool:
@@ -215,6 +225,9 @@ def recorded(event: int) -> bool:
 
 def free_bytes(address, stream: int | None = None) -> None:
     """Give memory of the device back. stream: in whose order it goes; None: all that is under way ends first."""
+    if int(address) in _of_graphs:
+        put_off(stream or 0, nothing, FREE)
+        return
     if int(address) not in _allocations:
         raise Unsupported(f"free of {int(address):#x}, which was not allocated here")
     array = _allocations.pop(int(address))
@@ -272,7 +285,7 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
     """
     DEVICE.synchronize_all()
     to, at, size, stream = _address(target), _address(source), int(size), launches.handle_of(stream)
-    if put_off(stream, lambda handle: copy(to, at, size, handle, False, what)):
+    if put_off(stream, lambda handle: copy(to, at, size, handle, False, what), COPY, waits):
         return
     there, here = (DEVICE.region_at(address, 1) for address in (to, at))
     if here is None and waits:
@@ -299,9 +312,8 @@ def _address(pointer) -> int:
 def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = "cudaMemset") -> None:
     """Set this many elements of a NumPy type, from an address on, to a value. waits: as of `copy`."""
     DEVICE.synchronize_all()
-    if put_off(
-        launches.handle_of(stream), lambda handle: fill(target, dtype, value, count, handle, False, what)
-    ):
+    work = lambda handle: fill(target, dtype, value, count, handle, False, what)  # noqa: E731
+    if put_off(launches.handle_of(stream), work, FILL, waits):
         return
     size = int(count) * np.dtype(dtype).itemsize
     raw = (ctypes.c_uint8 * size).from_address(int(target))
@@ -315,7 +327,7 @@ def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = 
 
 def call_host(function: Callable[[], None], stream=0) -> None:
     """Let a function of the host run in a stream, when all before it has ended: what it touches is touched there."""
-    if put_off(launches.handle_of(stream), lambda handle: call_host(function, handle)):
+    if put_off(launches.handle_of(stream), lambda handle: call_host(function, handle), HOST_CALL):
         return
     DEVICE.synchronize()
     with DEVICE.working(launches.handle_of(stream), "a function of the host") as work:

@@ -1,10 +1,9 @@
-"""Calls of CUDA that capture streams, make graphs and launch them: what runtime.cpp and the driver's functions ask."""
+"""Calls of CUDA that capture streams, make graphs and launch them, by their functions in C and in Python."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 from ...device import DEVICE
@@ -15,12 +14,19 @@ INVALID_CAPTURE = 901  # cudaErrorStreamCaptureInvalidated
 
 _handles = itertools.count(1 << 32)
 _known: dict[int, Any] = {}  # handle -> Graph, Node or Replays
+_handle_of: dict[graphs.Node, int] = {}
 
 
 def keep(one: object) -> int:
     handle = next(_handles)
     _known[handle] = one
     return handle
+
+
+def handle_of(node: graphs.Node) -> int:
+    if node not in _handle_of:
+        _handle_of[node] = keep(node)
+    return _handle_of[node]
 
 
 def known(handle: int, kind: type, what: str) -> Any:
@@ -44,25 +50,16 @@ def end(stream: int) -> int:
 
 def capturing(stream: int) -> int:
     """Return a cudaStreamCaptureStatus."""
-    return int(DEVICE.capture is not None and DEVICE.capture.takes(stream))
+    capture = DEVICE.capture
+    return 0 if capture is None or not capture.takes(stream) else 2 if capture.failed else 1
 
 
-def create() -> int:
-    return keep(graphs.Graph())
+def graph_of(handle: int) -> graphs.Graph:
+    return known(handle, graphs.Graph, "a call")
 
 
-def add(graph: int, after: int, count: int, work: Callable[[], None] | None) -> int:
-    """Return the handle of a node that does what a call would. after: the address of `count` handles of nodes."""
-    made = known(graph, graphs.Graph, "a node")
-    handles = (ctypes.c_uint64 * count).from_address(after) if count else ()
-    before = [known(handle, graphs.Node, "a dependency") for handle in handles]
-    return keep(made.add(before, None) if work is None else made.add_noted(before, work))
-
-
-def depend(first: int, second: int, count: int) -> None:
-    """Let nodes, whose handles lie at an address, be done before others."""
-    for one, other in zip(*((ctypes.c_uint64 * count).from_address(at) for at in (first, second))) if count else ():
-        known(other, graphs.Node, "a dependency").after.append(known(one, graphs.Node, "a dependency"))
+def all_graphs() -> list[graphs.Graph]:
+    return [one for one in _known.values() if isinstance(one, graphs.Graph)]
 
 
 def instantiate(graph: int) -> int:
@@ -76,41 +73,32 @@ def launch(executable: int, stream: int) -> None:
     replays.replay(stream)
 
 
-def nodes(graph: int, out: int, count: int) -> None:
-    """cudaGraphGetNodes: how many there are, and their handles if `out` is an address."""
-    made = known(graph, graphs.Graph, "the nodes")
-    if made.captured is not None:
-        raise Unsupported("the nodes of a captured graph")
-    if out:
-        room = ctypes.c_uint64.from_address(count).value
-        handles = {id(node): handle for handle, node in _known.items()}
-        for i, node in enumerate(made.nodes[:room]):
-            ctypes.c_uint64.from_address(out + 8 * i).value = handles[id(node)]
-    ctypes.c_uint64.from_address(count).value = len(made.nodes)
-
-
 def forget(handle: int) -> None:
     _known.pop(handle, None)
 
 
-def driver_calls() -> dict:
-    """Return the driver's functions by their names, as `c_calls.calls` has them."""
-
-    def put(out: int, value: int) -> None:
+def put(out: int, value: int) -> None:
+    """Write a word to an address, if there is one."""
+    if out:
         ctypes.c_uint64.from_address(out).value = value
 
-    def put_state(stream: int, out: int) -> None:
-        ctypes.c_int.from_address(out).value = capturing(stream)
 
+def put_int(out: int, value: int) -> None:
+    ctypes.c_int.from_address(out).value = value
+
+
+def driver_calls() -> dict:
+    """Return the driver's functions by their names, as `c_calls.calls` has them."""
     return {
-        "cuStreamBeginCapture": lambda stream, mode: begin(launches.handle_of(stream)),
+        "cuStreamBeginCapture": lambda stream, *mode: begin(launches.handle_of(stream)),
         "cuStreamEndCapture": lambda stream, out: put(out, end(launches.handle_of(stream))),
-        "cuStreamIsCapturing": put_state,
-        "cuGraphCreate": lambda flags: create(), "cuGraphDestroy": forget, "cuGraphExecDestroy": forget,
+        "cuStreamIsCapturing": lambda stream, out: put_int(out, capturing(launches.handle_of(stream))),
+        "cuGraphCreate": lambda flags: keep(graphs.Graph()), "cuGraphDestroy": forget, "cuGraphExecDestroy": forget,
         "cuGraphInstantiate": lambda graph, *_: instantiate(graph),
-        "cuGraphInstantiateWithFlags": lambda graph, *_: instantiate(graph),
+        "cuGraphInstantiateWithParams": lambda graph, *_: instantiate(graph),
         "cuGraphLaunch": lambda executable, stream: launch(executable, launches.handle_of(stream)),
-        "cuGraphUpload": lambda *_: None,
+        "cuGraphUpload": lambda *_: None, "cuDeviceGraphMemTrim": lambda *_: None,
+        "cuGraphExecGetFlags": lambda executable, out: put(out, 0),
     }  # fmt: skip
 
 

@@ -13,6 +13,13 @@ from ...device import DEVICE
 from ...errors import Unsupported
 from ...machine.hosts import Capture
 from ...state import host_order
+from .modules import WrongCall
+
+# CUgraphNodeType
+KERNEL, COPY, FILL, HOST_CALL, CHILD, EMPTY, WAIT, RECORD, ALLOCATE, FREE = 0, 1, 2, 3, 4, 5, 6, 7, 10, 11
+# cudaErrorStreamCapture*
+UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED = 900, 901, 903, 904
+LEGACY = 0, 1  # handles of the default stream
 
 _branches = itertools.count(host_order.BRANCHES)  # handles of streams that a replay has
 STREAM_OF_NODES = -(1 << 40)  # numbers of streams that nodes have until they are replayed
@@ -24,6 +31,8 @@ class Replays:
 
     def __init__(self, entries: Iterable[tuple], places: Iterable[str | int], origin: int | None):
         self.entries, self.places, self.origin = [*entries], [*places], origin
+        self.nodes: dict[Node, int] = {}  # which entry is whose
+        self.off: set[int] = set()  # entries that are left out
         self.grids: dict[int, int] = {}  # %gridid of each launch
         self.branches: list[tuple[int, int]] = []  # streams of earlier replays
 
@@ -41,6 +50,8 @@ class Replays:
                 branch = order.create(device, handle, False, f"branch {len(handles) - 1} of a graph")
                 order.follow(branch, began)
         for i, ((what, with_, *rest), order.noted) in enumerate(zip(self.entries, self.places, strict=True)):
+            if i in self.off:
+                continue
             handle = handles[rest[-1]]
             branch = order.stream(device, handle)
             if what == "launch":
@@ -59,60 +70,99 @@ class Replays:
             order.follow(began, order.stream(device, handle))
 
 
-def put_off(stream: int, work: Callable[[int], None]) -> bool:
-    """Note a work, called with a stream, if what its stream is given is captured. Returns whether it is."""
+def put_off(stream: int, work: Callable[[int], object], kind: int, waits: bool = False) -> bool:
+    """Note a work, called with a stream, if what its stream is given is captured. Returns whether it is.
+
+    kind: of its node. waits: whether the host would wait for it, for which WrongCall is raised.
+    """
     capture = DEVICE.capture
     if capture is None or not capture.takes(stream):
         return False
-    capture.note("do", work, stream)
+    if waits:
+        refuse_wait("a call that waits for it", stream)
+    capture.note("do", work, kind, stream)
     return True
+
+
+def refuse_wait(what: str, stream: int | None = None) -> None:
+    """Raise WrongCall for a wait of the host's for a stream, or for the device, that is captured."""
+    capture = DEVICE.capture
+    if capture is not None and capture.streams is not None and (stream is None or capture.takes(stream)):
+        capture.failed = True
+        raise WrongCall(f"{what} while a stream is captured", UNSUPPORTED)
 
 
 def begin(stream: int) -> None:
     """Capture what a stream is given, and those that wait for it."""
+    if stream in LEGACY:
+        raise WrongCall("a capture of the default stream", UNSUPPORTED)
     if DEVICE.capture is not None:
         raise Unsupported("a second capture of a stream at a time")
     DEVICE.capture = Capture({stream})
 
 
 def end(stream: int) -> Graph:
-    """Return what has been captured since `begin`."""
+    """Return what has been captured since `begin`. Raises WrongCall for a capture that has failed, or that a stream
+    belongs to for which this one does not wait."""
     captured, DEVICE.capture = DEVICE.capture, None
     if captured is None:
         raise Unsupported("the end of a capture that has not begun")
-    made = Graph()
-    made.captured = Replays(captured, captured.places, stream)
+    if captured.failed:
+        raise WrongCall("the end of a capture that has failed", INVALIDATED)
+    made = Graph(Replays(captured, captured.places, stream))
+    if captured.streams is not None and made.unjoined(stream):
+        raise WrongCall("the end of a capture that another stream belongs to, for which nothing waits", UNJOINED)
     return made
 
 
 class Node:
-    """A node of a graph. entry: its work and what with, None for nothing to do; place: where it was made."""
+    """A node of a graph. entry: its work and what with; place: where it was made.
 
-    def __init__(self, entry: tuple | None, after: list[Node], place: str | int = ""):
-        self.entry, self.after, self.place = entry, after, place
+    kind: a CUgraphNodeType. given: what a program has made it of: the parameters as they lie in memory, a graph.
+    """
+
+    def __init__(
+        self, entry: tuple, after: Iterable[Node], kind: int = KERNEL, place: str | int = "", given: object = None
+    ):
+        self.entry, self.after, self.kind, self.place, self.given = entry, [*dict.fromkeys(after)], kind, place, given
+
+
+def noted(work: Callable[[], None]) -> tuple[tuple, str | int]:
+    """Return the entry of a call, made here and noted alone, without its stream; and where it was noted."""
+    before, alone = DEVICE.capture, Capture(None)
+    DEVICE.capture = alone
+    try:
+        work()
+    finally:
+        DEVICE.capture = before
+    return alone[0][:-1], alone.places[0]
 
 
 class Graph:
-    """Nodes and what comes after what; or what has been captured."""
+    """Nodes and what comes after what. captured: what it was, until somebody asks for its nodes."""
 
-    def __init__(self):
-        self.nodes: list[Node] = []
-        self.captured: Replays | None = None
+    def __init__(self, captured: Replays | None = None):
+        self.captured = captured
+        self._nodes: list[Node] = []
 
-    def add(self, after: list[Node], entry: tuple | None, place: str | int = "") -> Node:
-        node = Node(entry, [*after], place)
-        self.nodes.append(node)
-        return node
+    @property
+    def nodes(self) -> list[Node]:
+        if self.captured is not None:
+            self._nodes, _ = nodes_of(self.captured)
+            self.captured = None
+        return self._nodes
 
-    def add_noted(self, after: list[Node], work: Callable[[], None]) -> Node:
-        """Add a node that does what a call would, which is made here and noted."""
-        before, noted = DEVICE.capture, Capture(None)
-        DEVICE.capture = noted
-        try:
-            work()
-        finally:
-            DEVICE.capture = before
-        return self.add(after, noted[0][:-1], noted.places[0])
+    def unjoined(self, stream: int) -> bool:
+        """Return whether there is a captured node for which nothing waits that its origin, a stream, has waited for."""
+        assert self.captured is not None
+        nodes, ends = nodes_of(self.captured)
+        joined, left = set[Node](), list(ends.get(stream, ()))
+        while left:
+            node = left.pop()
+            if node not in joined:
+                joined.add(node)
+                left += node.after
+        return len(joined) < len(nodes)
 
     def instantiate(self) -> Replays:
         """Return its works in an order in which they can be done. Nodes in a row share a stream."""
@@ -123,17 +173,46 @@ class Graph:
         streams: dict[Node, int] = {}
         last: dict[int, Node] = {}  # of each stream
         numbers = itertools.count(STREAM_OF_NODES)
+        at: dict[Node, int] = {}
+        for node in self.in_order():
+            free = [streams[other] for other in node.after if last[streams[other]] is other]
+            stream = streams[node] = free[0] if free else next(numbers)
+            last[stream] = node
+            entries += [("after", streams[other], stream) for other in node.after if streams[other] != stream]
+            at[node] = len(entries)
+            entries.append((*node.entry, stream))
+            places += [node.place] * (len(entries) - len(places))
+        made = Replays(entries, places, None)
+        made.nodes = at
+        return made
+
+    def in_order(self) -> list[Node]:
+        """Return the nodes, each behind those that it waits for. Raises WrongCall if they wait for each other."""
+        done: dict[Node, None] = {}
         left = [*self.nodes]
         while left:
-            ready = next((node for node in left if all(other in streams for other in node.after)), None)
+            ready = next((node for node in left if all(other in done for other in node.after)), None)
             if ready is None:
-                raise Unsupported("a graph whose nodes wait for each other in a circle")
+                raise WrongCall("a graph whose nodes wait for each other in a circle")
             left.remove(ready)
-            free = [streams[other] for other in ready.after if last[streams[other]] is other]
-            stream = streams[ready] = free[0] if free else next(numbers)
-            last[stream] = ready
-            entries += [("after", streams[other], stream) for other in ready.after if streams[other] != stream]
-            if ready.entry is not None:
-                entries.append((*ready.entry, stream))
-            places += [ready.place] * (len(entries) - len(places))
-        return Replays(entries, places, None)
+            done[ready] = None
+        return [*done]
+
+
+def nodes_of(captured: Replays) -> tuple[list[Node], dict[int, list[Node]]]:
+    """Return what was captured as nodes, and of each stream those that come before what it would be given next."""
+    nodes: list[Node] = []
+    ends: dict[int, list[Node]] = {}
+    events: dict[object, list[Node]] = {}
+    for (what, with_, *rest), place in zip(captured.entries, captured.places, strict=True):
+        stream = rest[-1]
+        before = ends.setdefault(stream, [])
+        if what == "record":
+            events[with_] = before
+        elif what == "wait":
+            ends[stream] = [*before, *events.get(with_, ())]
+        else:
+            kind = rest[0] if what == "do" else KERNEL
+            nodes.append(Node((what, with_, *rest[:-1]), before, kind, place))
+            ends[stream] = nodes[-1:]
+    return nodes, ends

@@ -242,10 +242,10 @@ int by_the_driver(const char *ptx, void *x) {  // as programs that link nothing 
   TRY(cuModuleGetFunction_(&function, module, "one"));
   return cuLaunchKernel_(function, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr);
 }
-int not_served() { return cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal); }
+int not_served() { return cudaFreeArray(nullptr); }
 int not_served_by_the_driver() {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
-  return ((decltype(&cuGraphCreate))dlsym(library, "cuGraphCreate"))(nullptr, 0);
+  return ((decltype(&cuArrayDestroy))dlsym(library, "cuArrayDestroy"))(nullptr);
 }
 }
 """
@@ -275,8 +275,8 @@ def check_a_library_with_the_runtime_inside():
     assert library.run(ctypes.c_void_p(x.data_ptr())) == 0 and torch.equal(x, torch.arange(32.0) * 3)
     x = torch.zeros(1, device="cuda")
     assert library.by_the_driver(ONE.encode(), ctypes.c_void_p(x.data_ptr())) == 0 and x.item() == 1
-    assert "cudaStreamBeginCapture on the emulated device" in finding(library.not_served)
-    assert "cuGraphCreate on the emulated device" in finding(library.not_served_by_the_driver)
+    assert "cudaFreeArray on the emulated device" in finding(library.not_served)
+    assert "cuArrayDestroy on the emulated device" in finding(library.not_served_by_the_driver)
 
 
 def check_operators_of_tensors_in_cpp():

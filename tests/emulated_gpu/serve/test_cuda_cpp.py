@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,8 +54,9 @@ def test_nvcc_is_asked_for_ptx_alone(given, expected):
 )
 def test_a_program_is_for_a_b200_if_nothing_is_said_and_finds_the_libraries(given, expected):
     home, (compiler, *command) = toolkit.find().home, toolkit.program_command(given.split())
-    assert compiler == str(home / "bin" / "nvcc") and command[-2:] == [f"-L{home}/lib", f"-I{home}/include/cccl"]
-    assert command[:-2] == ["--no-compress", "-lineinfo", *expected.split()]
+    assert compiler == str(home / "bin" / "nvcc") and command[-3:-1] == [f"-L{home}/lib", f"-I{home}/include/cccl"]
+    assert command[-1] == f"-isystem={toolkit.PROFILER.parent}"
+    assert command[:-3] == ["--no-compress", "-lineinfo", *expected.split()]
 
 
 def test_a_machine_without_nvcc_is_told_what_to_install(monkeypatch):
@@ -100,16 +102,30 @@ def test_a_program_runs_and_its_faults_are_found(program):
     assert "1 launch, 1 finding" in done.stderr and "Traceback" not in done.stderr
 
 
+def run_source(name: str, folder: Path, *options: str) -> Callable[..., subprocess.CompletedProcess]:
+    """Build a program that lies beside this file for an H200; returns what runs it."""
+    program, source = folder / "program", Path(__file__).with_name(name)
+    command = [sys.executable, "-m", "emulated_gpu", "nvcc", "-arch=sm_90", source, *options, "-o", program]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", "h200", str(program)]
+    return lambda *args: subprocess.run([*command, *args], cwd=ROOT, capture_output=True, text=True)
+
+
 @pytest.mark.slow
 def test_wrong_calls_have_cudas_own_errors_and_later_launches_run(tmp_path):
-    source = Path(__file__).with_name("errors.cu")
-    command = [sys.executable, "-m", "emulated_gpu", "nvcc", "-arch=sm_90", source, "-o", "p"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", "h200", str(tmp_path / "p")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = run_source("errors.cu", tmp_path)()
     assert (done.returncode, done.stdout) == (1, ""), done.stdout + done.stderr
     assert "copy to 0x" in done.stderr and "260 bytes, of which allocation 0 has 256: cudaError 1" in done.stderr
     assert "4 launches, 9 findings" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_graphs_run_again_what_they_were_given_and_leave_unordered_what_they_do_not_order(tmp_path):
+    run = run_source("graphs.cu", tmp_path, "-lcuda")
+    done, racing = run(), run("race")
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+    assert "launches, 0 findings" in done.stderr, done.stderr
+    assert racing.returncode == 1 and "stream-race: launch 2" in racing.stderr, racing.stderr
 
 
 @pytest.mark.thorough  # nvcc takes half a minute of CPU time
