@@ -260,6 +260,7 @@ class Device:
         self.hosts: Hosts | None = None
         self.host = Host()
         self.session = Session()
+        self.compilers: dict[str, str] = {}  # name of a kernel -> whose compiler wrote its synchronisation
         self._modules: dict[str, LoadedModule] = {}
         self._peers: set[tuple[int, int]] = set()  # (a, b): kernels of device a may access memory of b
         self._arrays: dict[int, weakref.ref] = {}  # with several devices: what lies in their memory, by address

@@ -39,8 +39,10 @@ def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: P
         "folder": str(folder),
         "partial": partial(run),
     }
-    share = run.cut_off.get(0)
-    return extrapolated(found, share) if share else found
+    if run.cut_off:
+        share = run.cut_off[0]
+        return found | {name: [whole(row, share) for row in found[name]] for name in ("launches", "kernels")}
+    return found
 
 
 def partial(run: TimedRun) -> str:
@@ -67,13 +69,11 @@ def partial(run: TimedRun) -> str:
 SCALED = "us", "us_corrected", "us_interval", "first_us", "end_us", "moved_bytes", "hbm_bytes", "flops", "floors_us"
 
 
-def extrapolated(found: dict, share: float) -> dict:
-    """Return a report on the first launch, of which this share has run, as if all had."""
-    return found | {name: [whole(row, share) for row in found[name]] for name in ("launches", "kernels")}
-
-
-def whole(row: dict, share: float) -> dict:
-    """Return what is told of a launch of which this share has run as if all had."""
+def whole(row: dict, share: float | None) -> dict:
+    """Return what is told of a launch of which this share has run as if all had. None: nobody knows how much has."""
+    if share is None:
+        least = f"no bracket: it takes {row['us']:.2f} us at least, and had not ended then"
+        return row | {"us_corrected": row["us"], "us_interval": None, "unlike": least}
 
     def scaled(value):
         if isinstance(value, dict):

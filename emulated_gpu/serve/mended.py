@@ -13,15 +13,18 @@ from ..model.timeline import Timeline
 from .host.timed_run import Line, answering
 from .host.watch import BEAT_S
 
+REPORT = 0.15  # of the time until an answer: what it takes to write it
+
 
 class Mended:
     """A run takes place `around` which this is; then `gains` says what undoing brings. To be closed.
 
-    jobs: processes at a time, 0 for no gains; until: time.monotonic() when the run is cut, and nothing is waited for.
+    jobs: processes at a time, 0 for no gains; until: time.monotonic() when there is to be an answer.
     """
 
     def __init__(self, jobs: int = 0, until: float = math.inf):
         self.jobs, self.until = jobs, until
+        self.began = time.monotonic()
         self.spare: Spare | None = None
         self.run: TimedRun | None = None
 
@@ -31,7 +34,7 @@ class Mended:
         self.run = run
         if self.jobs:
             self.spare = Spare(run.recorded, run.profile, run.computes_mma)
-        with answering(run, self.until):
+        with answering(run, self.until - REPORT * (self.until - self.began) if self.until < math.inf else math.inf):
             yield
 
     def __enter__(self) -> Mended:

@@ -115,6 +115,12 @@ def record(script: str, args: list[str], options: running.Options, most: int) ->
     more = f", {left_out} more left out" * bool(left_out)
     what = "1 launch" if len(recorded) == 1 else f"{len(recorded)} launches"
     print(f"emulated-gpu: modelling {what}{more}; nothing was computed for the script to check", file=sys.stderr)
+    if status:
+        print(
+            f"emulated-gpu: {script} ended with exit status {status}, perhaps by a check of its own of what was not "
+            "computed; the launches before are modelled, what it would have launched behind is not",
+            file=sys.stderr,
+        )
     return recording, status
 
 

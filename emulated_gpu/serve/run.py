@@ -79,6 +79,9 @@ class Options:
         return cls(**json.loads(os.environ.get(OPTIONS, "{}")))
 
 
+OF_SCRIPTS = {"never-written", "selected-away", "non-coherent-load"}  # notes on what a script in any language does
+
+
 @dataclass
 class Loud(Session):
     """Shows findings when they are made: the script, or the process it started, may swallow the error.
@@ -101,12 +104,22 @@ class Loud(Session):
     def note(self, note: Fault) -> None:
         before = len(self.notes)
         super().note(note)
-        if len(self.notes) > before:
-            self.show("emulated-gpu: note, not promised by the PTX ISA", NOT_PROMISED, note)
+        if len(self.notes) == before:
+            return
+        again = any(note.note == other.note for other in self.notes[:-1])  # its rule has been told
+        if compiler := self.compiler_of(note):
+            note.message += f" ({compiler}'s compiler has written this, not the script)"
+        head = "emulated-gpu: note, not promised by the PTX ISA"
+        self.show(head, NOT_PROMISED, note, f"{note.note} again, at {note.where}" if again and note.where else "")
 
-    def show(self, head: str, of: str, found: EmulatorError) -> None:
-        """of: the class of the finding."""
-        print(f"{head}: {found}", file=sys.stderr, flush=True)
+    def compiler_of(self, note: Fault) -> str:
+        """Name whose compiler wrote what a note is about, if it is not the script: "" if it may be."""
+        kernel = note.where.removeprefix("kernel ").partition(",")[0]
+        return "" if note.note in OF_SCRIPTS else DEVICE.compilers.get(kernel, "")
+
+    def show(self, head: str, of: str, found: EmulatorError, briefly: str = "") -> None:
+        """of: the class of the finding; briefly: what to say in place of all."""
+        print(f"{head}: {briefly or found}", file=sys.stderr, flush=True)
         self.write(row_of(of, found))
 
     def write(self, row: dict) -> None:

@@ -57,8 +57,8 @@ def timed_reply(
         done = sum(launch.end is not None for launch in run.launches)
         raise configs.Unusable(f"of the {launches[0]} launches of the first call {done} were done in time")
     reply = replied(run, steady, launches[0])
-    if share := run.cut_off.get(0):
-        reply = report.whole(reply, share)
+    if run.cut_off:
+        reply = report.whole(reply, run.cut_off[0])
     if not request.timeline or trace is None:
         return reply
     found = report.report(run, trace, timed.counted, Path(request.timeline))

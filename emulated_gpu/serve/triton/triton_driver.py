@@ -169,6 +169,7 @@ class Utils:
         code = code if isinstance(code, bytes) else None
         used = resources(code)[name] if code else {}
         _functions[handle] = DEVICE.module(assembly["ptx"], name, code), name
+        DEVICE.compilers[name] = "Triton"
         # Words of 32 bits: a thread's stack holds what is spilled
         return handle, handle, used.get("registers", 0), used.get("frame", 0) // 4, DEVICE.chip.threads_per_cta
 

@@ -8,6 +8,7 @@ import pytest
 
 import emulated_gpu
 from emulated_gpu.device import DEVICE, allocate
+from emulated_gpu.errors import Fault
 from emulated_gpu.model import gains, report, undone
 from emulated_gpu.model.profile import load
 from emulated_gpu.model.run import TimedRun
@@ -18,6 +19,7 @@ from emulated_gpu.page import hot
 from emulated_gpu.page.verdicts import verdicts, with_gains
 from emulated_gpu.serve.host import timed_run
 from emulated_gpu.serve.mended import Mended
+from emulated_gpu.serve.run import Loud
 
 # A loop whose turns are a word of memory, which each launch makes larger
 PTX = """.version 8.8
@@ -85,7 +87,8 @@ def test_of_what_has_not_ended_no_more_is_said_than_is_known(tmp_path):
     timed.cut_at(1.0)
     found = timed.report(tmp_path)
     assert "has not got to the end of one of its 4 CTAs" in found["partial"]
-    assert found["launches"][0]["us"] == pytest.approx(1.0)
+    assert found["launches"][0]["us"] == pytest.approx(1.0) and found["launches"][0]["us_interval"] is None
+    assert "it takes 1.00 us at least" in "\n".join(report.lines(found))
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "deadline"])
@@ -103,7 +106,7 @@ def test_a_run_ends_at_once_when_it_is_asked_to(how, monkeypatch, capsys):
 
     timed.run.launches[1].before_start = ask
     if how == "deadline":
-        until = [time.monotonic() + 0.5]
+        until = [time.monotonic() + 0.6]
     with Mended(0, until[0]).around(timed.run):
         timed.run.run()
     assert timed.run.was_cut and len(timed.run.ends_us()) == 1
@@ -151,3 +154,19 @@ def test_the_best_two_are_no_parts_of_each_other():
         return gains.Gain((way,), 0.1, 1.0, 10.0, None, None)
 
     assert gains.best_of([of(undone.LAUNCHES), of(undone.DEPENDENT), of(undone.LOADS)]) == ("launches", "loads")
+
+
+def test_one_rule_is_told_once_and_whose_compiler_wrote_what_it_is_about(monkeypatch, capsys):
+    monkeypatch.setitem(DEVICE.compilers, "matmul", "Triton")
+    session = Loud()
+    twice = ("matmul", 7, "arrives-twice"), ("matmul", 9, "arrives-twice")
+    for kernel, line, rule in (*twice, ("own", 8, "lanes-apart"), ("matmul", 5, "selected-away")):
+        where = f"kernel {kernel}, CTA (0, 0, 0), warp 0, PTX line {line} (k.py:{line})"
+        session.note(Fault("barrier", f"what is wrong at PTX line {line}", where, rule))
+    first, at, again, own, _, selected, _ = capsys.readouterr().err.splitlines()
+    said = "emulated-gpu: note, not promised by the PTX ISA: "
+    written = " (Triton's compiler has written this, not the script)"
+    assert first == f"{said}barrier: what is wrong at PTX line 7{written}" and "k.py:7" in at
+    assert again == f"{said}arrives-twice again, at kernel matmul, CTA (0, 0, 0), warp 0, PTX line 9 (k.py:9)"
+    assert own == f"{said}barrier: what is wrong at PTX line 8" and written not in selected
+    assert [note.message.endswith(written) for note in session.notes] == [True, True, False, False]
