@@ -20,6 +20,7 @@ import random
 import statistics
 import sys
 import time
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from operator import itemgetter
@@ -143,15 +144,14 @@ DUAL_CHANGES = {"prefetch": 0}, {"prefetch": 6}, {"epilogue_warps": 4}, WEIGHTS_
 # M, N, K of a benchmark case of the dual GEMM -> its tiles, so that each pair of CTAs has at most one of 128 rows of
 # both B, and what else to try: pairs on their own, or sharers. Every other problem runs on DUAL_DEFAULT.
 ALONE = {"sharers": 1, "token_sharers": 1, "sms": 148}
-DUAL_TILES = {
-    (256, 4096, 7168): ({"tokens": 128, "sharers": 2, "sms": 128}, ALONE),
-    (512, 4096, 7168): ({"tokens": 256}, {"sharers": 2, "sms": 128}),
-    (256, 3072, 4096): ({"tokens": 128, "sharers": 2, "sms": 96}, ALONE | {"tokens": 96}),
-    (512, 3072, 7168): ({"tokens": 192, "token_sharers": 2, "sms": 144, "wide_token_box": 48}, ALONE),
-}
 DUAL_CONFIG_MAP = {
     shape: candidates(replace(DUAL_DEFAULT, **tiles), (*DUAL_CHANGES, other))
-    for shape, (tiles, other) in DUAL_TILES.items()
+    for shape, tiles, other in (
+        ((256, 4096, 7168), {"tokens": 128, "sharers": 2, "sms": 128}, ALONE),
+        ((512, 4096, 7168), {"tokens": 256}, {"sharers": 2, "sms": 128}),
+        ((256, 3072, 4096), {"tokens": 128, "sharers": 2, "sms": 96}, ALONE | {"tokens": 96}),
+        ((512, 3072, 7168), {"tokens": 192, "token_sharers": 2, "sms": 144, "wide_token_box": 48}, ALONE),
+    )
 }
 
 # ------------------------------------------------------------------------------------------------------------------ PTX
@@ -310,16 +310,12 @@ def partition(segments: list[tuple[Position, int, int, int]], parts: int, gran: 
         cost       16384, 16384 | 32768 | 32768; in thirds of 98304
         ranges     (0, 0, 0) to (1, 0, 0), from there to (1, 0, 128), from there to (2, 0, 0)
     """
-    units = [(position, -(-rows // gran), (TILE_M + tokens) * k) for position, rows, tokens, k in segments]
-    total = sum(count * cost for _, count, cost in units)
-    starts, rest, before = [], iter(units), 0
-    position, count, cost = next(rest)
-    for part in range(parts):
-        target = total * part // parts
-        while target >= before + count * cost:
-            before += count * cost
-            position, count, cost = next(rest)
-        starts.append(position._replace(row=(target - before) // cost * gran))
+    costs = [(TILE_M + tokens) * k for _, _, tokens, k in segments]  # of `gran` rows, in any unit
+    before = [0, *itertools.accumulate(-(-rows // gran) * cost for (_, rows, _, _), cost in zip(segments, costs))]
+    starts = []
+    for target in (before[-1] * part // parts for part in range(parts)):
+        i = bisect_right(before, target) - 1  # the segment that it falls in
+        starts.append(segments[i][0]._replace(row=(target - before[i]) // costs[i] * gran))
     starts = list(dict.fromkeys(starts))
     ends = [*starts[1:], Position(segments[-1][0].group + 1, 0, 0)]
     return sorted(zip(starts, ends), key=lambda part: (part[0].group, part[0].row))
@@ -1105,9 +1101,8 @@ SECONDS, BYTES = 18, 3 * 10**9  # of a shape: until its last config is compiled;
 
 def on_b200(tensor: torch.Tensor) -> bool:
     """Say whether a B200 has the tensor's memory. An emulated one says what it is in its name."""
-    if not tensor.is_cuda or torch.cuda.get_device_capability() != (10, 0):
-        return False
-    return "emulated" not in torch.cuda.get_device_name()
+    is_b200 = tensor.is_cuda and torch.cuda.get_device_capability() == (10, 0)
+    return is_b200 and "emulated" not in torch.cuda.get_device_name()
 
 
 def fastest(times: list[list[float]]) -> int:

@@ -59,7 +59,7 @@ def shared(more: list[str]) -> int:
     return next((int(word.partition("=")[2]) for word in more if word.startswith("shared=")), 0)
 
 
-def one(name: str, which: str) -> None:
+def run_program(name: str, which: str) -> None:
     """Run a program once on the GPU of this machine."""
     gpu = Gpu()
     text = CONTROL if name == "control" else (ZOO / f"{name}.ptx").read_text()
@@ -91,7 +91,7 @@ def verdict(name: str, which: str, tool: str) -> list[str]:
     return [*list(dict.fromkeys(found))[:5], next(line for line in reversed(said) if "SUMMARY" in line)]
 
 
-def run(file: Path) -> None:
+def run_all(file: Path) -> None:
     """Run all programs in both states under all tools and write the file."""
     gpu = Gpu()
     programs = [path.stem for path in sorted(ZOO.glob("*.ptx")) if "tcgen05" not in path.read_text()]
@@ -112,6 +112,6 @@ if __name__ == "__main__":
     given = options.parse_args()
     with command.on_gpu():
         if given.what == "one":
-            one(*given.arguments)
+            run_program(*given.arguments)
         else:
-            run(Path(*given.arguments) if given.arguments else TABLE)
+            run_all(Path(*given.arguments) if given.arguments else TABLE)

@@ -73,7 +73,7 @@ def test_a_figure_that_the_results_do_not_have_is_found(copy):
     assert changed != text
     (copy / "README.md").write_text(changed)
     assert pages.stale() == ["README.md: standing"]
-    pages.write()
+    pages.write_pages()
     assert pages.stale() == [] and (copy / "README.md").read_text() == text
 
 
@@ -83,7 +83,7 @@ def test_results_that_the_pages_do_not_have_are_found(copy):
     leaderboard["leaderboard"]["nvfp4_group_gemm"]["best geomean, us"]["gau.nernst"] = 11.0
     file.write_text(json.dumps(leaderboard))
     assert pages.stale() == ["README.md: standing", "standing.png"]
-    pages.write()
+    pages.write_pages()
     assert pages.stale() == []
 
 
@@ -97,7 +97,7 @@ def test_points_that_the_pages_do_not_have_are_found(copy, monkeypatch):
     of_model.append("silicon/whole_kernels/README.md: record")
     tables = ["README.md: standing", "README.md: exam", "docs/dual.md: standing", *of_model]
     assert pages.stale() == [*tables, "standing.png"]
-    pages.write()
+    pages.write_pages()
     assert pages.stale() == []
 
 

@@ -362,7 +362,7 @@ def stale() -> list[str]:
     return found + ([f"{picture.FILE.relative_to(ROOT)}"] if picture.drawn_in_file() != picture.drawn() else [])
 
 
-def write() -> None:
+def write_pages() -> None:
     for page, tables in TABLES.items():
         for name, table in tables.items():
             before, _, after = parts(ROOT / page, name)
@@ -374,7 +374,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     if not parser.parse_args().check:
-        write()
+        write_pages()
     elif found := stale():
         sys.exit("\n".join(f"{what} is not what the results give: run python -m worklog.pages" for what in found))
 

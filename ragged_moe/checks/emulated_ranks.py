@@ -38,7 +38,7 @@ def schedules_of(count: int) -> list[int]:
     return list(itertools.islice(seeds, count))
 
 
-def run(ranks: int, schedule: int, *options: str) -> dict:
+def run_ranks(ranks: int, schedule: int, *options: str) -> dict:
     """Run ranks.py on this many emulated H200s; return its exit status, what it says, and the seconds that it takes."""
     start = time.monotonic()
     command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", "h200", "--devices", str(ranks)]
@@ -65,9 +65,9 @@ def check_emulated(ranks: int, schedules: int, jobs: int, file: str | None, ever
             click.echo(done["text"][-4000:])
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        calls = {seed: pool.submit(run, ranks, seed) for seed in schedules_of(schedules)}
-        faults = {fault: pool.submit(run, ranks, 0, "--fault", fault) for fault in planted}
-        experts = pool.submit(run, ranks, 0, "--top-k", str(MOST_EXPERTS)) if more else None
+        calls = {seed: pool.submit(run_ranks, ranks, seed) for seed in schedules_of(schedules)}
+        faults = {fault: pool.submit(run_ranks, ranks, 0, "--fault", fault) for fault in planted}
+        experts = pool.submit(run_ranks, ranks, 0, "--top-k", str(MOST_EXPERTS)) if more else None
         first = calls[0].result()["said"]  # a digest of what each rank has
         for seed, one in calls.items():
             done = one.result()

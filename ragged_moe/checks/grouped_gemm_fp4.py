@@ -154,7 +154,7 @@ def error(out: torch.Tensor, operands: tuple, weights: torch.Tensor, expected: t
     return over.max().item() if over.numel() else 0.0
 
 
-def run(case: Case, config: Config, schedule: int = 0, device: str = "cpu", written: bool = False) -> float:
+def error_of(case: Case, config: Config, schedule: int = 0, device: str = "cpu", written: bool = False) -> float:
     """Launch a case under a config and return its error.
 
     schedule: the seed of the order of events, where device is "cpu", the emulated GPU. written: emulate that the launch

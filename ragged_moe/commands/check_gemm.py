@@ -44,7 +44,7 @@ def main(emulated: str | None, kind: str, schedules: int, everything: bool) -> N
     worst = 0.0
     for name, config in chosen:
         for schedule in orders:
-            found = checks.run(cases[name], config, schedule, device)
+            found = checks.error_of(cases[name], config, schedule, device)
             worst = max(worst, found)
             if not found <= checks.BOUND:
                 what = f"{name}, {config}, schedule {schedule}"

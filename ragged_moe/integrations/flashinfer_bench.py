@@ -165,7 +165,7 @@ def workload(tokens: int, offset: int = 0) -> dict:
     return {"definition": DEFINITION, "workload": {"axes": axes, "inputs": inputs, "uuid": f"{tokens} tokens"}}
 
 
-def write(file: Path, x: dict, indent: int | None = 1) -> None:
+def write_json(file: Path, x: dict, indent: int | None = 1) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(x, indent=indent) + "\n")
     click.echo(f"{file}: {max(file.stat().st_size >> 10, 1)} KiB")
@@ -183,10 +183,10 @@ def main(file: Path | None, folder: Path | None, tokens: str, name: str, author:
         raise click.UsageError("nothing to write: give -o or --folder")
     packed = solution(name, author)
     if file:
-        write(file, packed)
+        write_json(file, packed)
     if folder:
-        write(folder / "solutions" / "moe" / f"{name}.json", packed)
-        write(folder / "definitions" / "moe" / f"{DEFINITION}.json", definition())
+        write_json(folder / "solutions" / "moe" / f"{name}.json", packed)
+        write_json(folder / "definitions" / "moe" / f"{DEFINITION}.json", definition())
         lines = folder / "workloads" / "moe" / f"{DEFINITION}.jsonl"
         lines.parent.mkdir(parents=True, exist_ok=True)
         lines.write_text("".join(json.dumps(workload(int(x))) + "\n" for x in tokens.split(",")))

@@ -349,7 +349,7 @@ def bytes_into_ctas(s, sizes, config) -> list[tuple[int, int]]:
 # --------------------------------------------------------------------------------------------------- there: on the H200
 
 
-def run(folder: Path, repeats: int = 2) -> None:
+def measure_folder(folder: Path, repeats: int = 2) -> None:
     """Checks and times the folder's launches and the loads-only kernels of their cases and modes, `repeats` times."""
     compiled = json.loads((folder / "launches.json").read_text())
     launches, points = compiled["launches"], {p.name: p for p in POINTS}
@@ -524,7 +524,7 @@ def main() -> None:
         if not (options.folder / "launches.json").exists():
             parser.error(f"{options.folder} has no launches.json: `compile` writes it")
         with command.on_gpu():
-            run(options.folder)
+            measure_folder(options.folder)
     elif options.what == "model":
         model()
     else:

@@ -184,7 +184,7 @@ def refusals(s) -> dict[str, str]:
     return said
 
 
-def run(folder: Path) -> None:
+def measure_folder(folder: Path) -> None:
     """Checks, times, and writes the record after each case. Raises NoGpu if torch has none."""
     import torch
 
@@ -316,7 +316,7 @@ def main() -> None:
     if options.what == "table":
         return print(table(json.loads(RESULTS.read_text())))
     with command.on_gpu():
-        run(options.folder)
+        measure_folder(options.folder)
 
 
 if __name__ == "__main__":

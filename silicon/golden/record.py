@@ -37,7 +37,7 @@ def encode(gpu: Gpu, tmap: TensorMap, buffer: int) -> bytes:
     )  # fmt: skip
 
 
-def run(gpu: Gpu, case: Case, result: dict[str, np.ndarray]) -> None:
+def run_case(gpu: Gpu, case: Case, result: dict[str, np.ndarray]) -> None:
     """Runs a case; adds to `result` the encoded tensor maps before the launch and the written buffers after it."""
     module, args = gpu.module(case.ptx), list(case.args)
     buffers = {i: gpu.allocate(arg.data.nbytes) for i, arg in enumerate(args) if isinstance(arg, Buffer)}
@@ -72,10 +72,10 @@ class Bench:
         return self.gpu.describe()
 
     def measure(self, name: str, result: dict) -> None:
-        run(self.gpu, self.cases[name], result)
+        run_case(self.gpu, self.cases[name], result)
         for _ in range(RUNS - 1):
             again = {}
-            run(self.gpu, self.cases[name], again)
+            run_case(self.gpu, self.cases[name], again)
             differing = [k for k in result if not np.array_equal(result[k], again[k])]
             if differing:
                 raise RuntimeError(f"two runs differ in {differing}")

@@ -284,7 +284,7 @@ def _figures(clocks: np.ndarray, point: Point) -> list[float]:
     return [float(np.median(rounds.max(axis=0))), float(np.median(rounds))]
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all points and writes the file."""
     from silicon.cuda_driver import Gpu, Timer
 
@@ -307,7 +307,7 @@ def run(file: Path) -> None:
             found[name] = [*(round(float(x), 1) for x in np.median(seen[2:], axis=0)), digest(point)]
     except RuntimeError as error:
         print("FAILED", name, error)
-    cycles.write(file, gpu, found)
+    cycles.write_recording(file, gpu, found)
 
 
 def on_the_model(point: Point, profile) -> list[float]:
@@ -340,4 +340,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

@@ -136,7 +136,7 @@ DONE: ret;
 SHARED = LIST + 4 * (EACH // 2048) + 1024 + MOST  # one CTA an SM
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all patterns and writes the file."""
     gpu, found = Gpu(), {}
     data, out, room = gpu.allocate(DATA), gpu.allocate(1 << 12), gpu.allocate(1 << 19)
@@ -152,7 +152,7 @@ def run(file: Path) -> None:
             launch()
 
         found[pattern.name] = cycles.measured(gpu, out, SMS, ROUNDS, launched)
-    cycles.write(file, gpu, found)
+    cycles.write_recording(file, gpu, found)
 
 
 def on_the_model(pattern: Pattern, profile) -> list[float]:
@@ -180,4 +180,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

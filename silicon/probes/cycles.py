@@ -30,7 +30,7 @@ def measured(gpu: Gpu, out: int, ctas: int, rounds: int, launch: Callable[[int],
     return np.median(seen[1:], axis=0).tolist()
 
 
-def write(file: Path, gpu: Gpu, found: Mapping) -> None:
+def write_recording(file: Path, gpu: Gpu, found: Mapping) -> None:
     """Writes a recording: the machine, and the cycles of each point by its name."""
     head = {"machine": gpu.describe() | {"nvidia-smi": nvidia_smi()}, "cycles": found}
     file.write_text(json.dumps(head, indent=1) + "\n")

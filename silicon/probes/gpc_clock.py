@@ -203,7 +203,7 @@ def summary(work: Work, first, steps, head) -> dict:
     }
 
 
-def write(file: Path, machine: dict, what: str, found: dict) -> None:
+def write_entries(file: Path, machine: dict, what: str, found: dict) -> None:
     """Puts `found` under the key `what` into a JSON file, one line an entry; other keys stay."""
     known = json.loads(file.read_text()) if file.exists() else {}
     known |= {f"machine, {what}": machine, what: found}
@@ -214,7 +214,7 @@ def write(file: Path, machine: dict, what: str, found: dict) -> None:
     file.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
-def run(file: Path) -> None:
+def measure_works(file: Path) -> None:
     """Measures all loads and adds them to the file."""
     gpu, found, smi = Gpu(), {}, [nvidia_smi()]
     flush, size = Timer(gpu).flush, 16 * (SAMPLES + 4)
@@ -233,7 +233,7 @@ def run(file: Path) -> None:
             seen.append(gpu.read(out, SMS * size).view(np.int64).reshape(SMS, SAMPLES + 4, 2))
         seen = np.array(seen[1:])
         found[work.name] = summary(work, seen[:, :, 4], np.diff(seen[:, :, 4:], axis=2), seen[:, :, :3])
-    write(file, gpu.describe() | {"nvidia-smi": [*smi, nvidia_smi()]}, "works", found)
+    write_entries(file, gpu.describe() | {"nvidia-smi": [*smi, nvidia_smi()]}, "works", found)
 
 
 def kernels(folder: Path, file: Path) -> None:
@@ -274,7 +274,7 @@ def kernels(folder: Path, file: Path) -> None:
         found[name] = {"cold": cold, "warm": clock(prepared[:1] * hopper.LAUNCHES, (timer.flush, prepared[0]))}
         for address in held:
             gpu.free(address)
-    write(file, gpu.describe() | {"nvidia-smi": [*smi, nvidia_smi()]}, "kernels", found)
+    write_entries(file, gpu.describe() | {"nvidia-smi": [*smi, nvidia_smi()]}, "kernels", found)
 
 
 def main() -> None:
@@ -286,7 +286,7 @@ def main() -> None:
         each.add_argument("file", nargs="?", type=Path, default=TABLE, help="the recording, which is added to")
     options = parser.parse_args()
     with command.on_gpu():
-        kernels(options.folder, options.file) if options.what == "kernels" else run(options.file)
+        kernels(options.folder, options.file) if options.what == "kernels" else measure_works(options.file)
 
 
 if __name__ == "__main__":

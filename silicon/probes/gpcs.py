@@ -51,7 +51,7 @@ def groups(placed: list[list[int]]) -> list[list[int]]:
     return sorted(map(sorted, found))
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all sizes and writes the file."""
     gpu = Gpu()
     sms, timer = gpu.attribute(MULTIPROCESSORS), Timer(gpu)
@@ -99,4 +99,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

@@ -88,7 +88,7 @@ def lists(pattern: Pattern, seed: int) -> np.ndarray:
     return table.astype(np.int32)
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all patterns and writes the file."""
     gpu, found, kernels = Gpu(), {}, {}
     data, out, room = gpu.allocate(DATA), gpu.allocate(1 << 12), gpu.allocate(1 << 21)
@@ -105,7 +105,7 @@ def run(file: Path) -> None:
             launch()
 
         found[pattern.name] = cycles.measured(gpu, out, pattern.ctas, ROUNDS, launched)
-    cycles.write(file, gpu, found)
+    cycles.write_recording(file, gpu, found)
 
 
 def on_the_model(pattern: Pattern, profile) -> list[float]:
@@ -132,4 +132,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

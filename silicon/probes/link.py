@@ -214,7 +214,7 @@ def measure(machine: Cards | Model, only: str = "") -> dict[str, float]:
     return {name: round(figure(), 1) for name, figure in ask.items() if only in name}
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all figures and writes the file."""
     cards = Cards()
     lines = {"machine": cards.gpus[0].describe(), "nvidia-smi": nvidia_smi()} | measure(cards)
@@ -230,4 +230,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

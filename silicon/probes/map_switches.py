@@ -107,7 +107,7 @@ def arguments(point: Point, turn: int, maps: bytes, memory, out) -> list:
     return [maps, 0 if point.by_value else memory, out, STEPS // point.groups, turn * SMS * STEPS]
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all points and writes the file."""
     gpu, found, kernels = Gpu(), {}, {}
     count = GROUPS * FAN
@@ -126,7 +126,7 @@ def run(file: Path) -> None:
             gpu.launch(function, point.ctas, 32, arguments(point, turn, maps, room, out), shared=shared)()
 
         found[point.name] = cycles.measured(gpu, out, point.ctas, ROUNDS, launched)
-    cycles.write(file, gpu, found)
+    cycles.write_recording(file, gpu, found)
 
 
 def on_the_model(point: Point, profile) -> list[float]:
@@ -157,4 +157,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

@@ -323,7 +323,7 @@ def _median(cycles, point: Point):
     return [round(float(x), 1) for x in np.median(np.median(cycles[:, 1:], axis=1), axis=0)]
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all points and writes the file."""
     gpu, found = Gpu(), {}
     flush = Timer(gpu).flush
@@ -388,4 +388,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

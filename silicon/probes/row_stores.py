@@ -56,7 +56,7 @@ DONE: ret;
 """
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all points and writes the file."""
     gpu, found = Gpu(), {}
     out, room = gpu.allocate(1 << 12), gpu.allocate(ROOM)
@@ -66,7 +66,7 @@ def run(file: Path) -> None:
             launch()
             seen.append(gpu.read(out, 8 * ctas).view(np.uint64).max())
         found[name] = float(np.median(seen[1:]))
-    cycles.write(file, gpu, found)
+    cycles.write_recording(file, gpu, found)
 
 
 def on_the_model(point: tuple[int, int, int], profile) -> float:
@@ -93,4 +93,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

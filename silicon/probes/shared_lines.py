@@ -57,7 +57,7 @@ def table(pattern: Pattern):
     return out.reshape(batches * columns * rows, COUNT)
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all patterns and writes the file."""
     gpu, found = Gpu(), {}
     flush, kernel = Timer(gpu).flush, gpu.kernel(KERNEL, shared=SHARED)
@@ -73,7 +73,7 @@ def run(file: Path) -> None:
                 seen.append(cycles.slowest_and_median(gpu.read(out, 8 * len(blocks))))
         cold, again = (np.median(seen[i::2], axis=0) for i in (0, 1))
         found[name(pattern)] = {"cold": cold.tolist(), "again": again.tolist()}
-    cycles.write(file, gpu, found)
+    cycles.write_recording(file, gpu, found)
 
 
 def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
@@ -103,4 +103,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

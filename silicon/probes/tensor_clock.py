@@ -181,7 +181,7 @@ def summary(load: Load, seen) -> dict:
     }
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all loads and writes the file."""
     gpu, found = Gpu(), {}
     flush, smi = Timer(gpu).flush, [nvidia_smi()]
@@ -237,4 +237,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

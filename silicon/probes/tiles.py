@@ -84,7 +84,7 @@ def operand(steps: int, tiles: int, piece: bool) -> tuple[list[int], list[int]]:
     return ([ROW, rows * steps], [ROW]) if piece else ([ROW * steps, rows], [ROW * steps])
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all points and writes the file."""
     gpu, found = Gpu(), {}
     kernel = gpu.kernel(KERNEL, shared=SHARED)
@@ -96,7 +96,7 @@ def run(file: Path) -> None:
         args = [*maps, out, steps, 0 if piece else ROW, ROWS if piece else 0, pace]
         launch = gpu.launch(kernel, (rows, columns, batches), 32, args, shared=SHARED)
         found[name] = cycles.measured(gpu, out, batches * columns * rows, 8, lambda _, launch=launch: launch())
-    cycles.write(file, gpu, found)
+    cycles.write_recording(file, gpu, found)
 
 
 def on_the_model(point: tuple, profile) -> list[float]:
@@ -126,4 +126,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

@@ -125,7 +125,7 @@ def rates() -> list[Rate]:
     return found
 
 
-def run(file: Path) -> None:
+def measure_all(file: Path) -> None:
     """Measures all loops and writes the file."""
     gpu = Gpu()
     out, found = gpu.allocate(4096), {}
@@ -160,4 +160,4 @@ def model(only: str, profile) -> None:
 
 
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, run, model)
+    command.main(__doc__, TABLE, measure_all, model)

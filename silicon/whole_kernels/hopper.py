@@ -343,7 +343,7 @@ def digest(folder: Path, launch: dict) -> str:
 # --------------------------------------------------------------------------------------------------- there: on the H200
 
 
-def run(folder: Path, recorded: str, only: str) -> None:
+def measure_folder(folder: Path, recorded: str, only: str) -> None:
     """Times every launch of the folder, cold and warm, in two rounds, and keeps digests of the outputs to compare.
 
     Adds to the folder's file of that name, so that one can go on with --only after a launch that failed.
@@ -533,7 +533,7 @@ def main(doc: str, kernels: Sequence[Kernel], recorded: Path, marker: str) -> No
         parser.error(f"{folder} has no launches.json: `compile` writes it")
     if options.what == "run":
         with command.on_gpu():
-            return run(folder, recorded.name, options.only)
+            return measure_folder(folder, recorded.name, options.only)
     measured = json.loads(recorded.read_text())["points"] if recorded.exists() else {}
     modelled = json.loads(kept.read_text()) if kept.exists() else {}
     if options.what != "table":

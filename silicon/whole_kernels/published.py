@@ -91,7 +91,7 @@ def _points() -> list[Published]:
     return [Published(row) for row in json.loads(TABLE.read_text())["plain"]]
 
 
-def write(point: Published, us: float) -> None:
+def write_time(point: Published, us: float) -> None:
     """Puts a modelled time into the table, which has a line for each point."""
     lines = TABLE.read_text().splitlines()
     for number, line in enumerate(lines):
@@ -174,7 +174,7 @@ def main() -> None:
         size, error = ", ".join(str(p.row[d]) for d in "mnk"), f"{us / p.us - 1:+.0%}"
         print(f"| {p.name} | {size} | {p.calls} | {p.us} | {us:.2f} | {error} | {shares} |", flush=True)
         if options.write:
-            write(p, us)
+            write_time(p, us)
 
 
 if __name__ == "__main__":

@@ -35,14 +35,14 @@ CASES += ["the ring goes round", "m_indptr not monotone", "many tiles of a CTA"]
 @pytest.mark.parametrize("name", all_but(("nan",), CASES))
 def test_cases(fp4, name):
     """Weights and tokens of all codes, against the reference that rounds as the kernels and the tensor core do."""
-    assert fp4.run(fp4.CASES[name], config()) <= fp4.BOUND
+    assert fp4.error_of(fp4.CASES[name], config()) <= fp4.BOUND
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("schedule", range(1, 21))
 def test_orders_of_events(fp4, schedule):
     name = ("the ring goes round", "cut into many parts", "small", "one expert has all")[schedule % 4]
-    assert fp4.run(fp4.CASES[name], config(), schedule, written=schedule < 8) <= fp4.BOUND
+    assert fp4.error_of(fp4.CASES[name], config(), schedule, written=schedule < 8) <= fp4.BOUND
 
 
 @pytest.mark.parametrize("rows, k", [(9, 832), (5, 16576)])
@@ -140,7 +140,7 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         monkeypatch.setattr(row_scales, "load_global_float", lambda at, wanted: real_float(at & ~4, wanted))
     case = {"fence": "the ring goes round", "the other 64 rows": "one expert has all"}.get(fault, "small")
     with planted(fault, found=("wait", "fence")):
-        assert not fp4.run(fp4.CASES[case], config()) <= fp4.BOUND
+        assert not fp4.error_of(fp4.CASES[case], config()) <= fp4.BOUND
 
 
 FAR = 0.001  # of the norm: some elements round to the other neighbour, as sums of a tile whose K is shared do

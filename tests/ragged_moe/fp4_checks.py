@@ -38,7 +38,7 @@ CASES = [
 
 @pytest.mark.parametrize("name, config", all_but([(UNEVEN, 2)], CASES))
 def test_cases(fp4, name, config):
-    assert fp4.run(fp4.CASES[name], configs()["bf16"][config]) <= fp4.BOUND
+    assert fp4.error_of(fp4.CASES[name], configs()["bf16"][config]) <= fp4.BOUND
 
 
 EDGES = ["a single row, a single tile", "cut into many parts", "m_indptr not monotone", "nan", "mxfp4"]
@@ -46,18 +46,18 @@ EDGES = ["a single row, a single tile", "cut into many parts", "m_indptr not mon
 
 @pytest.mark.parametrize("name", all_but(EDGES[1:3] + EDGES[4:], EDGES))
 def test_edges(fp4, name):
-    assert fp4.run(fp4.CASES[name], configs()["bf16"][0]) <= fp4.BOUND
+    assert fp4.error_of(fp4.CASES[name], configs()["bf16"][0]) <= fp4.BOUND
 
 
 @pytest.mark.parametrize("name", all_but(["small"], ["small", "mxfp4"]))
 def test_fp16(fp4, name):
-    assert fp4.run(fp4.CASES[name], configs()["f16"][0]) <= fp4.BOUND
+    assert fp4.error_of(fp4.CASES[name], configs()["f16"][0]) <= fp4.BOUND
 
 
 @pytest.mark.parametrize("schedule", all_but((2,), range(1, 5)))
 def test_orders_of_events(fp4, schedule):
     name, config = (("the ring goes round", 3), ("cut into many parts", 0))[schedule % 2]
-    assert fp4.run(fp4.CASES[name], configs()["bf16"][config], schedule, written=schedule < 3) <= fp4.BOUND
+    assert fp4.error_of(fp4.CASES[name], configs()["bf16"][config], schedule, written=schedule < 3) <= fp4.BOUND
 
 
 def test_call_with_a_checkpoints_tensors(fp4):
@@ -128,7 +128,7 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         monkeypatch.setattr(mainloop, "wgmma_wait_keeping", lambda pending, a: a)
     with planted(fault, found=("wait", "release", "8: wait")):
         config = 3 if fault in ("wait", "release") else 0  # tiles of 64 tokens, as wgmma has no fewer than 16
-        assert not fp4.run(fp4.CASES["small"], configs()["bf16"][config]) <= fp4.BOUND
+        assert not fp4.error_of(fp4.CASES["small"], configs()["bf16"][config]) <= fp4.BOUND
 
 
 LAYER = {"hidden": 192, "intermediate": 192, "local": 4, "tokens": 6}

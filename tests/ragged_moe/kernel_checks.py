@@ -84,20 +84,20 @@ CASES += [("several token tiles", "M128_N64_SPLIT_K")] * (MACHINE == "b200")
 
 @pytest.mark.parametrize("name, config", all_but(KEPT, CASES))
 def test_cases(ragged_moe, name, config):
-    assert ragged_moe.run(ragged_moe.CASES[name], getattr(tuned(), config)) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(ragged_moe.CASES[name], getattr(tuned(), config)) <= ragged_moe.BOUND
 
 
 @pytest.mark.parametrize("name", all_but_every(2, ["several token tiles", "ragged", "a single row"]))
 def test_split_k(ragged_moe, name):
     """Sums go from one CTA of a cluster to the other, for several tiles in turn; of a single block of K they do not."""
-    assert ragged_moe.run(ragged_moe.CASES[name], getattr(tuned(), SPLIT_K), 3) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(ragged_moe.CASES[name], getattr(tuned(), SPLIT_K), 3) <= ragged_moe.BOUND
 
 
 @unless(MACHINE == "h200")
 def test_whole_tiles_and_shares(ragged_moe):
     """Either order: the machines differ in it."""
     name, config = ("shares, then whole tiles", CLUSTER) if MACHINE == "b200" else ("whole tiles, then shares", TILE)
-    assert ragged_moe.run(ragged_moe.CASES[name], getattr(tuned(), config)) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(ragged_moe.CASES[name], getattr(tuned(), config)) <= ragged_moe.BOUND
 
 
 @pytest.mark.thorough
@@ -105,10 +105,10 @@ def test_whole_tiles_and_shares(ragged_moe):
 def test_one_token_tile_an_expert_in_whole_tiles(ragged_moe):
     """Eight tiles of six clusters: equal shares would cut some of them, whose sums go through scratch memory."""
     case, config = ragged_moe.Case((20,) * 8, 256, 640), getattr(tuned(), SHARED)
-    assert ragged_moe.run(case, config) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(case, config) <= ragged_moe.BOUND
     partials = partial_sums(config)
     partials.fill_(0x55)
-    assert ragged_moe.run(case, config) <= ragged_moe.BOUND and (partials == 0x55).all()
+    assert ragged_moe.error_of(case, config) <= ragged_moe.BOUND and (partials == 0x55).all()
 
 
 def test_partial_sums_are_left_empty(ragged_moe):
@@ -116,7 +116,7 @@ def test_partial_sums_are_left_empty(ragged_moe):
     from ragged_moe.kernels.stream_k import EMPTY
 
     case, config = ragged_moe.CASES["cut into many parts"], tuned().M16_SWAP_AB
-    assert ragged_moe.run(case, config) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(case, config) <= ragged_moe.BOUND
     partials = partial_sums(config)
     assert (partials == EMPTY).all()
 
@@ -137,12 +137,12 @@ def test_orders_of_events(ragged_moe, schedule):
     few, more, many = (getattr(tuned(), name) for name in (SWAP_AB, SHARED, CLUSTER))
     of_many = "ragged" if schedule == 2 else "cut into many parts"  # of clusters, arrivals late
     case, config = (("ragged", more), ("cut into many parts", few), (of_many, many))[schedule % 3]
-    assert ragged_moe.run(ragged_moe.CASES[case], config, schedule) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(ragged_moe.CASES[case], config, schedule) <= ragged_moe.BOUND
 
 
 def test_waits_for_the_previous_kernel(ragged_moe):
     """Nothing that the launch before may have written is touched before that has ended, but for hints."""
-    assert ragged_moe.run(ragged_moe.CASES["ragged"], getattr(tuned(), SHARED), written=True) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(ragged_moe.CASES["ragged"], getattr(tuned(), SHARED), written=True) <= ragged_moe.BOUND
 
 
 @pytest.mark.parametrize("name", all_but([SWAP_AB] * (MACHINE == "h200"), [SWAP_AB, SHARED, SPLIT_K]))
@@ -160,7 +160,7 @@ def test_m_indptr_that_changes(ragged_moe, monkeypatch, name):
     forget_kernels()
     try:
         schedule = 3 if name in (SWAP_AB, SPLIT_K) else 0
-        assert ragged_moe.run(ragged_moe.CASES["ragged"], getattr(tuned(), name), schedule) <= ragged_moe.BOUND
+        assert ragged_moe.error_of(ragged_moe.CASES["ragged"], getattr(tuned(), name), schedule) <= ragged_moe.BOUND
     finally:
         forget_kernels()
     assert len(looks) == 4  # for the schedule, twice to see whether it is right, for the schedule
@@ -168,7 +168,7 @@ def test_m_indptr_that_changes(ragged_moe, monkeypatch, name):
 
 def test_m_indptr_that_lies_stays_inside(ragged_moe):
     """Backwards and beyond the rows that there are: the emulator sees every access outside of the tensors."""
-    assert ragged_moe.run(ragged_moe.CASES["m_indptr not monotone"], getattr(tuned(), SHARED)) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(ragged_moe.CASES["m_indptr not monotone"], getattr(tuned(), SHARED)) <= ragged_moe.BOUND
 
 
 @pytest.mark.parametrize("name", ["a", "a_scale", "b", "out"])
@@ -187,7 +187,7 @@ def test_no_room_for_all_ctas(ragged_moe, monkeypatch):
     """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started."""
     config, device = getattr(tuned(), SHARED), emulated_gpu.device.DEVICE
     monkeypatch.setattr(device, "chip", dataclasses.replace(device.chip, sms=config.launch_cluster))
-    assert ragged_moe.run(ragged_moe.CASES["cut into many parts"], config) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(ragged_moe.CASES["cut into many parts"], config) <= ragged_moe.BOUND
 
 
 @settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -200,7 +200,7 @@ def test_no_room_for_all_ctas(ragged_moe, monkeypatch):
 @example([0, 1, 65], 128, 384)  # of 66 rows: scales begin at 1, 3 and 1 of 4 words
 def test_ragged_experts(ragged_moe, ms, n, k):
     config = getattr(tuned(), (SWAP_AB, SHARED)[len(ms) % 2])
-    assert ragged_moe.run(ragged_moe.Case(tuple(ms), n, k, seed=len(ms)), config) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(ragged_moe.Case(tuple(ms), n, k, seed=len(ms)), config) <= ragged_moe.BOUND
 
 
 FAULTS = ["no scales", "the next expert's rows are stored", "no partial sums"]
@@ -278,7 +278,7 @@ def test_planted_faults_are_seen(ragged_moe, monkeypatch, fault):
         if fault == "a CTA ends too early" and MACHINE == "b200":
             order = 9  # arrivals at other CTAs' barriers land only when nothing else can move
         try:
-            assert ragged_moe.run(case, config, order) > ragged_moe.BOUND
+            assert ragged_moe.error_of(case, config, order) > ragged_moe.BOUND
         except emulated_gpu.EmulatorError:
             pass  # it wrote outside of out
     finally:

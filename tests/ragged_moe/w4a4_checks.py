@@ -36,7 +36,7 @@ RUNS += [("many tiles of a CTA", 0), ("many tiles of a CTA", 1), ("a single row,
 @pytest.mark.thorough
 @pytest.mark.parametrize("name, config", RUNS)
 def test_cases(fp4, name, config):
-    assert fp4.run(fp4.W4A4_CASES[name], configs()[config]) <= fp4.BOUND
+    assert fp4.error_of(fp4.W4A4_CASES[name], configs()[config]) <= fp4.BOUND
 
 
 EDGES = ["m_indptr not monotone", "nan", "cut into many parts"]
@@ -44,7 +44,7 @@ EDGES = ["m_indptr not monotone", "nan", "cut into many parts"]
 
 @pytest.mark.parametrize("name", all_but(EDGES[1:2], EDGES))
 def test_edges(fp4, name):
-    assert fp4.run(fp4.W4A4_CASES[name], configs()[1]) <= fp4.BOUND  # which other tests use, too
+    assert fp4.error_of(fp4.W4A4_CASES[name], configs()[1]) <= fp4.BOUND  # which other tests use, too
 
 
 @pytest.mark.thorough
@@ -52,7 +52,7 @@ def test_edges(fp4, name):
 def test_orders_of_events(fp4, schedule):
     name = ("the ring goes round", "cut into many parts", "many tiles of a CTA", "one expert has all")[schedule % 4]
     config = configs()[schedule // 4 % 2]
-    assert fp4.run(fp4.W4A4_CASES[name], config, schedule, written=schedule < 8) <= fp4.BOUND
+    assert fp4.error_of(fp4.W4A4_CASES[name], config, schedule, written=schedule < 8) <= fp4.BOUND
 
 
 def records(x: torch.Tensor, of_all: torch.Tensor) -> torch.Tensor:
@@ -199,7 +199,7 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     else:  # for the accumulator, before it is overwritten
         monkeypatch.setattr(scaled_issue, "mbarrier_wait", lambda bar, parity: None)
     with planted(fault, found=("no fence", "wait")):
-        assert not fp4.run(fp4.W4A4_CASES["small"], configs()[0]) <= fp4.BOUND
+        assert not fp4.error_of(fp4.W4A4_CASES["small"], configs()[0]) <= fp4.BOUND
 
 
 LAYER = {"hidden": 256, "intermediate": 384, "local": 4, "tokens": 6}  # W2's records have scales for 512 columns

@@ -36,7 +36,7 @@ CASES += ["m_indptr not monotone", "many tiles of a CTA", "extremes", "sizes of 
 @pytest.mark.parametrize("name", all_but(("nan",), CASES))
 @pytest.mark.parametrize("config", all_but((1,), range(2)))
 def test_cases(fp4, name, config):
-    assert fp4.run(fp4.W4A8_CASES[name], configs()[config]) <= fp4.BOUND
+    assert fp4.error_of(fp4.W4A8_CASES[name], configs()[config]) <= fp4.BOUND
 
 
 @pytest.mark.thorough
@@ -44,7 +44,7 @@ def test_cases(fp4, name, config):
 def test_orders_of_events(fp4, schedule):
     name = ("the ring goes round", "cut into many parts", "many tiles of a CTA", "one expert has all")[schedule % 4]
     config = configs()[schedule // 4 % 2]
-    assert fp4.run(fp4.W4A8_CASES[name], config, schedule, written=schedule < 8) <= fp4.BOUND
+    assert fp4.error_of(fp4.W4A8_CASES[name], config, schedule, written=schedule < 8) <= fp4.BOUND
 
 
 def test_tokens_are_quantised_to_the_references_bits(fp4):
@@ -184,7 +184,7 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     else:  # for the accumulator, before it is overwritten
         monkeypatch.setattr(scaled_issue, "mbarrier_wait", lambda bar, parity: None)
     with planted(fault, found=("wait",)):
-        assert not fp4.run(fp4.W4A8_CASES["small"], configs()[0]) <= fp4.BOUND
+        assert not fp4.error_of(fp4.W4A8_CASES["small"], configs()[0]) <= fp4.BOUND
 
 
 LAYER = {"hidden": 192, "intermediate": 320, "tokens": 6}  # neither size is a multiple of 128

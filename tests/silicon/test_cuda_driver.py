@@ -175,11 +175,11 @@ RECORDED = {
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in RECORDED], ids=lambda case: case.name)
 def test_golden_cases_through_the_driver(cuda, case):
-    """record.run, on the emulator, finds what the H200 left; the tensor maps but for the nibble of their version."""
+    """record.run_case finds on the emulator what the H200 left; the tensor maps but for the nibble of their version."""
     from tests.emulated_gpu.test_recordings import GOLDEN
 
     found = {}
-    record.run(Gpu(), case, found)
+    record.run_case(Gpu(), case, found)
     assert found and not cuda.memory
     assert cuda.attributes == [(case.cluster, case.pdl and i > 0) for i in range(len(case.kernels))]
     for key, array in found.items():
