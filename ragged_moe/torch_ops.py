@@ -55,6 +55,13 @@ def functions() -> SimpleNamespace:
     return SimpleNamespace(**{function.__name__: function for function in all_of_them})
 
 
+@functools.cache
+def is_eager(keys: int) -> bool:
+    """Whether nothing is between autograd and the function for a set of dispatch keys, of these bits."""
+    below = torch._C.DispatchKeySet.from_raw_repr(keys) & BELOW_AUTOGRAD
+    return below.highestPriorityTypeId() in EAGER
+
+
 def without_gradients(made, function: Callable, keys, *args, **options):
     """Run an operator behind autograd. What it returns refuses a backward; a call that writes to `out` is refused.
 
@@ -63,12 +70,14 @@ def without_gradients(made, function: Callable, keys, *args, **options):
     """
     learning = ()
     if torch.is_grad_enabled():
-        learning = [x for x in (*args, *options.values()) if isinstance(x, Tensor) and x.requires_grad]
+        for x in (*args, *options.values()):
+            if isinstance(x, Tensor) and x.requires_grad:
+                learning += (x,)
         if learning and not made._schema.returns:
             raise RuntimeError(f"{made} writes to out, but an operand requires gradients, of which there are none")
-    below = keys & BELOW_AUTOGRAD
-    if not learning and below.highestPriorityTypeId() in EAGER:
+    if not learning and is_eager(keys.raw_repr()):
         return function(*args, **options)
+    below = keys & BELOW_AUTOGRAD
     with torch._C._AutoDispatchBelowAutograd():
         found = made.redispatch(below, *args, **options)
     if not learning:

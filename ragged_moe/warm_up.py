@@ -11,6 +11,7 @@ from ragged_moe.layers import batched_experts as batched
 from ragged_moe.layers import experts as routed_experts
 from ragged_moe.layers import grouped_gemm_fp8
 from ragged_moe.layers import route as routers
+from ragged_moe.layers.bf16_layer import bf16_layer_of
 from ragged_moe.layers.deepseek_layer import activation_of, finalise_program, layer_of, routing_program
 from ragged_moe.layers.fp4_layer import fp4_layer_of
 from ragged_moe.layers.pack_weights import is_e4m3
@@ -66,16 +67,16 @@ def of_experts(
     num_experts: int | None = None, hidden_dtype: torch.dtype = BF16, ids_dtype: torch.dtype = I32,
     gate_first: bool = False, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
     apply_router_weight_on_input: bool = False, packed: bool = False, biased: bool = False, mxfp4: bool = False,
-    activation: str | None = None, channels: bool = False,
+    activation: str | None = None, channels: bool = False, bf16: bool = False,
 ) -> None:  # fmt: skip
     """Compile what ragged_moe.experts launches for T tokens, H, I and E local experts, k of num_experts a token.
 
     hidden_dtype: bf16 or e4m3. ids_dtype: of topk_ids, int32 or int64. packed: weights are NVFP4 or MXFP4; mxfp4:
     these; biased: with biases; activation: as of the pack_mxfp4 that packed them. channels: they are e4m3 with a scale
-    a row. The others are ragged_moe.experts'
+    a row; bf16: they are bf16. The others are ragged_moe.experts'
     own.
     """
-    for name, x in (("packed", packed), ("biased", biased), ("mxfp4", mxfp4), ("channels", channels)):
+    for name, x in (("packed", packed), ("biased", biased), ("mxfp4", mxfp4), ("channels", channels), ("bf16", bf16)):
         flag(name).check(x)
     EXPERTS_CALL.check_options(
         gate_first=gate_first, limit=limit, alpha=alpha, shift=shift,
@@ -89,7 +90,9 @@ def of_experts(
         sizes = routed_experts.sizes_of(t, hidden, intermediate, local, top_k, num_experts, tiles)
         if not t:
             continue
-        if packed:
+        if bf16:
+            layer = bf16_layer_of(device, sizes, swiglu)
+        elif packed:
             layer = fp4_layer_of(device, sizes, swiglu, biased, mxfp4, e4m3)
         else:
             layer = layer_of(device, sizes, swiglu, hidden_dtype is BF16, channels)

@@ -5,6 +5,7 @@
                     compressed-tensors' and Quark's: a tensor an expert and projection
     fp8_experts     e4m3 with a scale for 128 x 128 (DeepSeek, Qwen, compressed-tensors), for a row (FP8 per channel),
                     or for a whole tensor
+    bf16_experts    weights that are not quantised; MXFP8, whose numbers bf16 holds
 
 Projections are called gate_proj, up_proj and down_proj, or w1, w3 and w2. Needs `pip install safetensors`.
 """
@@ -29,28 +30,30 @@ PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 class Format(NamedTuple):
     """How a checkpoint names an expert's weights [N, K] and what belongs to them, behind PREFIX.e.PROJECTION.
 
-    scale_types, scale_columns: of its scales [N, K / scale_columns]. of_all, of_input: the scales of a whole tensor and
-    of its input, which divide in compressed-tensors' files, and are multiplied in ModelOpt's.
+    scale_types, scale_columns: of its scales [N, K / scale_columns], if there are some. of_all, of_input: the scales of
+    a whole tensor and of its input, which divide in compressed-tensors' files, and are multiplied in ModelOpt's.
     """
 
     name: str
     weight: str
     weight_type: torch.dtype
-    scale: str
-    scale_types: tuple[torch.dtype, ...]
-    scale_columns: int
+    scale: str = ""
+    scale_types: tuple[torch.dtype, ...] = ()
+    scale_columns: int = 0
     of_all: str = ""
     of_input: str = ""
     divides: bool = False
 
     def holds(self, of: "Checkpoint", at: str) -> bool:
         """Whether the tensors behind this name are of this format."""
-        weight, scale, of_all = (f"{at}.{x}" for x in (self.weight, self.scale, self.of_all or self.scale))
-        return (
-            {weight, scale, of_all} <= set(of.files)
-            and of.dtype(weight) is self.weight_type
-            and of.dtype(scale) in self.scale_types
-        )
+        weight, scale, of_all = (f"{at}.{x or self.weight}" for x in (self.weight, self.scale, self.of_all))
+        if not {weight, scale, of_all} <= set(of.files) or of.dtype(weight) is not self.weight_type:
+            return False
+        if not self.scale:
+            return True
+        n, k = of.slice(weight).get_shape()[:2]
+        of_32 = of.slice(scale).get_shape() == [n, k // 32]  # by which alone MXFP8 is told from other FP8
+        return of.dtype(scale) in self.scale_types and (self.weight_type is not E4M3 or of_32 == (self in MXFP8))
 
 
 NVFP4 = (
@@ -67,7 +70,8 @@ FP8 = (
     Format("FP8 with scales", "weight", E4M3, "weight_scale", (F32, BF16, E8M0), BLOCK),
     Format("DeepSeek's FP8", "weight", E4M3, "scale", (F32, BF16, E8M0), BLOCK),
 )
-MXFP8 = (Format("MXFP8", "weight", E4M3, "weight_scale", (U8,), 32),)  # not read
+MXFP8 = tuple(Format("MXFP8", "weight", E4M3, x, (U8, E8M0), 32) for x in ("weight_scale", "weight_scale_inv"))
+PLAIN = (Format("bf16", "weight", BF16),)
 # Of formats that are not read: the endings of names that tell them
 UNREAD = (
     ("GPTQ (INT4)", "qweight", "g_idx"), ("AWQ (INT4)", "qweight", "qzeros"),
@@ -169,12 +173,15 @@ def weights(of: Checkpoint, x: Format, prefix: str, experts: Sequence[int], name
     """The weights of these experts' projections `names`, which lie above each other; ValueError if one is otherwise."""
     first = read(of, x, f"{prefix}.{experts[0]}.{names[0]}")
     count, halves = len(experts), len(names)
-    values, scales = (torch.empty(count, halves * len(y), y.shape[1], dtype=y.dtype, device=device) for y in first[:2])
+    values, scales = (
+        None if y is None else torch.empty(count, halves * len(y), y.shape[1], dtype=y.dtype, device=device)
+        for y in first[:2]
+    )
     of_all, of_input = (None if y is None else torch.empty(count, halves, dtype=F32) for y in first[2:])
     for i, e in enumerate(experts):
         for half, name in enumerate(names):
             found = read(of, x, f"{prefix}.{e}.{name}", shape=first[0].shape)
-            for to, y in zip((values, scales), found):
+            for to, y in zip((values, scales)[: 1 + bool(x.scale)], found):
                 to[i, half * len(y) : half * len(y) + len(y)] = y
             for to, y in zip((of_all, of_input), found[2:]):
                 if (to is None) != (y is None):
@@ -187,6 +194,8 @@ def weights(of: Checkpoint, x: Format, prefix: str, experts: Sequence[int], name
 def read(of: Checkpoint, x: Format, at: str, shape: Sequence[int] = ()) -> tuple[torch.Tensor | None, ...]:
     """An expert's projection: its weights, their scales, and those of all and of the input, as f32 that multiply."""
     values = of.tensor(f"{at}.{x.weight}", x.weight_type, *shape)
+    if not x.scale:
+        return values, None, None, None
     n, k = values.shape[0], values.shape[1] * (2 if x.weight_type is U8 else 1)
     name, scale = f"{at}.{x.scale}", of.slice(f"{at}.{x.scale}")[...]
     if x.scale_columns == BLOCK:
@@ -307,6 +316,40 @@ def fp8_experts(path: str | Path, prefix: str, experts: Sequence[int], device="c
     if w2.values.shape[2] % BLOCK:
         found = pad_intermediate(*found)
     return dict(zip(("w13", "w13_scale", "w2", "w2_scale"), found)) | {"gate_first": True}
+
+
+def bf16_experts(path: str | Path, prefix: str, experts: Sequence[int], device="cuda") -> dict:
+    """Arguments of ragged_moe.experts, weights in bf16, None for their scales, and gate_first, for these experts of a
+    layer that is not quantised, or in MXFP8.
+
+    path: a safetensors file or a folder of some. prefix: "model.layers.3.mlp.experts". Of expert e and each projection
+    are read PREFIX.e.PROJ.weight bf16 [N, K], or e4m3 with .weight_scale, or .weight_scale_inv, e8m0 [N, K/32]: then
+    bf16 has their products, without rounding, in twice the bytes. An intermediate size that is no multiple of 128 is
+    padded with zeros. ValueError if a tensor is missing or otherwise, or of another format, which it names.
+    """
+    of = Checkpoint(path)
+    x, (*gate_up, down) = of.layout(prefix, experts[0], (*PLAIN, *MXFP8))
+    w13, w2 = (weights(of, x, prefix, experts, names, device) for names in (gate_up, [down]))
+    (w13, w2), count = (exact_bf16(f"{of.path}: {prefix}", y) for y in (w13, w2)), len(experts)
+    hidden, missing = w2.shape[1], -w2.shape[2] % BLOCK
+    if missing:
+        halves = w13.view(count, 2, -1, hidden)
+        w13 = torch.nn.functional.pad(halves, (0, 0, 0, missing)).view(count, -1, hidden)
+        w2 = torch.nn.functional.pad(w2, (0, missing))
+    return {"w13": w13, "w13_scale": None, "w2": w2, "w2_scale": None, "gate_first": True}
+
+
+def exact_bf16(name: str, of: Weights) -> torch.Tensor:
+    """The weights as bf16; ValueError if a product of MXFP8 is not one of its numbers."""
+    if of.scales is None:
+        return of.values
+    made = torch.empty(of.values.shape, dtype=BF16, device=of.values.device)
+    for values, scales, to in zip(of.values, of.scales, made):  # an expert at a time, for memory
+        exact = values.float() * scales.view(E8M0).float().repeat_interleave(32, 1)
+        to.copy_(exact)
+        if not torch.equal(to.float(), exact):  # NaN, and what is too small
+            raise ValueError(f"{name}: MXFP8's scales times its numbers are not all numbers of bf16")
+    return made
 
 
 def apart(x: torch.Tensor) -> torch.Tensor:

@@ -144,6 +144,20 @@ class GroupedGemmArguments:
         return grid, words[14], tensormaps, m_indptr, operands, k >> 7, experts, search
 
 
+class Bf16Arguments(GroupedGemmArguments):
+    """Words: as of GroupedGemmArguments, but that a [total_m, k / 2] and b [experts, n, k / 2] are bf16: k is in bytes.
+    Those of scales mean nothing. If gated out is [total_m, n/2].
+    """
+
+    def unpack(self, words: cute.Tensor) -> tuple:
+        """Holds what the kernel is launched with."""
+        grid, stream, tensormaps, m_indptr, operands, *sizes = super().unpack(words)
+        if self.config.gated:
+            n, k, experts = [Int32(words[i]) for i in (9, 10, 11)]
+            tensormaps = *tensormaps[:-1], gated_weight_tensormap(words[2], experts, n, k)
+        return grid, stream, tensormaps, m_indptr, operands, *sizes
+
+
 class Fp4Arguments:
     """Words: addresses of a bf16 or f16 [total_m, k], b_global f32 [experts], b and b_scale as
     ragged_moe.layers.pack_weights packs them; the others as of GroupedGemmArguments. If gated b_global is [experts, 1

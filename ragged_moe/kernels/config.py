@@ -71,6 +71,7 @@ class Config:
     # Weights in e2m1: how many tokens a tile is multiplied as, the most first, where experts are cut into even tiles;
     # if none, tiles have block_m tokens, and the rest of an expert as many as TMA has boxes for
     widths: tuple[int, ...] = ()
+    bf16: bool = False  # sm90: both operands are in bf16, and K is counted in bytes: a k-block is 64 of it
     channels: bool = False  # operands in e4m3: weights have a scale a row instead of one for 128 x 128
     bias: bool = False  # weights in e2m1, not of W4A4: results get an addend for each weight row of the expert
     activation: Activation = Activation()  # gated: what the epilogue makes of up and gate
@@ -90,6 +91,9 @@ class Config:
             assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
             assert not self.permuted
+        elif self.bf16 and self.gated:
+            assert self.block_n == 2 * BLOCK_N and self.split_k == 1 and self.permuted
+            assert self.cluster == (1 if self.swap_ab else 2)
         elif self.gated:
             assert self.block_n == 2 * BLOCK_N and self.split_k == 1 and self.cluster == (2 if self.permuted else 1)
             assert not self.swap_ab or self.block_m <= 32 and not self.permuted  # who gathers has a lane for each token
@@ -100,7 +104,8 @@ class Config:
         else:
             assert self.block_n in (64, 112, 128, 224, 256)
         assert self.fp4_tokens or not self.widths
-        assert not self.channels or not self.fp4_tokens and not self.block_scaled
+        assert not (self.channels or self.bf16) or not self.fp4_tokens and not self.block_scaled
+        assert not self.bf16 or self.arch == "sm90" and not self.channels
         assert not self.slots or self.block_scaled and not self.gated and self.slots % 4 == 0
         assert not self.bias or self.fp4_tokens or self.block_scaled and self.block_scaled.biased
         assert not self.two_cta or self.arch == "sm100" and self.cluster == 2
@@ -113,8 +118,8 @@ class Config:
             "2cta" * self.two_cta,
             f"w4{self.fp4_tokens}" * bool(self.fp4_tokens), scaled and scaled.name, "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
-            f"splitk{self.split_k}" * (self.split_k > 1), "channels" * self.channels, "gated" * self.gated,
-            "permuted" * self.permuted, "copied" * self.copied,
+            f"splitk{self.split_k}" * (self.split_k > 1), "bf16" * self.bf16, "channels" * self.channels,
+            "gated" * self.gated, "permuted" * self.permuted, "copied" * self.copied,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
             f"slots{self.slots}" * (self.slots > 0),
         ]  # fmt: skip
@@ -276,7 +281,7 @@ class Config:
         """Bytes of scales in a stage: a_scale * b_scale of each token, for up and for gate if gated; with tokens on M
         the tokens', then the weights'. Those of e2m1, and of its tokens, are operands.
         """
-        if self.fp4_tokens or self.block_scaled:
+        if self.fp4_tokens or self.block_scaled or self.bf16:
             return 0
         if self.swap_ab:
             return 4 * self.scale_row_bytes * (1 + self.gated)

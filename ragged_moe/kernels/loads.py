@@ -105,6 +105,23 @@ class TmaLoads:
         tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
 
 
+class GatedTmaLoads:
+    """Weights, 128 rows of up, then of gate, and permuted tokens of a CTA that shares neither."""
+
+    def __init__(self, config: Config):
+        self.config, self.weights = config, GatedWeights(config)
+
+    def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
+        """Issue the copies of the k-block at element k of K into a stage of the ring."""
+        config, bar = self.config, cta.full + 8 * slot
+        mbarrier_expect(bar, (tile.width + config.block_n) * BLOCK_K)
+        to = cta.ring + slot * config.stage_bytes
+        for gate, box in enumerate(self.weights.boxes(tile, k)):
+            at = to + gate * (BLOCK_N * BLOCK_K)
+            tma_load(at, maps.weights, box, bar, config.weights_policy, Int32(1), None)
+        tma_load(to + config.block_n * BLOCK_K, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
+
+
 class BlockScaledLoads:
     """Weights, tokens, and the weights' block scales, of a CTA that shares none of them.
 

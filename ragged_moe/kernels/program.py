@@ -126,25 +126,22 @@ class Tape:
         for launch in self.launches:
             launch()
 
-    def at_once(self, addresses: Sequence[int], stream: int) -> None:
-        """As a call, but by a CUDA graph where there often were operands at these addresses, as in decoding.
+    def often(self, at: tuple[int, ...], stream: int) -> None:
+        """As a call; where there often were operands at these addresses, as in decoding, by a CUDA graph from now on.
 
         stream: the one that was recorded, on which nothing is being captured.
         """
-        at = tuple(addresses)
-        graph = self.graphs.get(at)
-        if graph is None:
-            times = self.seen.get(at, 0)
-            if times < OFTEN:
-                if len(self.seen) >= MOST_GRAPHS:
-                    self.seen.clear()
-                self.seen[at] = times + 1
-                self(addresses)
-                return
-            if len(self.graphs) >= MOST_GRAPHS:
-                self.drop(next(iter(self.graphs)))
-            graph = self.graphs[at] = Graph(lambda side: self.on(side, addresses), stream)
-            keep(self, at)
+        times = self.seen.get(at, 0)
+        if times < OFTEN:
+            if len(self.seen) >= MOST_GRAPHS:
+                self.seen.clear()
+            self.seen[at] = times + 1
+            self(at)
+            return
+        if len(self.graphs) >= MOST_GRAPHS:
+            self.drop(next(iter(self.graphs)))
+        graph = self.graphs[at] = Graph(lambda side: self.on(side, at), stream)
+        keep(self, at)
         graph()
 
     def drop(self, at: tuple[int, ...]) -> None:

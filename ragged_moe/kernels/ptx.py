@@ -568,6 +568,26 @@ def wgmma_of_registers(
     return [d[count * i : count * (i + 1)] for i in range(len(a))]
 
 
+def wgmma_of_bf16(n: int, a: list[Int32], b: Int32, into: list[Float32]) -> list[Float32]:
+    """wgmma.mma_async (9.7.15.5.2): compute D [64, n] += A [64, 64] @ B [n, 64].T, bf16 in, f32 out, for each of these
+    A, as one group; D is side by side.
+
+    a, b, D: as of `wgmma_fp8`; D is there behind `wgmma_results`.
+    """
+    count = n // 2
+    sums = count * len(a)
+    text = "{ .reg .pred some; .reg .b32 x, y; .reg .b64 a, b; setp.eq.b32 some, 0, 0;\nwgmma.fence.sync.aligned;\n"
+    for step in range(4):
+        text += f"add.s32 y, ${2 * sums + len(a)}, {2 * step}; mov.b64 b, {{y, {DESCRIPTOR >> 32}}};\n"
+        for i in range(len(a)):
+            d = ", ".join(f"${count * i + j}" for j in range(count))
+            text += f"add.s32 x, ${2 * sums + i}, {2 * step}; mov.b64 a, {{x, {DESCRIPTOR >> 32}}};\n"
+            text += f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {{{d}}}, a, b, some, 1, 1, 0, 0;\n"
+    text += "wgmma.commit_group.sync.aligned; }"
+    constraints = "=f," * sums + "".join(f"{i}," for i in range(sums)) + "r," * len(a) + "r"
+    return unpack(ptx(text, constraints, *into, *a, b, result=structure(sums, "f32")), sums, Float32)
+
+
 def mma_of_registers(kind: str, a: list[Int32], b: list[Int32], c: list[Float32]) -> list[Float32]:
     """mma.sync (9.7.14.5.8): return C [16, 8] + A [16, 16] @ B [8, 16].T of a warp, `kind` in, f32 out.
 

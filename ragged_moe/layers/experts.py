@@ -17,12 +17,14 @@ from ragged_moe.kernels import assign, quantise
 from ragged_moe.kernels.config import Activation
 from ragged_moe.kernels.program import Program, Recorded
 from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
+from ragged_moe.layers.bf16_layer import bf16_layer_of
 from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of
 from ragged_moe.layers.fp4_layer import Fp4Inputs, fp4_layer_of
 from ragged_moe.layers.grouped_gemm_fp4 import one
 from ragged_moe.layers.pack_weights import is_e4m3, is_for_e4m3, is_mxfp4, packed_for
 from ragged_moe.layers.repeated_calls import Checked, Function
 from ragged_moe.layers.signatures import (
+    BF16_EXPERTS,
     E4M3_EXPERTS,
     EXPERTS_CALL,
     EXPERTS_FORMS,
@@ -46,9 +48,9 @@ def experts(
     topk_ids: torch.Tensor,
     topk_weights: torch.Tensor,
     w13: torch.Tensor,
-    w13_scale: torch.Tensor,
+    w13_scale: torch.Tensor | None,
     w2: torch.Tensor,
-    w2_scale: torch.Tensor,
+    w2_scale: torch.Tensor | None,
     *,
     hidden_scale: torch.Tensor | None = None,
     hidden_scale_layout: str | None = None,
@@ -79,7 +81,8 @@ def experts(
     topk_ids [T, k] int32 or int64, topk_weights [T, k] f32, k at most 16: expert local_expert_offset + i is local
     expert i; any other number, such as -1, is left out. w13 [E, 2I, H] e4m3, up then gate, or gate then up if
     gate_first; w13_scale [E, 2I/128, H/128], w2 [E, H, I] e4m3, w2_scale [E, H/128, I/128], scales f32; or with a scale
-    a weight row, per channel: w13_scale [E, 2I], w2_scale [E, H]. out [T, H] bf16. T is at most 65536, also 0; E at
+    a weight row, per channel: w13_scale [E, 2I], w2_scale [E, H]. On Hopper also w13 and w2 bf16, without scales, which
+    are None: hidden is bf16, and act is rounded to it. out [T, H] bf16. T is at most 65536, also 0; E at
     most 512; H and I are multiples of 128 (ragged_moe.pad_intermediate makes weights of other I so).
     act = gate * sigmoid(alpha * gate) * (up + shift); with a limit, gate is at most that and up is clamped to
     [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
@@ -126,6 +129,8 @@ def experts(
         of_fp4 = *of_fp4[:4], None, None
     operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
     all_operands = *operands, hidden_scale, *of_fp4
+    if w13_scale is None or w2_scale is None:
+        operands = tuple(x for x in operands if x is not None)
     if hidden_scale is not None or of_fp4 != NO_FP4:
         operands += tuple(x for x in (hidden_scale, *of_fp4) if x is not None)
     options = (
@@ -154,20 +159,23 @@ class Experts(Function):
         EXPERTS_CALL.check_dims("hidden", hidden)
         gpu = device_of(hidden.device, "hidden")
         packed = packing_of(gpu.capability, given)
-        if packed is None:
+        if getattr(given["w2"], "dtype", None) is BF16:
+            signature = BF16_EXPERTS
+        elif packed is None:
             check_scale_is_given(hidden, given["hidden_scale"])
             options = options | {"hidden_scale_layout": layout_of(options["hidden_scale_layout"], given)}
             signature = E4M3_EXPERTS[options["hidden_scale_layout"]]
         else:
             signature = EXPERTS_FORMS[packed]
         letters = signature.check(gpu, given)
-        if packed is None:
+        if signature in E4M3_EXPERTS.values():
             has_channels(given)  # both or neither
         if options[ON_INPUT]:
             if letters["k"] != 1:
                 raise ValueError(f"topk_ids: dimension k is {letters['k']}, but must be 1 for weights on the input")
-            if packed is not None:
-                raise ValueError("apply_router_weight_on_input is of weights in e4m3, but w13 is packed")
+            if signature not in E4M3_EXPERTS.values():
+                what = "bf16" if signature is BF16_EXPERTS else "packed"
+                raise ValueError(f"apply_router_weight_on_input is of weights in e4m3, but w13 is {what}")
         everywhere = experts_of(letters["E"], options["num_experts"])
         last, offset = everywhere - letters["E"], options["local_expert_offset"]
         if not 0 <= offset <= last:
@@ -182,6 +190,8 @@ class Experts(Function):
         sizes = sizes_for(checked.letters, of["num_experts"])
         if checked.signature in E4M3_EXPERTS.values():
             return layer_of(hidden.device, sizes, activation, hidden.dtype is BF16, has_channels(given))
+        if checked.signature is BF16_EXPERTS:
+            return bf16_layer_of(hidden.device, sizes, activation)
         mxfp4, e4m3 = is_mxfp4(given["w2_scale"]), is_for_e4m3(given["w2_scale"])
         return fp4_layer_of(hidden.device, sizes, activation, given["w13_bias"] is not None, mxfp4, e4m3)
 
@@ -229,7 +239,7 @@ def inputs_of(checked: Checked, operands: Mapping) -> Inputs:
         scale = scale_by_block(scale, checked.options["hidden_scale_layout"], checked.gpu)
     weights = [operands[name] for name in ("w13", "w13_scale", "w2", "w2_scale")]
     inputs = None, None, operands["hidden"], scale, *weights, int(checked.options["local_expert_offset"])
-    if checked.signature in E4M3_EXPERTS.values():
+    if checked.signature in E4M3_EXPERTS.values() or checked.signature is BF16_EXPERTS:
         return Inputs(*inputs)
     of_packed = [operands[name] for name in OF_PACKED]
     if checked.signature is EXPERTS_FORMS["as NVFP4 for Blackwell"]:
@@ -240,16 +250,19 @@ def inputs_of(checked: Checked, operands: Mapping) -> Inputs:
 def experts_workspace_bytes(
     tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None = None,
     quantises: bool = True, packed: bool = False, mxfp4: bool = False, activation: str | None = None,
+    bf16: bool = False,
 ) -> int:  # fmt: skip
     """Elements of a workspace, uint8, for `experts` on the current GPU with up to this many tokens.
 
     quantises: whether hidden comes in bf16 and is quantised. packed: whether weights are NVFP4 or MXFP4; mxfp4: these.
-    activation: as of the pack_mxfp4 that packed them.
+    activation: as of the pack_mxfp4 that packed them. bf16: whether weights are bf16.
     """
     e4m3 = is_e4m3(activation)
     packed = packed or mxfp4 or e4m3
     tiles = packed and (mxfp4 or device_of(current_device()).capability == HOPPER)
     sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts, tiles)
+    if bf16:
+        return bf16_layer_of(current_device(), sizes, Activation()).workspace_bytes(tokens)
     if packed:
         layer = fp4_layer_of(current_device(), sizes, Activation(), mxfp4=mxfp4, e4m3=e4m3)
         return layer.workspace_bytes(tokens)

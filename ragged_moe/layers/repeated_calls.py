@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from torch._C._dynamo.guards import TensorGuards
 
 from ragged_moe.kernels.program import Recorded, Tape
 from ragged_moe.runtime.device import Device
@@ -20,9 +21,8 @@ from ragged_moe.runtime.signature import Signature
 from ragged_moe.runtime.workspace import Arena, arena_of
 
 MOST = 1024  # kinds of calls that are known at a time
-TYPE_AND_SHAPE = operator.attrgetter("dtype", "shape")
-# Methods of torch's extension, which `map` calls without a frame of Python: half of the time that such a check takes
-DEVICE, CONTIGUOUS, ADDRESS = torch.Tensor.get_device, torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+KIND = operator.attrgetter("dtype", "shape", "device")
+ADDRESS = torch.Tensor.data_ptr  # of torch's extension: `map` calls it without a frame of Python
 
 
 class Call:
@@ -37,48 +37,50 @@ class Call:
         apart: Iterable[int] = (),
     ):  # fmt: skip
         self.gpu, self.aligned, self.multiple, self.torch_device = gpu, aligned, multiple, operands[0].device
-        self.kinds, self.devices = list(map(TYPE_AND_SHAPE, operands)), list(map(DEVICE, operands))
-        self.contiguous = list(map(CONTIGUOUS, operands))
-        self.strides = [(i, x.stride()) for i, x in enumerate(operands) if not x.is_contiguous()]
+        self.kinds, self.strides = list(map(KIND, operands)), [x.stride() for x in operands]
         sizes = [extent(x)[1] for x in operands]
         self.apart, self.written = [(i, -sizes[i]) for i in apart if sizes[i]], sizes[-1]
+        # What Dynamo guards a compiled graph's inputs by: types, shapes, strides and devices, in 0.1 us an operand
+        self.alike = TensorGuards(*operands, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 
-    def addresses(self, operands: Sequence[torch.Tensor]) -> list[int] | None:
-        """Where the operands begin; None if they are not as the example's, or not in reach: to be complained of."""
-        try:
-            if (
-                list(map(TYPE_AND_SHAPE, operands)) != self.kinds
-                or list(map(DEVICE, operands)) != self.devices
-                or list(map(CONTIGUOUS, operands)) != self.contiguous
-            ):
-                return None
-            for i, stride in self.strides:
-                if operands[i].stride() != stride:
-                    return None
-            found = list(map(ADDRESS, operands))
-        except (AttributeError, RuntimeError, TypeError):  # no tensor, or one without memory
-            return None
+    def is_like(self, other: "Call") -> bool:
+        """Whether both have noted the same of their examples."""
+        return vars(self) | {"alike": None} == vars(other) | {"alike": None}
+
+    def fits(self, operands: Sequence[torch.Tensor], found: Sequence[int]) -> bool:
+        """Whether operands like the example's may begin here. If not, or out of reach, it is to be complained of."""
         for i in self.aligned:
             if found[i] % self.multiple:
-                return None
+                return False
         out, most = found[-1], self.written
         for i, least in self.apart:
             if least < found[i] - out < most:
-                return None
-        return found if self.gpu.is_current() and self.gpu.reaches(operands, found) else None
+                return False
+        return self.gpu.reaches(operands, found)
 
     def repeat(self, operands: Sequence[torch.Tensor]) -> bool:
         """Launch with other operands what has been noted; False if that cannot be, and nothing was launched."""
-        found = self.addresses(operands)
-        if found is None:
+        try:
+            if not self.alike(*operands):
+                return False
+            found = tuple(map(ADDRESS, operands))
+        except (AttributeError, RuntimeError, TypeError):  # no tensor, or one without memory
+            return False
+        if not self.gpu.is_current():
             return False
         arena = arena_of(self.torch_device, self.gpu)
         with arena.lock:
             tape = arena.tapes.get(self)
             if tape is None:
                 return False
-            if self.gpu.has_graphs and not arena.capture:
-                tape.at_once(found, arena.stream)
+            graphs = self.gpu.has_graphs and not arena.capture
+            graph = tape.graphs.get(found) if graphs else None
+            if graph is not None:  # which was made of operands that fitted
+                graph()
+            elif not self.fits(operands, found):
+                return False
+            elif graphs:
+                tape.often(found, arena.stream)
             else:
                 tape(found)
         return True
@@ -109,7 +111,8 @@ class Calls:
         """Add a call, in place of an earlier one of the same key. Returns that, with its notes, if it is like this."""
         key = key_of(operands, options)
         found = self.known.get(key)
-        if found is not None and vars(found) == vars(call):  # both noted the same of their examples
+        if found is not None and found.is_like(call):
+            found.alike = call.alike  # in inference mode tensors are of another kind to torch, not to kernels
             return found
         if len(self.known) >= MOST:
             self.known.clear()

@@ -54,7 +54,7 @@ EXPERTS_CALL = Signature(
         Tensor("hidden", (BF16, E4M3), "T H", aligned=True),
         Tensor("topk_ids", (I32, I64), "T k"),
         Tensor("topk_weights", (F32,), "T k"),
-        *WEIGHTS,
+        *(x._replace(optional=x.dtypes == (F32,)) for x in WEIGHTS),
         BY_TOKEN,
         *(Tensor(name, (F32,), "", optional=True) for name in OF_PACKED),  # declared with the forms that have them
     ),
@@ -69,7 +69,7 @@ EXPERTS_CALL = Signature(
         whole("local_expert_offset", "an int", "=0"), whole("num_experts", "an int, or None", "=None"),
     ),
     (Result(BF16, "T H"),), out="out", overwritable="hidden",
-    pairs=(("w13_bias", "w2_bias"), ("w13_input_scale", "w2_input_scale")),
+    positional=("w13_scale", "w2_scale"), pairs=(("w13_bias", "w2_bias"), ("w13_input_scale", "w2_input_scale")),
 )  # fmt: skip
 
 
@@ -131,9 +131,16 @@ def experts_form(name: str) -> Signature:
 
 EXPERTS_FORMS = {name: experts_form(name) for name in PACKINGS}
 E4M3_EXPERTS = {
-    layout: EXPERTS_CALL.replace("weights in e4m3", leave_out=" ".join(OF_PACKED), hidden_scale=scale)
+    layout: EXPERTS_CALL.replace(
+        "weights in e4m3", leave_out=" ".join(OF_PACKED), hidden_scale=scale, **{x.name: x for x in WEIGHTS}
+    )
     for layout, scale in ((None, BY_TOKEN), ("tokens_first", BY_TOKEN), ("blocks_first", BY_BLOCK))
 }
+
+BF16_EXPERTS = EXPERTS_CALL.replace(
+    "weights in bf16", leave_out=" ".join(("hidden_scale", "w13_scale", "w2_scale", *OF_PACKED)),
+    **{x.name: x._replace(dtypes=(BF16,), because=", as w2 is bf16") for x in (EXPERTS_CALL.tensors[0], *WEIGHTS[::2])},
+)  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------------ batched experts
 

@@ -146,7 +146,8 @@ def term(text: str) -> Callable[[Mapping[str, int]], int]:
 class Signature:
     """What a call takes. tensors: the operands, of which `leads`, or the first, says on which GPU all are.
 
-    sizes: of letters, from dimensions of operands. positional: options that may be given without their names. form:
+    sizes: of letters, from dimensions of operands. positional: options, and operands that may be None, that are given
+    without their names. form:
     what the operands are called together, where a call takes several forms. pairs: optional operands that are given
     both or neither. multiple: of how many bytes the addresses of aligned operands are one. out: the argument that may
     be what the result is written to, which may lie in the memory of the operand `overwritable`, in no other's; without
@@ -183,14 +184,20 @@ class Signature:
         """Of the operands."""
         return tuple(x.name for x in self.tensors)
 
+    @functools.cached_property
+    def leading(self) -> tuple[str, ...]:
+        """The arguments that may be given without their names, in order."""
+        named = [*self.tensors, *self.options]
+        return tuple(x.name for x in named if isinstance(x, Tensor) and not x.optional or x.name in self.positional)
+
     # torch's operator
 
     def schema(self, out: bool = False) -> str:
         """The operator's, `NAME(arguments) -> results`; the one that writes to `out` has that first."""
         named = [*self.tensors, *self.options]
-        first = [x for x in named if isinstance(x, Tensor) and not x.optional or x.name in self.positional]
-        keywords = [x for x in named if x not in first]
-        said = [[f"{x.torch_type} {x.name}{x.default}" for x in part] for part in (first, keywords)]
+        keywords = [x for x in named if x.name not in self.leading]
+        first = [f"{x.torch_type} {x.name}" for x in named if x.name in self.leading]
+        said = [first, [f"{x.torch_type} {x.name}{x.default}" for x in keywords]]
         arguments = [*["Tensor(a!) out"] * out, *said[0], *(["*", *said[1]] if said[1] else [])]
         results = ["Tensor"] * len(self.results) * (not out)
         returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
@@ -198,11 +205,10 @@ class Signature:
 
     def fake(self, *given, **options):
         """What the operator returns of tensors that torch traces: new ones."""
-        first = [x.name for x in self.tensors if not x.optional] + list(self.positional)
-        found = dict(zip(first, given)) | options
+        found = dict(zip(self.leading, given)) | options
         letters = {x.letter: found[x.operand].shape[x.dimension] * x.times // x.over for x in self.sizes
                    if x.operand in found}  # fmt: skip
-        letters |= {name: found[name] for name in self.positional}
+        letters |= {x.name: found[x.name] for x in self.options if x.name in self.positional}
         made = self.made(letters, found[self.first].device)
         return made if len(made) != 1 else made[0]
 

@@ -5,6 +5,8 @@
     sm90  GEMM,  tokens on M      TMA (multicast)    copied by cp.async     wgmma           bf16
     sm90  GEMM,  e2m1 weights     TMA                with the weights       wgmma           times b_global, bf16
     sm90  GEMM,  e2m1 by e4m3     TMA                with the weights       wgmma           row scales, bf16
+    sm90  GEMM,  bf16             TMA (multicast)    -                      wgmma           bf16
+    sm90  GEMM1, bf16             TMA (multicast)    -                      wgmma           SwiGLU, bf16
     sm90  GEMM1, swap-AB          TMA, gather        gather warps           wgmma, gated    SwiGLU, e4m3
     sm90  GEMM1, tokens on M      TMA (multicast)    copied by cp.async     wgmma           SwiGLU, e4m3
     sm90  GEMM1, e2m1 weights     TMA                with the weights       wgmma           times b_global, SwiGLU, bf16
@@ -25,6 +27,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ragged_moe.kernels.arguments import (
+    Bf16Arguments,
     BlockScaledArguments,
     Fp4Arguments,
     Fp4ByE4m3Arguments,
@@ -40,12 +43,14 @@ from ragged_moe.kernels.loads import (
     BlockScaledLoads,
     Fp4Loads,
     GatedMulticastLoads,
+    GatedTmaLoads,
     GatedWeightLoads,
     MulticastLoads,
     TmaLoads,
     TwoCtaLoads,
 )
 from ragged_moe.kernels.scales import CopiedScales, MultipliedScales, NoScales
+from ragged_moe.kernels.sm90 import bf16_operands as sm90_bf16
 from ragged_moe.kernels.sm90 import fp4_by_e4m3 as sm90_fp4_e4m3
 from ragged_moe.kernels.sm90 import fp4_weights as sm90_fp4
 from ragged_moe.kernels.sm90 import swap_ab_to_16_tokens as sm90_swap_ab
@@ -113,6 +118,15 @@ FP4 = {
 }
 
 
+# Of weights in bf16, by gated and swap_ab
+BF16 = {
+    (False, True): Roles(gemm_loads, NoScales, sm90_bf16.Bf16SwapAB, bf16.Bf16WgmmaSwapAB),
+    (False, False): Roles(gemm_loads, NoScales, sm90_bf16.Bf16TokensM, bf16.Bf16WgmmaTokensM),
+    (True, True): Roles(GatedTmaLoads, NoScales, sm90_bf16.Bf16SwapAB, swiglu_bf16.SwigluWgmmaBf16),
+    (True, False): Roles(GatedMulticastLoads, NoScales, sm90_bf16.Bf16TokensM, swiglu_bf16.SwigluWgmmaBf16),
+}
+
+
 # Of operands with block scales, by gated
 BLOCK_SCALED = {
     False: Roles(BlockScaledLoads, TokenScales, ScaledTokensM, bf16_of_blocks),
@@ -131,6 +145,8 @@ def kernel(config: Config) -> GroupedGemm:
     if config.fp4_tokens:
         by_e4m3 = config.fp4_tokens == "e4m3"
         roles, of_kind = FP4[config.gated, by_e4m3], Fp4ByE4m3Arguments if by_e4m3 else Fp4Arguments
+    elif config.bf16:
+        roles, of_kind = BF16[config.gated, config.swap_ab], Bf16Arguments
     else:
         roles = KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
         of_kind = Gemm1Arguments if config.gated else GroupedGemmArguments

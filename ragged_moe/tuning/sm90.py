@@ -73,6 +73,13 @@ GATED_M128_C2_BURST2 = dataclasses.replace(GATED_M128_C2, burst=2, prefetch=2)
 GEMM1 = GATED_M16_SWAP_AB, GATED_M128_C2_BURST2, GATED_M128_C2
 
 
+# Of weights in bf16, GEMM1: tokens lie in the order of the experts
+BF16_M16_SWAP_AB = dataclasses.replace(GATED_M16_SWAP_AB, permuted=True, bf16=True)
+BF16_M128_C2 = dataclasses.replace(GATED_M128_C2, bf16=True)
+BF16_GEMM1 = BF16_M16_SWAP_AB, BF16_M128_C2
+BF16_MOST_M16 = 8  # rows of an expert in the mean, for the first of them
+
+
 @functools.lru_cache(maxsize=1024)
 def choose_gemm(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> Config:
     """The config for these sizes. Of the experts' sizes the host knows only the mean; routed: they are uneven."""

@@ -46,11 +46,12 @@ def draw(tokens: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor
 def called(ragged_moe, hidden, ids, given, weights, schedule: int = 0, crowded: bool = False, **options):
     """Call experts in device memory, as if the launch before had written all operands."""
     with emulated_gpu.session(schedule=schedule, strict=True, crowded=crowded):
-        tensors = emulated_gpu.device_tensors((hidden, ids, given, *weights))
+        there = emulated_gpu.device_tensors(tuple(x for x in (hidden, ids, given, *weights) if x is not None))
         if "hidden_scale" in options:
             options["hidden_scale"] = emulated_gpu.device_tensors(options["hidden_scale"])
-        emulated_gpu.protect(tensors)
-        emulated_gpu.written(tensors)
+        emulated_gpu.protect(there)
+        emulated_gpu.written(there)
+        tensors = there if len(there) == 7 else (*there[:4], None, there[4], None)
         return ragged_moe.experts(*tensors, local_expert_offset=OFFSET, num_experts=EVERYWHERE, **options)
 
 
@@ -155,6 +156,38 @@ def test_scales_of_each_weight_row(ragged_moe, weights, monkeypatch, config):
     with pytest.raises(ValueError, match=sentence):
         called(ragged_moe, values, ids, given, (*weights[:3], rows[1]), **options)
     ragged_moe.layer_of.cache_clear()
+
+
+@pytest.mark.skipif(MACHINE != "h200", reason="kernels for weights in bf16 are Hopper's")
+@pytest.mark.parametrize("first, second, tokens", all_but([(0, 0, 9)], [(0, 0, 9), (1, 2, 90), (1, 9, 40), (1, 4, 40)]))
+def test_weights_in_bf16(ragged_moe, weights, monkeypatch, first, second, tokens):
+    """Nothing is quantised: within bf16's rounding of what is activated, and of each row, of float64."""
+    from ragged_moe.kernels.config import Activation
+    from ragged_moe.layers.bf16_layer import Bf16Layer
+    from ragged_moe.reference.experts import activated
+    from ragged_moe.reference.layer import distance
+    from ragged_moe.tuning import sm90
+
+    def configs(self, tokens):
+        return (dataclasses.replace(sm90.BF16_GEMM1[first], activation=self.activation, copied=first == 0),
+                dataclasses.replace(sm90.GEMM[second], bf16=True))  # fmt: skip
+
+    monkeypatch.setattr(Bf16Layer, "configs", configs)
+    ragged_moe.bf16_layer_of.cache_clear()
+    g = torch.Generator().manual_seed(8)
+    w13 = (torch.randn(LOCAL, 2 * INTERMEDIATE, HIDDEN, generator=g) / 4).bfloat16()
+    w2 = (torch.randn(LOCAL, HIDDEN, INTERMEDIATE, generator=g) / 4).bfloat16()
+    hidden, ids, given = draw(tokens, 2, seed=6)
+    if second == 2:  # an expert with 129 to 192 tokens, whose tiles overlap
+        ids[:, 0], ids[:, 1] = OFFSET + 3, torch.where(torch.arange(tokens) % 2 > 0, OFFSET + 3, 0)
+    found = called(ragged_moe, hidden, ids, given, (w13, None, w2, None), **GPT_OSS)
+    expected = torch.zeros(hidden.shape, dtype=torch.float64)
+    for t, k in ((ids >= OFFSET) & (ids < OFFSET + LOCAL)).nonzero().tolist():
+        e = int(ids[t, k]) - OFFSET
+        c = activated(*(w13[e].double() @ hidden[t].double()).chunk(2), Activation(**GPT_OSS)).bfloat16()
+        expected[t] += given[t, k].double() * (w2[e].double() @ c.double())
+    assert distance(found, expected) <= 0.004
+    ragged_moe.bf16_layer_of.cache_clear()
 
 
 @pytest.mark.skipif(MACHINE != "h200", reason="the FP8 layer of a B200 does not permute")

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from ragged_moe import pack_mxfp4, pack_nvfp4
-from ragged_moe.integrations.checkpoints import fp8_experts, mxfp4_experts, nvfp4_experts
+from ragged_moe.integrations.checkpoints import bf16_experts, fp8_experts, mxfp4_experts, nvfp4_experts
 from ragged_moe.layers import pack_weights
 
 PREFIX, HIDDEN, EXPERTS = "model.layers.3.mlp.experts", 256, 3
@@ -121,6 +121,39 @@ def test_fp8(tmp_path, ending, kind, intermediate):
             assert not part[intermediate:].any()
 
 
+@pytest.mark.parametrize("kind, intermediate", [(BF16, 128), (E8M0, 192), (U8, 128)])
+def test_bf16(tmp_path, kind, intermediate):
+    """The file's numbers, and MXFP8's products, exactly; zeros behind the last of I."""
+    def tensors(g, n, k):
+        if kind is BF16:
+            return {"weight": torch.randn(n, k, generator=g).to(BF16)}
+        scale = torch.randint(90, 140, (n, k // 32), generator=g, dtype=U8)
+        return {"weight": torch.randn(n, k, generator=g).to(E4M3), "weight_scale": scale.view(kind)}
+
+    made, (gate, up, down) = write(tmp_path, PROJECTIONS[0], tensors, intermediate=intermediate), PROJECTIONS[0]
+    found = bf16_experts(tmp_path, PREFIX, [2, 0], "cpu")
+    padded = -(-intermediate // 128) * 128
+    assert found["w13_scale"] is found["w2_scale"] is None and found["w13"].dtype is found["w2"].dtype is BF16
+    for i, e in enumerate((2, 0)):
+        parts = found["w13"][i, :padded], found["w13"][i, padded:], found["w2"][i].t()
+        for name, part in zip((gate, up, down), parts):
+            exact = made[f"{e}.{name}.weight"].double()
+            if kind is not BF16:
+                scale = made[f"{e}.{name}.weight_scale"].view(U8)
+                exact = exact * torch.exp2(scale.double() - 127).repeat_interleave(32, 1)
+            assert torch.equal(part[:intermediate].double(), exact.t() if name == down else exact)
+            assert not part[intermediate:].any()
+
+
+def test_mxfp8_that_bf16_does_not_hold(tmp_path):
+    def tensors(g, n, k):
+        return {"weight": torch.randn(n, k, generator=g).to(E4M3), "weight_scale": torch.zeros(n, k // 32, dtype=U8)}
+
+    write(tmp_path, PROJECTIONS[0], tensors)
+    with pytest.raises(ValueError, match="MXFP8's scales times its numbers are not all numbers of bf16"):
+        bf16_experts(tmp_path, PREFIX, [0], "cpu")
+
+
 def dequantised(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Weights [E, n, k] in float64."""
     if scale.dim() == 2:
@@ -144,6 +177,8 @@ mxfp8 = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3), weight_scale=lam
 rows = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3), weight_scale=lambda n, k: torch.ones(n, 1))
 of_32 = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3), weight_scale=lambda n, k:
                 torch.ones(n, k // 32).to(E8M0))  # fmt: skip
+of_64 = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3), weight_scale=lambda n, k:
+                torch.ones(n, k // 64).to(E8M0))  # fmt: skip
 blocks = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3),
                  weight_scale_inv=lambda n, k: torch.ones(n // 128, k // 128))  # fmt: skip
 other = of_kind(weight=lambda n, k: torch.zeros(n, k).to(torch.int8), gain=lambda n, k: torch.ones(n))
@@ -159,8 +194,10 @@ other = of_kind(weight=lambda n, k: torch.zeros(n, k).to(torch.int8), gain=lambd
     (compressed_tensors, mxfp4_experts, f"{PREFIX}.0 is compressed-tensors' NVFP4, but must be"),
     (rows, nvfp4_experts, f"{PREFIX}.0 is FP8 with scales, but must be"),
     (mxfp8, fp8_experts, f"{PREFIX}.0 is MXFP8, but must be DeepSeek's FP8"),
-    (of_32, fp8_experts, f"{PREFIX}.0.gate_proj.weight_scale is torch.float8_e8m0fnu, MXFP8's scales of 32 columns of "
-                         "weights (128, 256), but must be one for 128 x 128, (1, 2), one a row, (128, 1), or one of"),
+    (of_32, fp8_experts, f"{PREFIX}.0 is MXFP8, but must be DeepSeek's FP8"),
+    (of_64, fp8_experts, f"{PREFIX}.0.gate_proj.weight_scale is torch.float8_e8m0fnu, scales (128, 4) of weights (128, "
+                         "256), but must be one for 128 x 128, (1, 2), one a row, (128, 1), or one of all"),
+    (rows, bf16_experts, f"{PREFIX}.0 is FP8 with scales, but must be bf16, MXFP8"),
     (other, nvfp4_experts, f"{PREFIX}.0 is of no known format: down_proj.gain torch.float32 [256], down_proj.weight "
                            "torch.int8 [256, 128], gate_proj.gain torch.float32 [128], gate_proj.weight torch.int8 "
                            "[128, 256] and 2 more"),

@@ -15,6 +15,7 @@ from ragged_moe.kernels import disk_cache
 from ragged_moe.kernels.block_scaled import W4A4, W4A8
 from ragged_moe.layers import (
     batched_experts,
+    bf16_layer,
     deepseek_layer,
     experts,
     fp4_layer,
@@ -23,7 +24,7 @@ from ragged_moe.layers import (
     route,
 )
 from ragged_moe.layers.repeated_calls import Calls
-from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, EXPERTS_FORMS, packing
+from ragged_moe.layers.signatures import BATCHED_CALL, BF16_EXPERTS, E4M3_EXPERTS, EXPERTS_FORMS, packing
 from ragged_moe.runtime import device, workspace
 from ragged_moe.runtime import sizes as p
 from ragged_moe.tuning import sm90
@@ -42,11 +43,13 @@ def made(monkeypatch) -> list[tuple[str, str]]:
         seen.append((type(host).__name__, variant))
         return lambda *words: None
 
-    for module in (grouped_gemm_fp8, deepseek_layer, fp4_layer, warm_up, experts, batched_experts, route, workspace):
+    for module in (
+        grouped_gemm_fp8, deepseek_layer, fp4_layer, bf16_layer, warm_up, experts, batched_experts, route, workspace
+    ):  # fmt: skip
         monkeypatch.setattr(module, "device_of", lambda *_: gpu)
     for module in (grouped_gemm_fp8, grouped_gemm_fp4, deepseek_layer, experts, batched_experts, route):
         monkeypatch.setattr(module, "Program", program)
-    for module in (grouped_gemm_fp8, deepseek_layer, fp4_layer):
+    for module in (grouped_gemm_fp8, deepseek_layer, fp4_layer, bf16_layer):
         monkeypatch.setattr(module, "launcher", launchers)
     for module, name in ((experts, "assign_program"), (experts, "quantise_program"),
                          (batched_experts, "program"), (route, "program")):  # fmt: skip
@@ -57,6 +60,8 @@ def made(monkeypatch) -> list[tuple[str, str]]:
         monkeypatch.setattr(module, "layer_of", functools.cache(deepseek_layer.Layer), raising=False)
         monkeypatch.setattr(module, "arena_of", lambda *_: arena, raising=False)
         monkeypatch.setattr(module, "fp4_layer_of", functools.cache(fp4_layer.fp4_layer_of.__wrapped__), raising=False)
+        cached = functools.cache(bf16_layer.bf16_layer_of.__wrapped__)
+        monkeypatch.setattr(module, "bf16_layer_of", cached, raising=False)
     monkeypatch.setattr(experts, "one", lambda _: torch.ones(1))
     for module in (experts, batched_experts, route):
         monkeypatch.setattr(module, "calls", Calls())
@@ -117,6 +122,8 @@ VARIANTS = {  # of ragged_moe.experts: what warmup is told, and the call's own o
     "e4m3": {"hidden_dtype": torch.float8_e4m3fn},
     "int64": {"ids_dtype": torch.int64, "gate_first": True, "limit": 7.0, "alpha": 1.702, "shift": 1.0},
     "on the input": {"top_k": 1, "apply_router_weight_on_input": True},
+    "of channels": {"channels": True},
+    "weights in bf16": {"bf16": True},
     "packed": {"packed": True, "limit": 7.0},
     "biased": {"packed": True, "biased": True},
     "packed for e4m3": {"packed": True, "activation": "fp8", "biased": True},
@@ -130,12 +137,17 @@ def call_experts(tokens: int, given: dict) -> None:
     hidden, k = torch.zeros(tokens, 256).to(given.get("hidden_dtype", torch.bfloat16)), given["top_k"]
     if hidden.dtype is torch.float8_e4m3fn:
         options |= {"hidden_scale": torch.ones(tokens, 2), "hidden_scale_layout": "tokens_first"}
-    letters, form = {"T": tokens, "H": 256, "I": 128, "E": LOCAL, "k": k}, EXPERTS_CALL
+    letters, form = {"T": tokens, "H": 256, "I": 128, "E": LOCAL, "k": k}, E4M3_EXPERTS[None]
     if given.get("packed"):
         capability = workspace.device_of().capability
         name = packing(capability, given.get("mxfp4", False), given.get("activation") == "fp8")
         form = EXPERTS_FORMS[name]
-    weights = [torch.zeros(x.shape).to(x.dtype) for x in form.expected(letters)[3:]]
+    elif given.get("bf16"):
+        form = BF16_EXPERTS
+    dims = dict.fromkeys(("w13_scale", "w2_scale"), 2 if given.get("channels") else 3)
+    weights = [torch.zeros(x.shape).to(x.dtype) for x in form.expected(letters, dims)[3:]]
+    if given.get("bf16"):
+        weights = weights[0], None, weights[1], None
     if given.get("packed"):
         *weights, options["w13_global"], options["w2_global"] = weights
     if given.get("biased"):

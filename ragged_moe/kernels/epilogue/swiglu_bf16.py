@@ -1,8 +1,10 @@
-"""The epilogue of GEMM1 with weights in e2m1: silu(gate) * up in bf16, to c [total_M, N / 2].
+"""The epilogues of GEMM1 with weights in e2m1, or in bf16: silu(gate) * up in bf16, to c [total_M, N / 2].
 
 Of tiles of 256 rows a thread has up and gate of the same weight rows and tokens, and bf16 needs no scale: nothing is
 exchanged. Of tiles of 128 rows one warpgroup has up and the other one gate.
 """
+
+import dataclasses
 
 import cutlass.cute as cute
 from cutlass import range_constexpr
@@ -10,7 +12,7 @@ from cutlass import range_constexpr
 from ragged_moe.kernels.config import BLOCK_N, GROUP_WARPS, Config
 from ragged_moe.kernels.context import Warp
 from ragged_moe.kernels.epilogue.activation import product
-from ragged_moe.kernels.epilogue.bf16 import Bf16WgmmaSwapAB
+from ragged_moe.kernels.epilogue.bf16 import Bf16WgmmaSwapAB, Bf16WgmmaTokensM
 from ragged_moe.kernels.epilogue.row_scales import scale
 from ragged_moe.kernels.ptx import (
     as_float,
@@ -76,6 +78,24 @@ class SwigluOfTwoWarpgroups:
         if is_first:
             of_products = warp._replace(operands=warp.operands._replace(n=columns))
             self.bf16.store(of_products, tile, column, acc, 0)
+
+
+class SwigluWgmmaBf16:
+    """Of weights in bf16, whose results have no scale: up and gate are of the same thread."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        of_products = dataclasses.replace(config, block_n=BLOCK_N, gated=False, permuted=False, copied=False)
+        self.bf16 = (Bf16WgmmaSwapAB if config.swap_ab else Bf16WgmmaTokensM)(of_products)
+
+    @cute.jit
+    def __call__(self, warp: Warp, tile: WorkTile, acc):
+        """Store a work tile's products."""
+        sums, columns = self.config.accumulators // 2, warp.operands.n >> 1
+        for i in range_constexpr(sums):
+            acc[i] = product(self.config.activation, acc[i], acc[sums + i])
+        of_products = warp._replace(operands=warp.operands._replace(n=columns))
+        self.bf16(of_products, tile._replace(row=tile.row >> 1), acc)
 
 
 def swiglu(config: Config) -> SwigluWgmmaFp4 | SwigluOfTwoWarpgroups:
