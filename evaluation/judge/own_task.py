@@ -15,6 +15,7 @@ from evaluation.judge.shared_tensors import Placed, Role
 from evaluation.judge.task import Call
 from evaluation.judge.verdict import Refused, compare, ulps
 from evaluation.tasks import data as any_data
+from evaluation.tasks import patterns
 from evaluation.tasks.entry import KERNEL
 from task import TestCase, combine_seeds
 
@@ -98,6 +99,15 @@ def poisons(rng: np.random.Generator) -> Iterator[float]:
             yield float(drawn) * float(rng.choice((-1, 1)))
 
 
+def reference_operands(data, group: int) -> patterns.Operands:
+    """Decodes the operands of a group of nvfp4_group_gemm."""
+    (a, b, _), (sfa, sfb), reordered = (data[i][group] for i in range(3))
+    numbers = [reference.decode_fp4(packed[:, :, 0]).double() for packed in (a, b)]
+    scales = [each[:, :, 0].double() for each in (sfa, sfb)]
+    codes = [each[..., 0].permute(2, 4, 0, 1, 3).contiguous().view(torch.uint8) for each in reordered]
+    return patterns.Operands(*numbers, *scales, *codes)
+
+
 class OwnCase:
     """Makes the inputs of a case, and checks results: counts in the verdict of `trial` what differs."""
 
@@ -162,7 +172,7 @@ class OwnCase:
                 inputs.disguise(data, inputs.draw(disguise, data))
             known = inputs.Known(data)  # beforehand: results are taken at once
             before = next(poison)
-            check = functools.partial(self.problems, known, None, poison=before)
+            check = functools.partial(self.problems, known, None, poison=before, data=data)
             yield Call(lambda data=data: data, check, schedule, tuple(args[name] for name in "mnk"), told, before)
 
     @functools.cached_property
@@ -221,24 +231,34 @@ class OwnCase:
             found.append(torch.from_numpy(view).view(c.dtype).as_strided(shape, stride))
         return found
 
-    def check(self, group: int, got: torch.Tensor, want: torch.Tensor, poison: float) -> str:
-        """Counts a group's result in the verdict; says what is wrong with it, or ""."""
+    def check(self, group: int, got: torch.Tensor, wants: list[torch.Tensor], poison: float, data=None) -> str:
+        """Counts a group's result in the verdict; says what is wrong with it, and why perhaps, or "". wants: of all
+        groups; data: what it is made of, if that is known."""
+        want = wants[group]
         count, problem = compare(group, got, want, self.exact, poison)
         self.verdict.mismatches = (self.verdict.mismatches or 0) + count
         if not problem:
             self.verdict.ulps = max(self.verdict.ulps or 0, ulps(got, want) if count else 0)
-        return problem
+            return ""
+        others = tuple(other[:, :, 0] for number, other in enumerate(wants) if number != group)
+        operands = None if data is None or self.task is not reference.GROUP_GEMM else functools.partial(
+            reference_operands, data, group
+        )  # fmt: skip
+        why = patterns.explain(got[:, :, 0], want[:, :, 0], operands, others)
+        return f"{problem}; {why}" if why else problem
 
     def problems(
-        self, known: inputs.Known, disguise, returned: list[torch.Tensor], left_out=None, poison: float = math.nan
-    ) -> list[str]:
+        self, known: inputs.Known, disguise, returned: list[torch.Tensor], left_out=None, poison: float = math.nan,
+        data=None,
+    ) -> list[str]:  # fmt: skip
         """Compares every element of every result with the expected one: what is wrong. disguise: of the known data.
-        left_out: bool, like each result, the elements that are not compared. poison: what was there before."""
+        left_out: bool, like each result, the elements that are not compared. poison: what was there before. data: what
+        the results are made of, in host memory, for an explanation."""
         wants = [*known.outputs(disguise)]
         if left_out is not None:
             returned = [torch.where(*of) for of in zip(left_out, wants, returned, strict=True)]
         pairs = enumerate(zip(returned, wants))
-        found = [self.check(group, got, want, poison) for group, (got, want) in pairs if want.numel()]
+        found = [self.check(group, got, wants, poison, data) for group, (got, want) in pairs if want.numel()]
         self.verdict.mismatches = self.verdict.mismatches or 0
         return [*filter(None, found)]
 

@@ -69,6 +69,8 @@ def close(got, want, rtol: float, atol: float, what: str = "the result") -> str:
     """Compares tensors by shape, dtype and torch.allclose: what is wrong, or ""."""
     import torch
 
+    from evaluation.tasks import patterns
+
     if not isinstance(got, torch.Tensor):
         return f"{what} is {type(got).__name__}, no tensor"
     if got.shape != want.shape:
@@ -82,4 +84,6 @@ def close(got, want, rtol: float, atol: float, what: str = "the result") -> str:
     wrong = ~torch.isclose(got, want, rtol=rtol, atol=atol)
     at = tuple(wrong.nonzero()[0].tolist())
     count = f"{int(wrong.count_nonzero())} of {wrong.numel()} elements"
-    return f"{count} of {what} are not within rtol {rtol:g}, atol {atol:g}: first at {at}: {got[at]} for {want[at]}"
+    said = f"{count} of {what} are not within rtol {rtol:g}, atol {atol:g}: first at {at}: {got[at]} for {want[at]}"
+    found = patterns.where(wrong.reshape(-1, wrong.shape[-1])) if wrong.dim() > 1 else ""
+    return f"{said}; {found}" if found else said

@@ -1,0 +1,151 @@
+"""The commonest mistakes, made on purpose: the numbers that come of each are known again."""
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+
+import reference
+from evaluation.judge.own_task import reference_operands
+from evaluation.tasks import patterns
+from evaluation.tasks.others import close
+
+M, N, K = 256, 256, 1024
+
+
+@functools.cache
+def case():
+    """The operands and the exact result of two groups."""
+    data = reference.generate_input([M, M], [N, N], [K, K], 2, 1111, torch.device("cpu"))
+    wants = [c[:, :, 0] for c in reference.ref_kernel(data)]
+    return reference_operands(data, 0), *wants
+
+
+def product(**changed) -> torch.Tensor:
+    """The first group's result with some operands changed, each by a function."""
+    of = dataclasses.replace(case()[0], **{name: change(getattr(case()[0], name)) for name, change in changed.items()})
+    a, b = (x * scales.repeat_interleave(16, 1) for x, scales in ((of.a, of.sfa), (of.b, of.sfb)))
+    return (a @ b.T).half()
+
+
+def part(rows=slice(None), columns=slice(None)) -> torch.Tensor:
+    """The right result with zeros at some places."""
+    got = case()[1].clone()
+    got[rows, columns] = 0
+    return got
+
+
+def without(k: slice) -> torch.Tensor:
+    def cut(numbers):
+        numbers = numbers.clone()
+        numbers.view(len(numbers), -1, k.step or K)[:, :, k.start : k.stop] = 0
+        return numbers
+
+    return product(a=cut)
+
+
+def tiles(x: torch.Tensor, tile: int) -> torch.Tensor:
+    return x.view(M // tile, tile, N // tile, tile).transpose(1, 3).reshape(M, N)
+
+
+def late(by: int):
+    return lambda x: torch.cat([x[:, :by], x[:, :-by]], 1)
+
+
+def flat(codes: torch.Tensor) -> torch.Tensor:
+    """Scales in blocks, read row by row."""
+    return codes.flatten().view(torch.float8_e4m3fn).double().view(M, K // 16)
+
+
+def blocks(scales: torch.Tensor) -> torch.Tensor:
+    """Scales row by row, read as blocks: what reorder_scales undoes."""
+    return scales.reshape(M // 128, K // 64, 32, 4, 4).permute(0, 3, 2, 1, 4).reshape(M, K // 16)
+
+
+def full(x: torch.Tensor) -> torch.Tensor:
+    return torch.ones_like(x)
+
+
+MISTAKES = {
+    # -- what came of the right numbers
+    "all are zero": lambda: torch.zeros(M, N).half(),
+    "rounded to bfloat16": lambda: case()[1].bfloat16().half(),
+    "rounded to FP8 (e4m3)": lambda: case()[1].float().clamp(-448, 448).to(torch.float8_e4m3fn).half(),
+    "negated": lambda: -case()[1],
+    "2 times the result": lambda: case()[1] * 2,
+    "0.5 times the result": lambda: case()[1] * 0.5,
+    "transposed": lambda: case()[1].T.contiguous(),
+    "transposed within tiles of 32 x 32": lambda: tiles(case()[1], 32),
+    "rows are those 1 further": lambda: case()[1].roll(-1, 0),
+    "columns are those 8 before": lambda: case()[1].roll(8, 1),
+    "blocks of 64 rows are exchanged": lambda: case()[1].view(2, 2, 64, N).flip(1).reshape(M, N),
+    "blocks of 16 columns are exchanged": lambda: case()[1].view(M, 8, 2, 16).flip(2).reshape(M, N),
+    "the result of another group": lambda: case()[2],
+    # -- where
+    "only in rows 128 to 255 (one block); all are zero": lambda: part(slice(128, 256)),
+    "only in columns 64 to 127 (one block); all": lambda: part(columns=slice(64, 128)),
+    "only in rows 0 to 127 (one block) and columns 128 to 255 (one block); all": lambda: part(
+        slice(0, 128), slice(128, 256)
+    ),
+    "only in row 7 of each 8": lambda: part(slice(7, None, 8)),
+    "only in row 255": lambda: part(255),
+    # -- what is multiplied
+    "no scales are applied": lambda: product(sfa=full, sfb=full),
+    "A's scales are not applied": lambda: product(sfa=full),
+    "B's scales are applied twice": lambda: product(sfb=lambda x: x**2),
+    "FP4 numbers of A or of B: the high four bits of each byte are taken first": lambda: product(b=patterns.swapped),
+    "signs of A are lost": lambda: product(a=torch.abs),
+    "A's scales lie in blocks of 128 x 4 and are read row by row": lambda: product(
+        sfa=lambda _: flat(case()[0].codes_a)
+    ),
+    "both scales lie in blocks of 128 x 4 and are read": lambda: product(
+        sfa=lambda _: flat(case()[0].codes_a), sfb=lambda _: flat(case()[0].codes_b)
+    ),
+    "B's scales lie row by row and are read as blocks": lambda: product(sfb=blocks),
+    "A's scales are one block of 16 late": lambda: product(sfa=lambda x: x.roll(1, 1)),
+    "the last k-block of 256 is left out": lambda: without(slice(K - 256, K)),
+    "the first k-block of 128 is left out": lambda: without(slice(0, 128)),
+    "the last 16 of each k-block of 256 are left out": lambda: without(slice(240, 256, 256)),
+    "the last 64 of each k-block of 128 are left out": lambda: without(slice(64, 128, 128)),
+    "A is a stage of 128 late": lambda: product(a=late(128)),
+    "B and its scales are a stage of 256 late": lambda: product(b=late(256), sfb=late(16)),
+    "B's scales are a stage of 128 late": lambda: product(sfb=late(8)),
+    "the last k-block of 64 counts twice": lambda: product(a=lambda x: torch.cat([x[:, :-64], 2 * x[:, -64:]], 1)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_known_by_its_numbers(mistake):
+    operands, want, other = case()
+    assert mistake in patterns.explain(MISTAKES[mistake](), want, lambda: operands, (other,))
+
+
+def test_what_is_right_or_of_no_known_mistake_has_no_explanation():
+    operands, want, other = case()
+    assert patterns.explain(want.clone(), want, lambda: operands, (other,)) == ""
+    drawn = torch.from_numpy(reference.np.random.default_rng(1).normal(size=(M, N))).half() * 50
+    assert patterns.explain(drawn, want, lambda: operands, (other,)) == ""
+
+
+def test_sums_of_less_precision_are_said_by_their_size():
+    _, want, _ = case()
+    got = (want.view(torch.int16) + (want.abs() > 8).short() * 2).view(torch.float16)
+    assert "off by 2 float16 steps at most" in patterns.explain(got, want)
+
+
+def test_the_rest_behind_whole_tiles():
+    wrong = torch.zeros(200, 64, dtype=torch.bool)
+    wrong[128:] = True
+    assert patterns.where(wrong) == "only in rows 128 to 199 (the rest behind the last whole 128 rows)"
+    wrong[:] = False
+    wrong[torch.arange(200) % 64 >= 48] = True
+    assert patterns.where(wrong) == "only in rows 48 to 63 of each 64"
+    wrong[:, ::2] = False
+    assert patterns.where(wrong).startswith("only in rows 48 to 63 of each 64 and column 1 of each 2")
+
+
+def test_tasks_of_others_say_where():
+    got = torch.zeros(4, 64, 128)
+    got[2, 32:] = 1
+    assert close(got, torch.zeros(4, 64, 128), 1e-3, 1e-3).endswith("; only in rows 160 to 191 (one block)")
