@@ -1,7 +1,7 @@
 """Functions with more than eight parameters: a value with a name stands for what belongs together.
 
-The number of each product may only fall. Left are faces of others (CUDA's functions, torch's operators, options of a
-command), machine code's arguments, and instructions' operands.
+The number of each product may only fall. Left are public calls, faces of others (CUDA's functions, torch's operators,
+options of a command), arguments of kernels and of machine code, and instructions' operands.
 """
 
 import ast
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EIGHT = 8
-MOST = {"emulated_gpu": 24, "evaluation": 7}  # functions of each product
+MOST = {"emulated_gpu": 21, "evaluation": 7, "ragged_moe": 25, "silicon": 5}  # functions of each product
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -344,7 +344,7 @@ def replace(raw: bytearray, field: str, ord: int | None, value: int) -> None:
     word = int.from_bytes(bytes(raw[:USED]), "little")
     if _get(word, "mode") == IM2COL:
         raise Unsupported(f"tensormap.replace.{field} on a tensor map of im2col mode")
-    if field in INDEXED:
+    if field in INDEXED and ord is not None:
         name, count = INDEXED[field]
         if not 0 <= ord < count:
             raise Fault("tensormap", f"tensormap.replace.{field}: ordinal {ord} is not below {count}")

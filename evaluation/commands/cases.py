@@ -37,10 +37,9 @@ def chosen_cases(
 
 def numbered(cases: list[TestCase], case: int | None) -> list[tuple[int, TestCase]]:
     """Numbers cases, and picks one if `case` is its number. Raises Failure."""
-    cases = list(enumerate(cases))
     if case is not None and case >= len(cases):
         raise Failure(f"there is no case {case}: the last is {len(cases) - 1}")
-    return cases if case is None else [cases[case]]
+    return list(enumerate(cases)) if case is None else [(case, cases[case])]
 
 
 def read_folder(path: str, submission: str, task: str | None) -> OthersTask:

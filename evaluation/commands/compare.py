@@ -7,6 +7,7 @@ with where their time goes; a difference is called one only if it is larger than
 
 import dataclasses
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def compared(case: TestCase, first: Verdict, second: Verdict, rounds: Stats | No
 
 
 def compare_sides(
-    screen: Screen, sides: list[Side], numbers: list[int], cases: list[TestCase], options: Options
+    screen: Screen, sides: list[Side], numbers: Sequence[int], cases: list[TestCase], options: Options
 ) -> list[Compared]:
     """Judges both sides on all cases, which have these numbers. If that is interrupted, shows those that are done.
 
@@ -159,7 +160,7 @@ def compare_sides(
 
 
 def write_pages(
-    screen: Screen, sides: list[Side], numbers: list[int], cases: list[TestCase], profile: str, jobs: int,
+    screen: Screen, sides: list[Side], numbers: Sequence[int], cases: list[TestCase], profile: str, jobs: int,
     timeout: float, html: str,
 ) -> None:  # fmt: skip
     """Models four calls of both sides for each case, and writes a page of both."""
@@ -237,7 +238,7 @@ def verdict_in_words(of_case: Compared) -> str:
     return "within the noise" if measured else f"{faster}, but less than the model can tell"
 
 
-def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: list[int]) -> None:
+def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: Sequence[int]) -> None:
     """Shows times, differences and where they come from. numbers: those of the cases."""
     for name, side in zip("AB", sides):
         screen.line(f"{name}: {side.submission}", *(f" {k}={v}" for k, v in (side.change or {}).items()))

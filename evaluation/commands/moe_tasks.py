@@ -305,9 +305,9 @@ def profile(
         for (_, case), folder in zip(chosen, folders)
     ]
     replies = replies_to(screen, "modelling profiles", requests, jobs, timeout)
-    for (number, case), reply, folder in zip(chosen, replies, folders):
+    for (number, of_case), reply, folder in zip(chosen, replies, folders):
         if "error" not in reply:
-            profiling.show(screen, f"case {number}: {shapes(case.args)}", reply, folder)
+            profiling.show(screen, f"case {number}: {shapes(of_case.args)}", reply, folder, page=None)
     show(screen, task, chosen, replies)
     if json_file:
         rows = [{"case": number, "spec": case.spec} | reply for (number, case), reply in zip(chosen, replies)]

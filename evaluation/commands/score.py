@@ -24,7 +24,8 @@ class Worth:
 def worths(times: list[float], floors: list[float]) -> list[Worth]:
     """Says what each case is worth. times, floors: microseconds of each; a floor of 0 is not known."""
     above = [max(1.0, us / floor) if floor else None for us, floor in zip(times, floors, strict=True)]
-    left = [math.log(ratio) for ratio in above] if None not in above else []
+    known = [math.log(ratio) for ratio in above if ratio is not None]
+    left = known if len(known) == len(above) else []
     rest, count = sum(left), len(times)
     return [
         Worth(

@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def json_of(rows: list[list[Outcome]], submission: str) -> dict:
     return result | modelled.labelled(replies)
 
 
-def show(screen: Screen, rows: list[list[Outcome]], numbers: list[int]) -> None:
+def show(screen: Screen, rows: list[list[Outcome]], numbers: Sequence[int]) -> None:
     """Shows the table, why what is not in its ranks is not, and what to paste. numbers: those of the cases."""
     merged: dict[tuple, list[list[Outcome]]] = {}  # those that come to the same configs in all cases
     for row in rows:

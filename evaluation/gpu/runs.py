@@ -122,7 +122,7 @@ def ranked(request: dict) -> dict:
 def profiled(request: dict, files: dict[str, bytes]) -> dict:
     """Makes an Nsight Compute report per case; torch.profiler's table where the machine does not let ncu read
     counters."""
-    outcome = {"cases": [], "passed": True, "geomean_us": None}
+    outcome: dict = {"cases": [], "passed": True, "geomean_us": None}
     with protocol.bot_folder(request["submission"]) as folder:
         for i, spec in enumerate(request["benchmarks"]):
             row = {"spec": spec, "status": "pass", "reason": "", "us": None, "profiler": "ncu"}
@@ -182,7 +182,7 @@ def of_script(request: dict, files: dict[str, bytes]) -> dict:
         model = next((us for words, us in request["modelled"].items() if named(words, name)), None)
         row = {"spec": name, "status": "pass", "reason": "", "us": statistics.median(us), "err_us": spread}
         cases.append(row | {"launches": len(us), "modelled_us": model})
-    outcome = {"cases": cases, "passed": done.returncode == 0 and bool(cases), "geomean_us": None}
+    outcome: dict = {"cases": cases, "passed": done.returncode == 0 and bool(cases), "geomean_us": None}
     if not outcome["passed"]:
         lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
         outcome["error"] = (lines or ["no output"])[-1] if done.returncode else "the script launched no kernel"
@@ -207,7 +207,7 @@ def of_moe(request: dict, files: dict[str, bytes]) -> dict:
     lines = done.stdout.decode(errors="replace").split("\n")
     reason = "" if passed else next((x for x in reversed(lines) if x.strip()), f"exit code {done.returncode}")
     status, spec = "pass" if passed else "fail", bench if timed else checks
-    cases = [{"spec": spec, "status": status, "reason": reason, "us": None, "err_us": None}]
+    cases: list[dict] = [{"spec": spec, "status": status, "reason": reason, "us": None, "err_us": None}]
     if timed and passed:
         cases = [
             {"spec": spec, "status": "pass", "reason": "", "us": us, "err_us": None}
@@ -246,7 +246,7 @@ def do_request(request: dict) -> tuple[dict, dict[str, bytes]]:
         "versions": versions(),
     }
     found = before.get("name", "no GPU")
-    outcome = {"cases": [], "passed": False, "geomean_us": None}
+    outcome: dict = {"cases": [], "passed": False, "geomean_us": None}
     any_card = request["task"] in MOE_TASKS or request["mode"] == "script"
     there = torch.cuda.is_available() if any_card else utils.get_device().type == "cuda"
     if request["device"] == "cuda" and not there:

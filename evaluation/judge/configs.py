@@ -45,8 +45,7 @@ def each_other(module, args: dict) -> Iterator[None]:
     end."""
     table_name, _, key = names(args)
     table = getattr(module, table_name, None)
-    configs = table.get(key) if isinstance(table, dict) else None
-    if not isinstance(configs, tuple):
+    if not isinstance(table, dict) or not isinstance(configs := table.get(key), tuple):
         return
     for config in configs[1:]:
         table[key] = (config,)
@@ -153,8 +152,9 @@ def _failed_condition(error: AssertionError):
         (failed,) = (
             n for n in ast.walk(tree) if isinstance(n, ast.Assert) and n.lineno <= line <= (n.end_lineno or n.lineno)
         )
-        all_of = isinstance(failed.test, ast.BoolOp) and isinstance(failed.test.op, ast.And)
-        return next(c for c in (failed.test.values if all_of else [failed.test]) if not _value(c, frame)), frame
+        test = failed.test
+        parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+        return next(c for c in parts if not _value(c, frame)), frame
     except (SyntaxError, ValueError, StopIteration):
         return None, frame
 

@@ -48,7 +48,7 @@ class Examiner:
 
     def turn_to(self, options: Options, args: dict) -> None:
         """Gets ready for a case of these arguments under these options: the process ends if it has another Config."""
-        config = None
+        config: tuple[dict, dict[str, str]] | None = None
         if options.config is not None:
             config = {name: value for name, value in args.items() if name != "seed"}, options.config
         if (options.submission, config) != (self.options.submission, self.process.config):
@@ -88,7 +88,7 @@ class Examiner:
         if verdict.modelled is None and options.timed and options.device != "cuda":
             verdict.modelled = {"error": "the results are wrong"}
         verdict.reason = legible(verdict.reason)
-        if "error" in (verdict.modelled or {}):
+        if verdict.modelled and "error" in verdict.modelled:
             verdict.modelled["error"] = legible(verdict.modelled["error"])
         verdict.isolation = self.process.isolation
         verdict.findings = [*self.rows]
@@ -112,7 +112,7 @@ def pair(examiners: list[Examiner], case: TestCase, both: list[Options]) -> tupl
             verdict.status, verdict.reason = "fail", f"evaluator: {type(error).__name__}: {error}"
     for examiner, verdict in zip(examiners, verdicts):
         verdict.isolation = examiner.process.isolation
-    return *verdicts, rounds
+    return verdicts[0], verdicts[1], rounds
 
 
 def serve(submissions: int, fd: int) -> None:

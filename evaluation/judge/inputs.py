@@ -160,5 +160,5 @@ class Known:
         if drawn and self.dual:
             products = [disguised(x, drawn[0], columns) for x, columns in zip(products, drawn[1:])]
         elif drawn:
-            products = (disguised(c, *drawn[2 * g : 2 * g + 2]) for g, c in enumerate(products))
+            products = [disguised(c, *drawn[2 * g : 2 * g + 2]) for g, c in enumerate(products)]
         yield from [reference.silu_product(*products)] if self.dual else products

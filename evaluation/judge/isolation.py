@@ -214,7 +214,7 @@ def confine(files: list[str], folders: list[str], judges: list[int], user: int |
             os.umask(0)  # another job of the same submission, which has another user, uses what it builds
         except OSError:  # a container without that user, or without the capability
             pass
-    python = [os.path.realpath(sys.executable), *(module.__file__ for module in (contextlib, ctypes))]
+    python = [os.path.realpath(sys.executable), *(module.__file__ or "" for module in (contextlib, ctypes))]
     readable = all(os.access(path, os.R_OK, effective_ids=True) for path in [*files, *python])
     keep = 1 << CAP_DAC_READ_SEARCH if other and not readable else 0  # Python in root's home, for example
     _set_capabilities(keep)

@@ -16,6 +16,8 @@ def load_submission(path: str, told=KERNEL):
     """Imports the file as the module `submission`; returns the function of a call's data that an entry tells
     (../tasks/entry.py), by default its custom_kernel. Raises what the file raises."""
     spec = importlib.util.spec_from_file_location("submission", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules["submission"] = module
     spec.loader.exec_module(module)
@@ -28,7 +30,8 @@ def explain(error: BaseException) -> str:
     What CuTe DSL raises while it compiles stands for an error in a kernel, whose line is that one's.
     """
     own = getattr(sys.modules.get("submission"), "__file__", None)
-    raised, frames = error, []
+    raised: BaseException | None = error
+    frames: list[traceback.FrameSummary] = []
     while raised is not None:
         frames += [f for f in traceback.extract_tb(raised.__traceback__) if f.filename == own]
         of_dsl = type(raised).__module__.partition(".")[0] == "cutlass"

@@ -36,6 +36,5 @@ def precise_enough(durations: list[float], elapsed_ns: float, max_time_ns: float
 def geometric_mean(times: Iterable[float | None]) -> float | None:
     """None unless there are times, and none of them is missing."""
     times = list(times)
-    if not times or None in times:
-        return None
-    return math.exp(sum(map(math.log, times)) / len(times))
+    logs = [math.log(us) for us in times if us is not None]
+    return math.exp(sum(logs) / len(logs)) if logs and len(logs) == len(times) else None

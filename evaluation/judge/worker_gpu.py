@@ -151,8 +151,9 @@ def repeat(device, case: Case, kernel, request: dict, guards: Guards, equal, cle
             taken.add(t.data_ptr(), any_data.extent(t.shape, t.stride(), t.element_size()), "an input")
     for position, i in enumerate(order):
         results = results_of(returned[position], case.outputs(i), single=len(case.objects[i]) != 4)
-        if isinstance(results, str) or (results_are := elsewhere(results, taken, position)):
-            problems.append(results if isinstance(results, str) else results_are)
+        wrong = results if isinstance(results, str) else elsewhere(results, taken, position)
+        if isinstance(results, str) or wrong:
+            problems.append(wrong or "")
             continue
         case.store(i, snapshots[position] if snapshots else results, copy)
         if case.changed(i, contents[i], disguises[i], equal):

@@ -9,6 +9,7 @@ import functools
 import io
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -151,7 +152,7 @@ def described(value, depth: int = 0) -> dict:
     return {"other": type(value).__name__}
 
 
-def kind_of(spec: dict) -> tuple[str, str, object]:
+def kind_of(spec: dict) -> tuple[str, str, Any]:
     """Reads a description: what it is of, the name of that type, and the rest. Raises ValueError or AttributeError."""
     ((kind, content),) = spec.items()
     names = {"tensor": "Tensor", "value": type(content).__name__, "other": str(content)[:100]}

@@ -66,7 +66,7 @@ def check_dsl(tree: ast.Module) -> list[Finding]:
     findings: dict[str, Finding] = {}
     paths: dict[str, str] = {}
 
-    def look(path: str, node: ast.AST):
+    def look(path: str, node: ast.expr | ast.stmt):
         try:
             return find(path)
         except Missing as missing:

@@ -115,7 +115,7 @@ class Review(ast.NodeVisitor):
         self.collect(tree)
         self.visit(tree)
 
-    def report(self, node: ast.AST, rule: str, severity: str, message: str) -> None:
+    def report(self, node: ast.expr | ast.stmt, rule: str, severity: str, message: str) -> None:
         self.findings.append(Finding(node.lineno, node.col_offset + 1, rule, severity, message))
 
     # -- names -------------------------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ class Review(ast.NodeVisitor):
                 self.documentation.add(node.value)
         for node in ast.walk(tree):  # `f = time.perf_counter` and `m = importlib.import_module("time")`
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                name = self.dotted(node.value)
-                if name and name != node.targets[0].id:
-                    self.names.setdefault(node.targets[0].id, name)
+                path = self.dotted(node.value)
+                if path and path != node.targets[0].id:
+                    self.names.setdefault(node.targets[0].id, path)
                 elif isinstance(node.value, ast.Call) and "cache" in (self.dotted(node.value.func) or ""):
                     self.cached.add(node.targets[0].id)
                 elif (
@@ -197,7 +197,7 @@ class Review(ast.NodeVisitor):
                 return True
         return False
 
-    def key(self, node: ast.AST, where: ast.AST, how: str) -> None:
+    def key(self, node: ast.AST, where: ast.expr | ast.stmt, how: str) -> None:
         if self.is_identity(node):
             self.report(where, "identity-cache", "error", f"{how} an id or an address: equal ones may hold other data")
 
@@ -227,8 +227,8 @@ class Review(ast.NodeVisitor):
 
     # -- imports -----------------------------------------------------------------------------------------------
 
-    def check_module(self, name: str, node: ast.AST) -> None:
-        top = name.partition(".")[0]
+    def check_module(self, name: str | None, node: ast.expr | ast.stmt) -> None:
+        top = (name or "").partition(".")[0]
         if top in HARNESS:
             self.report(node, "harness", "error", f"imports the grader's module {top}")
         elif node in self.guarded or top in IMAGE | TASK | {"pip", "ensurepip"}:
@@ -253,9 +253,9 @@ class Review(ast.NodeVisitor):
 
     # -- uses --------------------------------------------------------------------------------------------------
 
-    def check_use(self, node: ast.AST, name: str) -> None:
+    def check_use(self, node: ast.expr | ast.stmt, name: str | None) -> None:
         for rule, severity, pattern, message in USES:
-            if pattern.fullmatch(name):
+            if name and pattern.fullmatch(name):
                 self.report(node, rule, severity, f"{name} {message}")
                 return
 
@@ -316,7 +316,7 @@ class Review(ast.NodeVisitor):
 
     # -- patches -----------------------------------------------------------------------------------------------
 
-    def check_patch(self, node: ast.AST, target: str) -> None:
+    def check_patch(self, node: ast.expr | ast.stmt, target: str) -> None:
         top = target.partition(".")[0]
         known = top in IMAGE | TASK | HARNESS or top in sys.stdlib_module_names
         if known and not target.startswith(SETTINGS):
@@ -375,6 +375,12 @@ class Review(ast.NodeVisitor):
         super().visit(node)
 
 
+def joined(between: str, parts: list[str | None]) -> str | None:
+    """Joins parts; None if one of them is not known."""
+    known = [part for part in parts if part is not None]
+    return between.join(known) if len(known) == len(parts) else None
+
+
 def fold(node: ast.AST) -> str | None:
     """Computes the string that an expression of constants makes, if it is plain enough to be read; else None."""
     if isinstance(node, ast.Constant):
@@ -384,7 +390,7 @@ def fold(node: ast.AST) -> str | None:
         return None if left is None or right is None else left + right
     if isinstance(node, ast.JoinedStr):
         parts = [fold(part.value if isinstance(part, ast.FormattedValue) else part) for part in node.values]
-        return None if None in parts else "".join(parts)
+        return joined("", parts)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         text, step = fold(node.value), node.slice.step
         if text and isinstance(step, ast.UnaryOp) and isinstance(step.op, ast.USub) and not node.slice.lower:
@@ -396,8 +402,7 @@ def fold(node: ast.AST) -> str | None:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "join":
             between = fold(node.func.value)
             if between is not None and isinstance(argument, (ast.List, ast.Tuple)):
-                parts = [fold(part) for part in argument.elts]
-                return None if None in parts else between.join(parts)
+                return joined(between, [fold(part) for part in argument.elts])
     return None
 
 
