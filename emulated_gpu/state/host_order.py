@@ -34,11 +34,9 @@ DEFERRED = 64 << 20  # bytes that works keep until somebody asks what they did
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
 
 HERE = str(Path(__file__).parents[1])
-# Parts of paths of what stands between the user's code and the call, beside the emulator itself
-BETWEEN = (
-    "/torch/", "/triton/", "/cutlass/", "/nvidia_cutlass_dsl/", "/cuda/", "/cupy", "/numba", "<frozen", "<string>",
-    "/runpy.py", "/contextlib.py", "/functools.py", "/threading.py", "/weakref.py",
-)  # fmt: skip
+# What stands between the user's code and the call, beside the emulator itself: packages, and ends of paths
+PACKAGES = "torch", "triton", "cutlass", "nvidia_cutlass_dsl", "cuda", "cupy", "cupy_backends", "numba", "numba_cuda"
+BETWEEN = "<frozen", "<string>", "/runpy.py", "/contextlib.py", "/functools.py", "/threading.py", "/weakref.py"
 _ours: dict[str, bool] = {HERE: True}  # file -> whether it only stands between the user's code and the call
 
 
@@ -166,6 +164,15 @@ def learn(knows: dict[Stream, int], more: dict[Stream, int]) -> None:
             knows[stream] = number
 
 
+def stands_between(file: str) -> bool:
+    """Return whether a file is of what only stands between the user's code and a call. A folder of the user's may be
+    called as a package is."""
+    folders = [
+        folder for name in PACKAGES if name in sys.modules for folder in getattr(sys.modules[name], "__path__", ())
+    ]
+    return file.startswith((HERE, *(f"{folder}/" for folder in folders))) or any(part in file for part in BETWEEN)
+
+
 def place() -> str | int:
     """Return file:line of the user's Python code that makes this call; of compiled code, the address of the call."""
     frame: FrameType | None = sys._getframe(1)
@@ -173,7 +180,7 @@ def place() -> str | int:
         file = frame.f_code.co_filename
         ours = _ours.get(file)
         if ours is None:
-            ours = _ours[file] = file.startswith(HERE) or any(part in file for part in BETWEEN)
+            ours = _ours[file] = stands_between(file)
         if not ours:
             return f"{Path(file).name}:{frame.f_lineno}"
         frame = frame.f_back

@@ -17,7 +17,7 @@ void ask(uint64_t on, bool reads, const char *name, const void *at = nullptr, in
 // The last operators that have run. Python is told at once where several queues, or memory that the host shares with
 // devices, may be in play; else it looks when somebody asks.
 using Told = void (*)(int what, int64_t a, int64_t b);
-enum { BEGINS = 0, DONE = 1, RECORDS = 2, AWAITS = 3, HOST_AWAITS = 4 };
+enum { BEGINS = 0, DONE = 1, RECORDS = 2, AWAITS = 3, HOST_AWAITS = 4, CAPTURED = 5 };
 Told told = nullptr;
 std::atomic<bool> watching{false};
 std::mutex works_mutex;
@@ -78,7 +78,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
-// The CPU's generator, which says that it is a device's. The default ones of all devices are the CPU's default one.
+// A generator of the CPU's kind, which says that it is a device's.
 struct Generator final : c10::GeneratorImpl {
   at::Generator cpu;
   uint64_t offset = 0;
@@ -91,14 +91,19 @@ struct Generator final : c10::GeneratorImpl {
   uint64_t seed() override { return cpu.seed(); }
   void set_state(const c10::TensorImpl &s) override { cpu.unsafeGetGeneratorImpl()->set_state(s); }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return cpu.unsafeGetGeneratorImpl()->get_state(); }
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
+    return c10::make_intrusive<Generator>(device().index(), cpu);
+  }
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl> &s) override {
+    cpu = static_cast<Generator *>(s.get())->cpu;
+  }
   Generator *clone_impl() const override { return new Generator(device().index(), cpu.clone()); }
 };
 
-// What a CPU kernel draws from, where a call on a device names a generator, or none.
-at::Generator cpu_generator(const std::optional<at::Generator> &given) {
-  if (!given || !given->defined()) return at::detail::getDefaultCPUGenerator();
-  TORCH_CHECK(given->device().is_cuda(), "Expected a 'cuda' device type for generator but found 'cpu'");
-  return static_cast<Generator *>(given->unsafeGetGeneratorImpl())->cpu;
+// What a CPU kernel draws from, where a call on a device names a generator.
+at::Generator cpu_generator(const at::Generator &given) {
+  TORCH_CHECK(given.device().is_cuda(), "Expected a 'cuda' device type for generator but found 'cpu'");
+  return static_cast<Generator *>(given.unsafeGetGeneratorImpl())->cpu;
 }
 
 DeviceIndex known(DeviceIndex i) { return i < 0 ? current : i; }
@@ -106,7 +111,7 @@ const at::Generator &default_generator(DeviceIndex i) {
   static auto *all = [] {
     auto *v = new std::vector<at::Generator>;
     for (DeviceIndex k = 0; k < DEVICES; k++)
-      v->push_back(at::make_generator<Generator>(k, at::detail::getDefaultCPUGenerator()));
+      v->push_back(at::make_generator<Generator>(k, at::detail::createCPUGenerator()));
     return v;
   }();
   return (*all)[known(i)];
@@ -129,6 +134,10 @@ struct Hooks : at::CUDAHooksInterface {
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex i) const override { return i < 0 ? current : exchangeDevice(i); }
   void deviceSynchronize(DeviceIndex i) const override { Guard().synchronizeDevice(known(i)); }
+  int64_t cuFFTGetPlanCacheMaxSize(DeviceIndex) const override { return 4096; }  // of plans that nobody makes
+  void cuFFTSetPlanCacheMaxSize(DeviceIndex, int64_t) const override {}
+  int64_t cuFFTGetPlanCacheSize(DeviceIndex) const override { return 0; }
+  void cuFFTClearPlanCache(DeviceIndex) const override {}
   long versionCuDNN() const override { return 0; }  // there is none, and to ask is no error
   long versionRuntimeCuDNN() const { return 0; }    // of newer torch, where they are virtual
   long versionCuDNNFrontend() const { return 0; }
@@ -144,6 +153,32 @@ struct Hooks : at::CUDAHooksInterface {
     return at::make_generator<Generator>(known(i), at::detail::createCPUGenerator());
   }
 };
+
+// What torch's profiler asks of a device: marks between operators, which take no time of a GPU's.
+struct Marks : torch::profiler::impl::ProfilerStubs {
+  void record(DeviceIndex *device, torch::profiler::impl::ProfilerVoidEventStub *event, int64_t *nanoseconds) const override {
+    if (device) *device = current;
+    if (event) *event = std::make_shared<int>(0);
+    if (nanoseconds) *nanoseconds = c10::getTime();
+  }
+  float elapsed(const torch::profiler::impl::ProfilerVoidEventStub *,
+                const torch::profiler::impl::ProfilerVoidEventStub *) const override {
+    return 0;
+  }
+  void mark(const char *) const override {}
+  void rangePush(const char *) const override {}
+  void rangePop() const override {}
+  bool enabled() const override { return true; }
+  void onEachDevice(std::function<void(int)> f) const override {
+    for (int i = 0; i < devices; i++) f(i);
+  }
+  void synchronize() const override {}
+};
+
+void replace_marks() {
+  static Marks marks;
+  torch::profiler::impl::registerCUDAMethods(&marks);
+}
 
 // `import torch` has asked for the hooks and keeps the object that it got. Neither class has members, so that a table of
 // virtual functions is all that tells them apart.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 
-from ...device import will_fill
+from ...device import DEVICE, will_fill
 from ...native import normal
+from ..driver import graphs
 from .scaled_mm import scaled_mm
 
 CHUNK = 1 << 14  # numbers that stay in a core's cache, of which torch makes no work for several threads
@@ -39,6 +42,12 @@ def scaled_matmul(
     """torch._scaled_mm, computed by the CPU in the device's memory."""
     if out is None:
         out = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
+    if DEVICE.capture is not None:
+        again = functools.partial(
+            scaled_matmul, a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum, out=out
+        )
+        graphs.put_off(torch.cuda.current_stream().stream_id, lambda stream: again(), graphs.KERNEL)
+        return out
     operands = [x if x is None else torch.ops.emulated_gpu.to_cpu(x) for x in (a, b, scale_a, scale_b, bias)]
     there = torch.ops.emulated_gpu.to_cpu(out)
     scaled_mm(*operands, scale_result, out_dtype, use_fast_accum, out=there)

@@ -17,7 +17,13 @@ from ...errors import Unsupported
 from ..cuda_cpp import toolkit
 
 HERE = Path(__file__).parent
-SOURCES = "memory.cpp", "device.cpp", "operators.cpp"  # one after the other they are one text
+SOURCES = (
+    "memory.cpp",
+    "device.cpp",
+    "layouts.cpp",
+    "graphs.cpp",
+    "operators.cpp",
+)  # one after the other they are one text
 NAME = "libemulated_torch.so"
 DIMENSIONS, OPERANDS, NAME_BYTES = 8, 6, 48
 TOLD = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -61,7 +67,8 @@ class Count(ctypes.Structure):
 
 
 SIGNATURES = {
-    "install": (None, _int, BEFORE, TOLD, _int), "watch": (None, _int), "capture": (None, _int),
+    "install": (None, _int, BEFORE, TOLD, _int), "watch": (None, _int), "capture": (None, _int, _int),
+    "limit": (None, _int, _i64),
     "written": (_int, ctypes.c_uint64), "current_queue": (_i64, _int),
     "works": (_i64, ctypes.POINTER(Work), _i64), "works_waiting": (_i64,),
     "devices": (None, _int), "arena": (None, ctypes.c_uint64, ctypes.c_uint64),

@@ -3,11 +3,19 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/NestedTensorImpl.h>
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/native/SparseTensorUtils.h>
+#include <ATen/quantized/QTensorImpl.h>
+#include <ATen/quantized/Quantizer.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
+#include <torch/csrc/profiler/stubs/base.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -65,7 +73,8 @@ struct Count {  // of bytes or of allocations
 };
 
 int devices = 1;
-std::atomic<bool> captures{false};  // what is allocated belongs to a CUDA graph
+std::atomic<int> capturing[DEVICES] = {};  // the number of a CUDA graph, to which belongs what is allocated on the device; or 0
+std::atomic<bool> anywhere_captured{false};
 thread_local DeviceIndex current = 0;
 thread_local c10::StreamId streams[DEVICES] = {};  // the current one, by device
 std::atomic<int64_t> works_done{0};
@@ -127,7 +136,7 @@ class Pool {
       if (first > at) keep_free(at, first - at);
       size -= first - at, at = first;
     }
-    taken_[at] = {size, bytes, device, streams[device < 0 ? 0 : device], works_done, false, captures, false};
+    taken_[at] = {size, bytes, device, streams[device < 0 ? 0 : device], works_done, false, capturing[device < 0 ? current : device], false};
     if (device >= PINNED) announce(at, taken_[at], nullptr);
     return reinterpret_cast<void *>(at);
   }
@@ -136,7 +145,7 @@ class Pool {
   void become(void *p, size_t bytes, int device, const Tensor *like) {
     std::lock_guard lock(mutex_);
     auto &block = taken_.at(reinterpret_cast<uintptr_t>(p));
-    block.bytes = bytes, block.device = device, block.queue = streams[device];
+    block.bytes = bytes, block.device = device, block.queue = streams[device], block.of_graph = capturing[device];
     announce(reinterpret_cast<uintptr_t>(p), block, like);
   }
 
@@ -149,7 +158,7 @@ class Pool {
       bytes[found->second.device].remove(found->second.bytes);
       blocks[found->second.device].remove(1);
     }
-    if (found->second.of_graph) return;  // replays use it
+    if (found->second.of_graph && found->second.device >= PINNED) return;  // replays use it
     if (keeps_ && found->second.device >= PINNED)
       kept_.push_back(at);
     else
@@ -182,6 +191,11 @@ class Pool {
     std::lock_guard lock(mutex_);
     auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
     return found == taken_.begin() || (--found)->second.written;
+  }
+  int of_graph(const void *p) {  // the capture that has allocated it, or 0
+    std::lock_guard lock(mutex_);
+    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
+    return found != taken_.begin() ? (--found)->second.of_graph : 0;
   }
   // Somebody has said that a queue uses the memory, too, in which an address lies.
   void record(const void *p) {
@@ -218,13 +232,16 @@ class Pool {
   }
 
   Count bytes[DEVICES] = {}, blocks[DEVICES] = {};
+  int64_t limit[DEVICES] = {};  // of bytes; 0: none
 
  private:
   struct Block {
     size_t size, bytes;
     int device;
     int64_t queue, born;
-    bool recorded, of_graph, written;
+    bool recorded;
+    int of_graph;
+    bool written;
   };
 
   void announce(uintptr_t at, const Block &block, const Tensor *like) {
@@ -310,9 +327,27 @@ void release(void *p) {
     host_allocator->raw_deleter()(p);
 }
 
+std::string in_words(double n) {
+  const char *units[] = {"bytes", "KiB", "MiB", "GiB"};
+  int i = 0;
+  while (i < 3 && n >= 1024) n /= 1024, i++;
+  char text[32];
+  std::snprintf(text, sizeof(text), i ? "%.2f %s" : "%.0f %s", n, units[i]);
+  return text;
+}
+
+void room_for(size_t n, int device) {
+  const int64_t limit = device < 0 ? 0 : pool().limit[device], used = device < 0 ? 0 : pool().bytes[device].now;
+  TORCH_CHECK_WITH(OutOfMemoryError, !limit || int64_t(n) <= limit - used, "CUDA out of memory. Tried to allocate ", in_words(n),
+                   ". GPU ", device, " has a total capacity of ", in_words(limit), " of which ", in_words(limit - used),
+                   " is free. Of the allocated memory ", in_words(used), " is allocated by PyTorch (emulated device)");
+}
+
 DataPtr take(size_t n, int device, Device named) {
+  room_for(n, device);
   void *p = pool().take(n, device);
-  TORCH_CHECK_WITH(OutOfMemoryError, p, "CUDA out of memory. Tried to allocate ", n, " bytes on the emulated device");
+  TORCH_CHECK_WITH(OutOfMemoryError, p, "CUDA out of memory. Tried to allocate ", in_words(n),
+                   ": this machine has no addresses left for the emulated device");
   return {p, p, &release, named};
 }
 

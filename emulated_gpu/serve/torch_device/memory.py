@@ -6,7 +6,9 @@ C++ allocates (memory.cpp) and never calls Python for it: what has come and gone
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
+import warnings
 
 import numpy as np
 import torch
@@ -15,8 +17,15 @@ from ...device import DEVICE
 from ...errors import EmulatorError, Unsupported
 from ...state.global_memory import HOST, Region
 from ...state.host_order import Access
+from ..driver import graphs
 from ..host import guarded_pages
 from .library import BEFORE, TOLD, Count, Event, Operand, Work, load
+
+
+def repeat(number: int, stream: int) -> None:
+    """Carry out an operator of a CUDA graph again."""
+    torch.ops.emulated_gpu.replay(number, stream)
+    DEVICE.tensors.works()
 
 
 class TorchMemory:
@@ -26,6 +35,8 @@ class TorchMemory:
         self.library = load()
         self.regions: dict[int, Region] = {}
         self.keeping = False
+        self.recorded: list[int] = []  # operators of the capture under way, by C++'s numbers
+        self.speaks_of_waits = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 is an error
         self.dtypes: dict[int, torch.dtype] = {}
         self.born: dict[int, int] = {}  # by address of a region, how many operators had run when it was allocated
 
@@ -40,9 +51,16 @@ class TorchMemory:
         self.watch(devices)
 
     def watch(self, devices: int | None = None) -> None:
-        """Let every operator ask what it has to wait for, where it may have to: of several devices, or in a capture."""
-        several = (devices or len(DEVICE.memories)) > 1
-        self.library.emulated_attentive(several or DEVICE.capture is not None)
+        """Let every operator ask what it has to wait for, where it may have to: of several devices. Memory ends where
+        the machine's does."""
+        devices = devices or len(DEVICE.memories)
+        self.library.emulated_attentive(devices > 1)
+        for device in range(devices):
+            self.limit(device, DEVICE.chip.memory)
+
+    def limit(self, device: int, size: int) -> None:
+        """Let torch have no more bytes of a device's memory than that."""
+        self.library.emulated_limit(device, size)
 
     def lie_in(self, begin: int, end: int) -> None:
         """Allocate in [begin, end) from now on, which other processes map, too."""
@@ -160,6 +178,12 @@ def told(what: int, a: int, b: int) -> None:
             if DEVICE.guard is not None:
                 DEVICE.guard.lift()
             return
+        if what == CAPTURED:
+            if DEVICE.capture is None:
+                raise Unsupported("operators of another thread than the one that captures a CUDA graph")
+            DEVICE.tensors.recorded.append(a)
+            DEVICE.capture.note("do", functools.partial(repeat, a), graphs.KERNEL, b)
+            return
         DEVICE.tensors.works()
         order = DEVICE.order
         if what == RECORDS:
@@ -172,7 +196,7 @@ def told(what: int, a: int, b: int) -> None:
         DEVICE.fail(EmulatorError(f"internal error behind an operator: {type(error).__name__}: {error}"))
 
 
-BEGINS, DONE, RECORDS, AWAITS, HOST_AWAITS = range(5)
+BEGINS, DONE, RECORDS, AWAITS, HOST_AWAITS, CAPTURED = range(6)
 
 _why = ctypes.create_string_buffer(b"")
 
@@ -195,8 +219,13 @@ def before(devices: int, reads: int, name: bytes, at: int, size: int) -> int:
         return ctypes.addressof(_why)
 
 
+NOT_IN_A_CAPTURE = "CUDA error: operation not permitted when stream is capturing: "
+
+
 def synchronize(device: int) -> None:
     """The host waits for a device."""
+    if DEVICE.capture is not None:
+        raise RuntimeError(NOT_IN_A_CAPTURE + "synchronize")
     if DEVICE.order.watches:
         DEVICE.tensors.works()
         DEVICE.order.synchronize_device(device)
@@ -208,8 +237,12 @@ def synchronize(device: int) -> None:
 
 
 def await_(devices: int, reads: bool, name: str) -> None:
-    if DEVICE.capture is not None:
-        raise Unsupported(f"{name.removeprefix('aten::')} inside the capture of a CUDA graph on the emulated device")
+    if reads and DEVICE.capture is not None:
+        raise RuntimeError(NOT_IN_A_CAPTURE + name.removeprefix("aten::"))
+    if reads and DEVICE.tensors.speaks_of_waits and name != "synchronize":
+        if DEVICE.tensors.speaks_of_waits > 1:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
     if reads:  # the host's memory can be read after a failure
         if name == "synchronize":
             synchronize(devices.bit_length() - 1)

@@ -6,23 +6,19 @@ Python of torch's own stays where it is, and calls these. What is not here is re
 from __future__ import annotations
 
 import types
-from typing import Any
 
 import torch
 
 from ...device import DEVICE
 from ...errors import Unsupported
+from ..driver import c_calls, launches
+from . import allocations, parallel
 from .library import load
 from .memory import synchronize
 from .streams import CUDAGraph, Event, ExternalStream, Stream, graph, index_of
 
 VERSION = "13.0"
 CUDA = 1  # c10::DeviceType
-# https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
-STATISTICS = {
-    "allocation": True, "segment": True, "active": True, "inactive_split": None, "requested_bytes": False,
-    "allocated_bytes": False, "reserved_bytes": False, "active_bytes": False, "inactive_split_bytes": None,
-}  # fmt: skip
 
 
 class Missing(Unsupported, AttributeError):
@@ -63,43 +59,8 @@ def properties(device: int) -> Properties:
     )  # fmt: skip
 
 
-def counts(device: int, blocks: bool) -> Any:
-    """Return `Allocator.counts` of torch's memory on a device."""
-    return DEVICE.tensors.counts(device, blocks)
-
-
-def memory_stats(device: int) -> dict:
-    """Return what torch.cuda.memory_stats is made of: bytes and allocations."""
-
-    nothing = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
-
-    def of(blocks: bool | None) -> dict:
-        if blocks is None:
-            return dict.fromkeys(("all", "large_pool", "small_pool"), nothing)
-        count = counts(device, blocks)
-        counted = {"current": count.now, "peak": count.most, "allocated": count.ever, "freed": count.freed}
-        return {"all": counted, "large_pool": counted, "small_pool": nothing}  # there is one pool
-
-    return {name: of(blocks) for name, blocks in STATISTICS.items()} | {
-        "num_alloc_retries": 0, "num_ooms": 0, "num_sync_all_streams": 0, "num_device_alloc": 0, "num_device_free": 0,
-        "max_split_size": -1, "oversize_allocations": nothing, "oversize_segments": nothing,
-    }  # fmt: skip
-
-
-def reset_peak(device: int) -> None:
-    for blocks in (False, True):
-        count = counts(device, blocks)
-        count.most = count.now
-
-
-def reset_accumulated(device: int) -> None:
-    for blocks in (False, True):
-        count = counts(device, blocks)
-        count.ever = count.freed = 0
-
-
 def memory_info(device=None) -> tuple[int, int]:
-    used = counts(index_of(device), False).now
+    used = allocations.counts(index_of(device), False).now
     return DEVICE.chip.memory - used, DEVICE.chip.memory
 
 
@@ -122,9 +83,7 @@ def current_stream(device: int) -> tuple[int, int, int]:
 
 def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
     choose(device_index)
-    torch.accelerator.set_stream(
-        torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
-    )
+    torch.accelerator.set_stream(torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
 
 
 def bindings() -> dict:
@@ -154,17 +113,27 @@ def bindings() -> dict:
         "_cuda_isHistoryEnabled": lambda: False,
         "_cuda_lock_mutex": lambda: None,
         "_cuda_unlock_mutex": lambda: None,
-        "_cuda_memoryStats": memory_stats,
-        "_cuda_resetPeakMemoryStats": reset_peak,
-        "_cuda_resetAccumulatedMemoryStats": reset_accumulated,
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_set_sync_debug_mode": lambda mode: None,
-        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_cuda_set_sync_debug_mode": lambda mode: setattr(DEVICE.tensors, "speaks_of_waits", int(mode)),
+        "_cuda_get_sync_debug_mode": lambda: DEVICE.tensors.speaks_of_waits,
+        "_cuda_sleep": lambda cycles: None,
+        "_cuda_tunableop_is_enabled": lambda: False,
         "_CudaDeviceProperties": Properties,
         "_has_cuda": True,
         "_has_cudnn": False,
         "_has_magma": False,
+        **allocations.names(),
+        **parallel.names(),
     }
+
+
+def error_of(function, *arguments) -> int:
+    """Call a function of the driver; return its error, 0 for none."""
+    try:
+        function(*arguments)
+    except launches.WrongCall as error:
+        return error.status
+    return 0
 
 
 class Runtime:
@@ -172,9 +141,42 @@ class Runtime:
 
     cudaMemGetInfo = staticmethod(memory_info)  # noqa: N815
     cudaProfilerStart = cudaProfilerStop = staticmethod(lambda: 0)  # noqa: N815
+    cudaError = types.SimpleNamespace(success=0)  # noqa: N815
+
+    @staticmethod
+    def cudaHostRegister(address: int, size: int, flags: int = 0) -> int:  # noqa: N802
+        return error_of(c_calls.register, address, size, flags)
+
+    @staticmethod
+    def cudaHostUnregister(address: int) -> int:  # noqa: N802
+        return error_of(c_calls.unregister, address)
 
     def __getattr__(self, name: str):
         raise Missing(f"torch.cuda.cudart().{name} on the emulated device")
+
+
+class OfOldName(type):
+    """The kind of torch.cuda.FloatTensor and such names."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, x) -> bool:
+        return isinstance(x, torch.Tensor) and x.is_cuda and x.dtype == cls.dtype
+
+    def __call__(cls, *given, device="cuda"):
+        if len(given) == 1 and not isinstance(given[0], int):
+            return torch.tensor(given[0], dtype=cls.dtype, device=device)
+        return torch.empty(given, dtype=cls.dtype, device=device)
+
+
+def old_names() -> dict:
+    """Return torch.cuda.FloatTensor and its like."""
+    of = {
+        "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+        "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16, "Int": torch.int32, "Long": torch.int64,
+        "Bool": torch.bool,
+    }  # fmt: skip
+    return {f"{name}Tensor": OfOldName(f"{name}Tensor", (), {"dtype": dtype}) for name, dtype in of.items()}
 
 
 class Ranges:
@@ -215,7 +217,8 @@ def of_cuda() -> dict:
         "cudart": Runtime,
         "default_generators": tuple(torch.ops.emulated_gpu.default_generator(index) for index in devices),
         "is_current_stream_capturing": lambda: DEVICE.capture is not None,
-        "make_graphed_callables": refusal("torch.cuda.make_graphed_callables"),
+        "MemPool": allocations.MemPool, "_cudart": Runtime(), "_graph_pool_handle": torch._C._graph_pool_handle,
+        **old_names(),
         "Stream": Stream, "ExternalStream": ExternalStream, "Event": Event, "CUDAGraph": CUDAGraph, "graph": graph,
     }  # fmt: skip
 
@@ -242,10 +245,13 @@ def install() -> None:
         setattr(torch._C, name, value)
     torch._C.__dict__["__getattr__"] = missing
     given = of_cuda()
-    for module in (torch.cuda, torch.cuda.streams, torch.cuda.graphs):
+    for module in (torch.cuda, torch.cuda.streams, torch.cuda.graphs, torch.cuda.memory):
         for name, value in given.items():
             if module is torch.cuda or hasattr(module, name):
                 setattr(module, name, value)
+    for name in allocations.names():  # which torch.cuda.memory has by name
+        if name in vars(torch.cuda.memory):
+            setattr(torch.cuda.memory, name, served[name])
     torch.cuda.nvtx._nvtx = Ranges()
     torch.UntypedStorage.__new__ = storage_of(torch.UntypedStorage.__new__)
     torch.version.cuda = VERSION

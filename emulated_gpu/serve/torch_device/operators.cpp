@@ -24,30 +24,54 @@ Tensor alias(const Tensor &t, Storage storage, DispatchKey key) {
 
 // Operators that take tensors of the host beside those of a device, or of two devices.
 bool takes_both(const std::string &name) {
-  for (const char *start : {"aten::copy_", "aten::_copy_from", "aten::index", "aten::_index_put_impl", "aten::set_",
-                            "aten::_pad_packed_sequence", "aten::_pack_padded_sequence", "aten::_unsafe_index"})
+  static const std::set<std::string> exactly{"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
+  for (const char *start : {"aten::copy_", "aten::_copy_from", "aten::set_", "aten::_pad_packed_sequence",
+                            "aten::_pack_padded_sequence", "aten::_unsafe_index"})
     if (name.rfind(start, 0) == 0) return true;
-  return false;
+  return exactly.count(name) > 0;
 }
 
-void check_dense(const Tensor &t, const std::string &name) {
-  TORCH_CHECK_NOT_IMPLEMENTED(t.layout() == c10::kStrided && !t.is_nested(), name, ": ",
-                              t.is_nested() ? "nested" : c10::str(t.layout()), " tensors on the emulated device");
-}
+// Draws from the device's generator where an operator of the CPU can only draw from the CPU's.
+class DrawsFromDevice {
+ public:
+  explicit DrawsFromDevice(const at::Generator &device) : device_(device), cpu_(at::detail::getDefaultCPUGenerator()) {
+    const auto was = cpu_.get_state();
+    swap_ = was, cpu_.set_state(device_.get_state());
+  }
+  ~DrawsFromDevice() {
+    device_.set_state(cpu_.get_state());
+    cpu_.set_state(swap_);
+  }
+
+ private:
+  at::Generator device_, cpu_;
+  Tensor swap_;
+};
 
 // One call of an operator: what stands for what.
 class Call {
  public:
-  Call(const c10::OperatorHandle &op, torch::jit::Stack *stack)
-      : op_(op), schema_(op.schema()), stack_(stack), both_(takes_both(schema_.name())) {}
+  Call(const c10::OperatorHandle &op, torch::jit::Stack *stack, DispatchKey key)
+      : op_(op), schema_(op.schema()), stack_(stack), key_(key), both_(takes_both(schema_.name())) {}
 
-  void run() {
+  // into: what results are copied to, in a replay.
+  void run(const std::vector<Kept> *into = nullptr) {
     const std::string &name = schema_.name();
     const size_t given = schema_.arguments().size(), first = stack_->size() - given;
+    const bool draws = op_.hasTag(at::Tag::nondeterministic_seeded);
+    std::shared_ptr<Recorded> record;
+    if (anywhere_captured && !into) record = captured(first, given);
+    dry_ = record != nullptr;
+    bool generator = false;
     for (size_t i = 0; i < given; i++) {
       const auto *info = schema_.arguments()[i].alias_info();
       writes_ = info && info->isWrite();
-      down((*stack_)[first + i]);
+      auto &v = (*stack_)[first + i];
+      down(v);
+      if (draws && is_generator(schema_.arguments()[i])) {
+        if (v.isNone()) v = cpu_generator(default_generator(where_));
+        generator = true;
+      }
     }
     waits_ = copies() && !(given > 2 && (*stack_)[first + 2].isBool() && (*stack_)[first + 2].toBool());
     TORCH_CHECK(both_ || !host_operand_ || tensors_.empty(), name,
@@ -56,30 +80,62 @@ class Call {
     TORCH_CHECK(where_ < devices, "CUDA error: invalid device ordinal: cuda:", int(where_), " of ", devices,
                 " (`run --devices N`)");
     if (where_ < 0) where_ = current;
-    TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(DispatchKey::CPU), op_.operator_name(),
+    TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(key_), op_.operator_name(),
                                 " on the emulated device: torch has no kernel for the CPU that would do its work");
     const bool reads = to_host_ || name == "aten::_local_scalar_dense" || (copies() && !copied_to_device());
-    if (pinned_ && told) told(BEGINS, 0, 0);
-    if (reads || (attentive && touches())) {
+    if (pinned_ && told && !dry_) told(BEGINS, 0, 0);
+    if (dry_) {
+      refuse_in_capture(reads, first, given);
+    } else if (reads || (attentive && touches())) {
       const Tensor *t = reads && !tensors_.empty() ? &tensors_.back().first : nullptr;
       const bool some = t && t->numel() && t->has_storage();
       ask(devices_, reads, name.c_str(), some ? t->data_ptr() : nullptr, some ? extent(*t) : 0);
     }
-    const bool was = std::exchange(inside, !to_host_);
-    try {
-      op_.redispatchBoxed(c10::DispatchKeySet(DispatchKey::CPU), stack_);
-    } catch (...) {
+    {
+      std::optional<DrawsFromDevice> drawing;
+      std::optional<SameDraws> undrawn;
+      if (draws && dry_) undrawn.emplace(where_);
+      if (draws && !generator && where_ >= 0) drawing.emplace(cpu_generator(default_generator(where_)));
+      const bool was = std::exchange(inside, !to_host_);
+      try {
+        op_.redispatchBoxed(c10::DispatchKeySet(DispatchKey::CPU) | c10::DispatchKeySet(key_), stack_);
+      } catch (...) {
+        inside = was;
+        throw;
+      }
       inside = was;
-      throw;
     }
-    inside = was;
     write_back();
-    if (!to_host_) {
-      const size_t results = schema_.returns().size();
+    const size_t results = schema_.returns().size();
+    size_t next = 0;
+    if (!to_host_)
       for (size_t i = 0; i < results; i++)
-        each((*stack_)[stack_->size() - results + i], [&](const Tensor &t) { return up(t); });
+        each((*stack_)[stack_->size() - results + i],
+             [&](const Tensor &t) { return into ? put(t, (*into)[next++]) : up(t); });
+    if (dry_)
+      remember(std::move(record), results);
+    else if (touches() || !tensors_.empty() || made_)
+      done();
+  }
+
+  // Applies `f` to the tensors in a value. Says whether it is of a type that has any.
+  template <class F>
+  static bool each(IValue &v, F f) {
+    if (v.isTensor()) {
+      v = f(v.toTensor());
+    } else if (v.isTensorList()) {
+      c10::List<Tensor> made;
+      for (const Tensor &t : v.toTensorVector()) made.push_back(f(t));
+      v = made;
+    } else if (v.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> made;
+      for (const std::optional<Tensor> &t : v.toOptionalTensorVector())
+        made.push_back(t && t->defined() ? std::optional<Tensor>(f(*t)) : t);
+      v = made;
+    } else {
+      return false;
     }
-    if (touches() || !tensors_.empty() || made_) done();
+    return true;
   }
 
  private:
@@ -87,6 +143,108 @@ class Call {
     Storage device, host;
     bool fresh;  // the host's was there first
   };
+
+  static bool is_generator(const c10::Argument &argument) {
+    auto type = argument.type();
+    if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+    return type->kind() == c10::TypeKind::GeneratorType;
+  }
+
+  // The device's generator is afterwards what it was.
+  struct SameDraws {
+    at::Generator generator;
+    Tensor state;
+    explicit SameDraws(DeviceIndex device) : generator(cpu_generator(default_generator(device))), state(generator.get_state()) {}
+    ~SameDraws() { generator.set_state(state); }
+  };
+
+  // -- inside the capture of a CUDA graph
+
+  // What a replay needs of this call, where a capture is under way and it does more than to look at tensors.
+  std::shared_ptr<Recorded> captured(size_t first, size_t given) {
+    int device = -1;
+    bool any = false;
+    for (size_t i = 0; i < given; i++) {
+      auto &v = (*stack_)[first + i];
+      if (v.isDevice() && v.toDevice().is_cuda()) device = v.toDevice().has_index() ? v.toDevice().index() : current;
+      each(v, [&](const Tensor &t) {
+        if (t.defined() && t.is_cuda()) any = true, device = device < 0 ? t.get_device() : device;
+        return t;
+      });
+    }
+    if (device < 0) device = current;
+    const auto &returns = schema_.returns();
+    const auto *info = returns.size() == 1 ? returns[0].alias_info() : nullptr;
+    const bool looks = any && info && !info->isWrite(), empty = schema_.name().find("empty") != std::string::npos;
+    if (device >= DEVICES || !capturing[device] || looks || empty || schema_.name() == "aten::set_") return nullptr;
+    auto made = std::make_shared<Recorded>(Recorded{op_, {}, {}, {}, {}, key_, device});
+    for (size_t i = 0; i < given; i++) {
+      IValue v = (*stack_)[first + i];
+      each(v, [&](const Tensor &t) { return originals_.push_back(t), t; });
+      replace(v, made->tensors);
+      made->operands.push_back(std::move(v));
+    }
+    return made;
+  }
+  static void replace(IValue &v, std::vector<Kept> &with) {
+    static const Tensor placeholder = at::empty({0});
+    each(v, [&](const Tensor &t) { return with.push_back(kept(t)), placeholder; });
+  }
+
+  void refuse_in_capture(bool reads, size_t first, size_t given) {
+    const std::string &name = schema_.name();
+    TORCH_CHECK(!(copies() && host_operand_ && !pinned_), "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless "
+                "the CPU tensor is pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True.");
+    bool waits = (reads && !copies()) || (copies() && host_operand_ && waits_);
+    if (synchronises(name) && name.rfind("aten::linalg", 0) && name.rfind("aten::_linalg", 0)) {
+      const bool indexes = name.rfind("aten::index", 0) == 0 || name.rfind("aten::_index_put", 0) == 0;
+      bool masks = false;
+      if (indexes)
+        for (auto &[device, host] : tensors_) masks |= device.scalar_type() == at::kBool && !device.is_same(tensors_[0].first);
+      waits |= indexes ? masks : true;
+    }
+    TORCH_CHECK(!waits, "CUDA error: operation not permitted when stream is capturing: ", name.substr(6), " waits for the device");
+  }
+
+  void remember(std::shared_ptr<Recorded> record, size_t results) {
+    for (size_t i = 0; i < results; i++) {
+      IValue v = (*stack_)[stack_->size() - results + i];
+      replace(v, record->made);
+    }
+    for (size_t i = 0; i < originals_.size(); i++)  // which may have another shape now
+      if (originals_[i].is_cuda()) record->tensors[i] = kept(originals_[i]);
+    for (auto &p : storages_)  // nobody has computed it yet
+      if (p.fresh || written_.count(p.device.unsafeGetStorageImpl())) spoil(p.device);
+    int64_t number;
+    {
+      std::lock_guard lock(recorded_mutex);
+      number = next_recorded++;
+      recorded[number] = std::move(record);
+    }
+    if (told) told(CAPTURED, number, streams[where_]);
+  }
+
+  // Makes memory that this capture has allocated what no program expects.
+  static void spoil(const Storage &s) {
+    void *at = const_cast<void *>(s.data());
+    if (at && s.device_type() == DeviceType::CUDA && pool().of_graph(at) == capturing[s.device().index()])
+      std::memset(at, 0xff, s.nbytes());
+  }
+
+  // A replay's result belongs where the capture's was.
+  Tensor put(const Tensor &t, const Kept &kept) {
+    if (!t.defined() || t.is_cuda()) return t;
+    for (auto &[device, host] : tensors_)
+      if (host.is_same(t)) return device;
+    for (auto &p : storages_)
+      if (is_plain(t) && p.host.unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return up(t);
+    Tensor to = tensor_of(kept, schema_.name());
+    if (!is_plain(t)) return to.copy_(up(t));
+    alias(to, same_memory(to.storage(), Device(DeviceType::CPU)), DispatchKey::CPU).copy_(t);
+    made_ = true;
+    note(to, true);
+    return to;
+  }
 
   // Notes what has been read and written, and tells of it. The host waits for what it gets; if it is asked to, also for
   // copies from its memory.
@@ -168,7 +326,6 @@ class Call {
         pinned_ = true, note(t, writes_);
       return t;
     }
-    check_dense(t, schema_.name());
     const auto index = t.get_device();
     TORCH_CHECK(both_ || where_ < 0 || where_ == index || t.dim() == 0 || scalars_,
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:", int(where_),
@@ -176,20 +333,33 @@ class Call {
     if (where_ < 0 || (scalars_ && t.dim())) where_ = index;
     scalars_ = scalars_ && t.dim() == 0;
     devices_ |= uint64_t(1) << index;
+    for (auto &pairs : {&tensors_, &wholes_})
+      for (auto &[device, host] : *pairs)
+        if (device.is_same(t)) {
+          if (is_plain(t)) note(t, writes_);
+          return host;
+        }
+    if (!is_plain(t)) {
+      auto memory = [&](const Storage &s) { return host_of(s); };
+      wholes_.emplace_back(t, of_parts(t, false, schema_.name(), [&](const Tensor &part) { return down(part); }, memory));
+      return wholes_.back().second;
+    }
+    if (dry_ && writes_) written_.insert(t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
     note(t, writes_);
-    for (auto &[device, host] : tensors_)
-      if (device.is_same(t)) return host;
     tensors_.emplace_back(t, alias(t, host_of(t.storage()), DispatchKey::CPU));
     return tensors_.back().second;
   }
 
   Tensor up(const Tensor &t) {
     if (!t.defined() || t.is_cuda()) return t;
-    for (auto &[device, host] : tensors_)
-      if (host.is_same(t)) return device;
+    for (auto &pairs : {&tensors_, &wholes_})
+      for (auto &[device, host] : *pairs)
+        if (host.is_same(t)) return device;
     if (copies()) return t;  // to a tensor of the host, which stays that
     if (t._is_zerotensor()) return at::zeros(t.sizes(), t.options().device(Device(DeviceType::CUDA, where_)));
-    check_dense(t, schema_.name());
+    if (!is_plain(t))
+      return of_parts(t, true, schema_.name(), [&](const Tensor &part) { return up(part); },
+                      [&](const Storage &s) { return device_of(s, nullptr); });
     const size_t known = storages_.size();
     Tensor made = alias(t, device_of(t.storage(), &t), DispatchKey::CUDA);
     if (storages_.size() > known && schema_.name().find("empty") == std::string::npos) {  // which writes nothing
@@ -203,8 +373,14 @@ class Call {
     for (auto &p : storages_)
       if (p.device.unsafeGetStorageImpl() == s.unsafeGetStorageImpl()) return p.host;
     TORCH_CHECK_NOT_IMPLEMENTED(s.data() || !s.nbytes(), schema_.name(), " of a tensor without memory");
-    storages_.push_back({s, same_memory(s, Device(DeviceType::CPU)), false});
+    storages_.push_back({s, dry_ ? zeros(s) : same_memory(s, Device(DeviceType::CPU)), false});
     return storages_.back().host;
+  }
+  static Storage zeros(const Storage &s) {
+    const size_t n = s.nbytes();
+    DataPtr data = n ? take(n, TEMPORARY, Device(DeviceType::CPU)) : DataPtr(nullptr, Device(DeviceType::CPU));
+    if (n) pool().clear(data.get(), n);
+    return Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), n, std::move(data), &inside_allocator, true));
   }
 
   Storage device_of(const Storage &s, const Tensor *like) {
@@ -223,6 +399,7 @@ class Call {
     if (!n) return DataPtr(nullptr, Device(DeviceType::CUDA, device));
     TORCH_CHECK_NOT_IMPLEMENTED(impl->data(), "tensors without memory on the emulated device");
     if (impl->data_ptr().get_deleter() == &release && pool().device_of(impl->data()) == TEMPORARY && pool().has(impl->data())) {
+      room_for(n, device);
       DataPtr data = impl->set_data_ptr(DataPtr(nullptr, Device(DeviceType::CPU)));
       data.unsafe_set_device(Device(DeviceType::CUDA, device));
       pool().become(data.get(), n, device, like);
@@ -240,7 +417,8 @@ class Call {
       auto *storage = host.storage().unsafeGetStorageImpl();
       if (!storage) continue;
       for (auto &p : storages_)
-        if (!p.fresh && p.host.unsafeGetStorageImpl() == storage && storage->data() != p.device.data()) {  // it has grown
+        if (!p.fresh && p.host.unsafeGetStorageImpl() == storage && 
+            (dry_ ? storage->nbytes() > p.device.nbytes() : storage->data() != p.device.data())) {  // it has grown
           const size_t n = storage->nbytes();
           p.device.set_data_ptr(taken_over(storage, device.get_device(), &host));
           p.device.set_nbytes(n);
@@ -253,34 +431,19 @@ class Call {
       if (host.is_conj() != device.is_conj()) to->_set_conj(host.is_conj());
       if (host.is_neg() != device.is_neg()) to->_set_neg(host.is_neg());
     }
-  }
-
-  // Applies `f` to the tensors in a value. Says whether it is of a type that has any.
-  template <class F>
-  static bool each(IValue &v, F f) {
-    if (v.isTensor()) {
-      v = f(v.toTensor());
-    } else if (v.isTensorList()) {
-      c10::List<Tensor> made;
-      for (const Tensor &t : v.toTensorVector()) made.push_back(f(t));
-      v = made;
-    } else if (v.isOptionalTensorList()) {
-      c10::List<std::optional<Tensor>> made;
-      for (const std::optional<Tensor> &t : v.toOptionalTensorVector())
-        made.push_back(t && t->defined() ? std::optional<Tensor>(f(*t)) : t);
-      v = made;
-    } else {
-      return false;
-    }
-    return true;
+    for (auto &[device, host] : wholes_) take_parts(device, host, [&](const Tensor &part) { return up(part); });
   }
 
   const c10::OperatorHandle &op_;
   const c10::FunctionSchema &schema_;
   torch::jit::Stack *stack_;
+  const DispatchKey key_;  // of the CPU
   const bool both_;
+  bool dry_ = false;  // on memory of zeros
+  std::vector<Tensor> originals_;
+  std::set<const c10::StorageImpl *> written_;
   c10::SmallVector<Pair, 4> storages_;
-  c10::SmallVector<std::pair<Tensor, Tensor>, 4> tensors_;  // (device's, host's)
+  c10::SmallVector<std::pair<Tensor, Tensor>, 4> tensors_, wholes_;  // (device's, host's): plain ones, and those of parts
   DeviceIndex where_ = -1;                                  // where results belong
   uint64_t devices_ = 0;
   Work work_ = {};
@@ -288,10 +451,38 @@ class Call {
   bool to_host_ = false, host_operand_ = false, scalars_ = true, first_is_device_ = false;
 };
 
-void by_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) { Call(op, stack).run(); }
+void by_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) { Call(op, stack, DispatchKey::CPU).run(); }
 
-void refused(const c10::OperatorHandle &op, torch::jit::Stack *) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(), " of sparse, nested or quantized tensors on the emulated device");
+template <DispatchKey key>
+void of_parts_by_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  Call(op, stack, key).run();
+}
+
+// Carries out an operator of a CUDA graph again, in a queue.
+void replay(int64_t number, int64_t queue) {
+  std::shared_ptr<Recorded> what;
+  {
+    std::lock_guard lock(recorded_mutex);
+    what = recorded.at(number);
+  }
+  torch::jit::Stack stack = what->operands;
+  size_t next = 0;
+  for (auto &v : stack)
+    Call::each(v, [&](const Tensor &) { return tensor_of(what->tensors[next++], what->op.schema().name()); });
+  const auto was = std::exchange(streams[what->device], queue);
+  const auto device = std::exchange(current, DeviceIndex(what->device));
+  auto back = [&] { streams[what->device] = was, current = device; };
+  try {
+    Call(what->op, &stack, what->key).run(&what->made);
+  } catch (...) {
+    back();
+    throw;
+  }
+  back();
+}
+void forget_recorded(c10::IntArrayRef numbers) {
+  std::lock_guard lock(recorded_mutex);
+  for (auto number : numbers) recorded.erase(number);
 }
 
 // What an operator of our own has written, as `Call::done` tells of others.
@@ -311,7 +502,7 @@ void done_by_us(const Tensor &t, const char *name) {
 }
 
 Tensor &zero_(Tensor &t) {
-  if (t.is_non_overlapping_and_dense() && t.numel() * t.element_size() >= CLEARED) {
+  if (!capturing[t.get_device()] && t.is_non_overlapping_and_dense() && t.numel() * t.element_size() >= CLEARED) {
     ask(uint64_t(1) << t.get_device(), false, "zero_");
     pool().clear(t.mutable_data_ptr(), t.numel() * t.element_size());
     done_by_us(t, "aten::zero_");
@@ -343,12 +534,12 @@ Tensor &normal_(Tensor &t, double mean, double std, std::optional<at::Generator>
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::normal_", "");
   static auto large = c10::Dispatcher::singleton().findSchemaOrThrow("emulated_gpu::normal_large_", "");
   torch::jit::Stack stack{t, mean, std, generator};
-  if (t.numel() < MANY || !t.is_contiguous() || !t.is_floating_point()) {
+  if (capturing[t.get_device()] || t.numel() < MANY || !t.is_contiguous() || !t.is_floating_point()) {
     by_the_cpu(op, &stack);
     return t;
   }
   ask(uint64_t(1) << t.get_device(), false, "normal_");
-  stack[3] = at::Generator(cpu_generator(generator));
+  stack[3] = cpu_generator(generator ? *generator : default_generator(t.get_device()));
   large.callBoxed(&stack);
   done_by_us(t, "aten::normal_");
   return t;
@@ -362,7 +553,7 @@ Tensor to_cuda(const Tensor &t, int64_t device) {
   return alias(t, same_memory(t.storage(), Device(DeviceType::CUDA, DeviceIndex(device))), DispatchKey::CUDA);
 }
 Tensor to_cpu(const Tensor &t) {
-  check_dense(t, "to_cpu");
+  TORCH_CHECK_NOT_IMPLEMENTED(is_plain(t), "to_cpu of a tensor that is no plain memory, on the emulated device");
   return alias(t, same_memory(t.storage(), Device(DeviceType::CPU)), DispatchKey::CPU);
 }
 
@@ -377,22 +568,28 @@ void register_kernels(bool built_with_cuda) {
   static auto *all = new torch::Library(torch::Library::IMPL, "_", DispatchKey::CUDA, __FILE__, __LINE__);
   static auto *aten = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::CUDA, __FILE__, __LINE__);
   all->fallback(torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
-  auto over_all = [](torch::Library *library, DispatchKey key, auto make) {
+  // Over every operator that has a kernel of its own for `theirs`: else composed ones come before a fallback.
+  auto over_all = [](torch::Library *library, DispatchKey theirs, auto make) {
     auto &dispatcher = c10::Dispatcher::singleton();
     for (const auto &name : dispatcher.getAllOpNames()) {
       auto op = name.getNamespace() == "aten" ? dispatcher.findOp(name) : std::nullopt;
-      if (op && op->hasKernelForDispatchKey(key)) library->impl(toString(name).c_str(), make());
+      if (op && op->hasKernelForDispatchKey(theirs)) library->impl(toString(name).c_str(), make());
     }
   };
   if (built_with_cuda)
     over_all(aten, DispatchKey::CUDA, [] { return torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>(); });
-  for (auto key : {DispatchKey::SparseCUDA, DispatchKey::SparseCsrCUDA, DispatchKey::QuantizedCUDA}) {
+  auto serve = [&]<DispatchKey host>(DispatchKey key) {
+    auto make = [] { return torch::CppFunction::makeFromBoxedFunction<&of_parts_by_the_cpu<host>>(); };
     auto *rest = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-    rest->fallback(torch::CppFunction::makeFromBoxedFunction<&refused>());
+    rest->fallback(make());
     auto *known = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    if (built_with_cuda)
-      over_all(known, key, [] { return torch::CppFunction::makeFromBoxedFunction<&refused>(); });
-  }
+    over_all(known, host, make);
+    if (built_with_cuda) over_all(known, key, make);
+  };
+  serve.operator()<DispatchKey::SparseCPU>(DispatchKey::SparseCUDA);
+  serve.operator()<DispatchKey::SparseCsrCPU>(DispatchKey::SparseCsrCUDA);
+  serve.operator()<DispatchKey::NestedTensorCPU>(DispatchKey::NestedTensorCUDA);
+  serve.operator()<DispatchKey::QuantizedCPU>(DispatchKey::QuantizedCUDA);
   for (const char *name : {"copy_", "convolution_backward"})  // else torch looks for what the device has registered
     aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
   aten->impl("zero_", zero_);
@@ -410,10 +607,14 @@ TORCH_LIBRARY(emulated_gpu, m) {
   m.def("default_generator(int device) -> Generator?");
   m.def("normal_large_(Tensor(a!) x, float mean, float std, Generator? generator) -> Tensor(a!)");
   m.def("number_of(ScalarType dtype) -> int");
+  m.def("replay(int number, int queue) -> ()");
+  m.def("forget_recorded(int[] numbers) -> ()");
 }
 TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
   m.impl("to_cuda", to_cuda);
   m.impl("to_cpu", to_cpu);
+  m.impl("replay", replay);
+  m.impl("forget_recorded", forget_recorded);
   m.impl("number_of", [](at::ScalarType dtype) { return int64_t(dtype); });
   m.impl("default_generator", [](int64_t device) { return default_generator(DeviceIndex(device)); });
 }
@@ -431,6 +632,7 @@ EXPORT void emulated_install(int count, emulated::Before before, emulated::Told 
   c10::SetAllocator(DeviceType::CPU, &inside_allocator, 255);
   c10::SetAllocator(DeviceType::CUDA, &device_allocator, 255);
   replace_hooks();
+  replace_marks();
   register_kernels(built_with_cuda);
 }
 EXPORT void emulated_devices(int count) { emulated::devices = count; }
@@ -440,7 +642,13 @@ EXPORT void emulated_set(int device) { emulated::current = DeviceIndex(device); 
 EXPORT void emulated_attentive(int on) { emulated::attentive = on; }
 EXPORT void emulated_keep(int on) { emulated::pool().keep(on); }
 EXPORT void emulated_watch(int on) { emulated::watching = on; }
-EXPORT void emulated_capture(int on) { emulated::captures = on; }
+EXPORT void emulated_capture(int device, int on) {
+  static int captures = 0;
+  emulated::capturing[device] = on ? ++captures : 0;
+  emulated::anywhere_captured = false;
+  for (auto &one : emulated::capturing) emulated::anywhere_captured = emulated::anywhere_captured || one;
+}
+EXPORT void emulated_limit(int device, int64_t bytes) { emulated::pool().limit[device] = bytes; }
 EXPORT int emulated_written(uint64_t at) { return emulated::pool().written(reinterpret_cast<void *>(at)); }
 EXPORT int64_t emulated_current_queue(int device) { return emulated::streams[device]; }
 EXPORT int64_t emulated_works(emulated::Work *to, int64_t most) {

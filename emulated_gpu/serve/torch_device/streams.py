@@ -116,10 +116,13 @@ class Event(torch.Event):
     event_id = 0
     launches: int | None = None  # this many there were
     device_index = 0
+    recorded = timing = False
     known: host_order.Event | None = None  # once it has been used
 
     def __new__(cls, enable_timing=False, blocking=False, interprocess=False, external=False):
-        return super().__new__(cls, device="cuda", enable_timing=enable_timing)
+        made = super().__new__(cls, device="cuda", enable_timing=enable_timing)
+        made.timing = enable_timing
+        return made
 
     def _known(self) -> host_order.Event:
         if self.known is None:
@@ -127,7 +130,7 @@ class Event(torch.Event):
         return self.known
 
     def record(self, stream=None) -> None:
-        self.launches = timed.now()
+        self.launches, self.recorded = timed.now(), True
         self.device_index = DEVICE.index if stream is None else stream.device_index
         stream = stream or torch.cuda.current_stream()
         if DEVICE.capture is not None:
@@ -153,6 +156,10 @@ class Event(torch.Event):
         DEVICE.synchronize(self.device_index)
 
     def elapsed_time(self, end_event) -> float:
+        if not (self.timing and end_event.timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (self.recorded and end_event.recorded):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
         return cuda_bindings.elapsed(self.launches, end_event.launches)
 
     def __repr__(self):
@@ -160,42 +167,54 @@ class Event(torch.Event):
 
 
 class CUDAGraph:
-    """Kernel launches to repeat. torch's own operations are not collected: inside a capture they are refused."""
+    """Kernel launches and torch's operators to repeat, by what waits for what."""
+
+    work: graphs.Replays | None = None
+    operators: tuple[int, ...] = ()  # their numbers, of what C++ has recorded
 
     def __init__(self, keep_graph=False):
-        self.launches: graphs.Replays | None = None
+        self.number = torch._C._graph_pool_handle()
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
         if DEVICE.capture is not None:
             raise RuntimeError("a CUDA graph is being captured already")
+        self.number = pool or self.number
+        self.origin, self.device = torch.cuda.current_stream().stream_id, DEVICE.index
         DEVICE.capture = Capture(None)  # of all streams
-        self.origin = torch.cuda.current_stream().stream_id
-        DEVICE.tensors.watch()
-        DEVICE.tensors.library.emulated_capture(True)  # replays use memory that is allocated meanwhile
+        DEVICE.tensors.recorded.clear()
+        DEVICE.tensors.library.emulated_capture(self.device, True)  # replays use memory that is allocated meanwhile
 
     def capture_end(self):
-        self.launches = graphs.end(self.origin).captured
-        DEVICE.tensors.library.emulated_capture(False)
-        DEVICE.tensors.watch()
+        DEVICE.tensors.library.emulated_capture(self.device, False)
+        self.operators = tuple(DEVICE.tensors.recorded)
+        self.work = graphs.end(self.origin).captured
+
+    def pool(self) -> tuple[int, int]:
+        return self.number
 
     def replay(self):
-        """Launch all again, on the current stream."""
+        """Do all again, on the current stream."""
+        if self.work is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         _order()
-        if self.launches is not None:
-            self.launches.replay(torch.cuda.current_stream().stream_id)
+        self.work.replay(torch.cuda.current_stream().stream_id)
 
     def reset(self):
-        self.launches = None
+        torch.ops.emulated_gpu.forget_recorded(self.operators)
+        self.work, self.operators = None, ()
+
+    def __del__(self):
+        self.reset()
 
 
 class graph:  # the name that torch gives it
     """with torch.cuda.graph(g): captures what is launched."""
 
     def __init__(self, cuda_graph: CUDAGraph, pool=None, stream=None, capture_error_mode="global"):
-        self.cuda_graph = cuda_graph
+        self.cuda_graph, self.pool = cuda_graph, pool
 
     def __enter__(self):
-        self.cuda_graph.capture_begin()
+        self.cuda_graph.capture_begin(self.pool)
 
     def __exit__(self, *_):
         self.cuda_graph.capture_end()

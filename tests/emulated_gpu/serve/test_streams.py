@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulated_gpu.serve.cuda_cpp import toolkit
+from emulated_gpu.state.host_order import stands_between
 from tests import forked
 from tests.once import once
 
@@ -102,3 +103,10 @@ def test_streams_of_torch(torch_said, name):
     kind = re.match(r"(stream_race|read_before_sync|use_after_free|uninitialized_read|never_written)_", name)
     assert torch_said[name, "0"] == (kind[1].replace("_", "-") if kind else "-")
     assert torch_said[name, "1"] == "-"
+
+
+def test_a_users_folder_may_be_called_as_a_package_is():
+    import torch
+
+    assert not stands_between("/home/somebody/torch/train.py") and not stands_between("/home/somebody/cuda/a.py")
+    assert stands_between(torch.__file__)

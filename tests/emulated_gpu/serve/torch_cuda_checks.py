@@ -1,6 +1,7 @@
 """What torch code may expect of the emulated device: test_torch_cuda.py runs this file on it and reads the output."""
 
 import copy
+import functools
 import io
 import pickle
 import threading
@@ -212,9 +213,10 @@ def check_module():
 
 
 def check_refused_by_name():
-    raises(Unsupported, "memorySnapshot", lambda: torch.cuda.memory_snapshot())
+    raises(Unsupported, "record_memory_history", lambda: torch.cuda.memory._record_memory_history())
     raises(RuntimeError, "cuda:1", lambda: torch.ones(2, device="cuda:1"))
-    raises(NotImplementedError, "sparse", lambda: torch.ones(2, 2).to_sparse().cuda())
+    by_channel = torch.quantize_per_channel(torch.ones(2, 2), torch.ones(2), torch.zeros(2), 0, torch.qint8)
+    raises(NotImplementedError, "quantized by channels", lambda: by_channel.cuda())
     from cuda.bindings import driver, runtime
 
     raises(Unsupported, "cuLinkComplete", lambda: driver.cuLinkComplete(0))
@@ -489,7 +491,7 @@ def check_names_that_are_not_served():
     assert not hasattr(torch._C, "_cuda_nothing_of_the_kind")
     raises(Unsupported, "_cuda_cudaHostAllocator", lambda: torch._C._cuda_cudaHostAllocator())
     raises(AttributeError, "no attribute", lambda: torch._C._nothing_of_the_kind)
-    raises(NotImplementedError, "sparse", lambda: torch.eye(3, device="cuda").to_sparse())
+    raises(NotImplementedError, "_cslt_compress", lambda: torch._cslt_compress(torch.eye(8, device="cuda")))
 
 
 def check_scaled_mm_refuses():
@@ -501,6 +503,179 @@ def check_scaled_mm_refuses():
     raises(Unsupported, "100 scales", lambda: torch._scaled_mm(x, x.t(), few, few))
     one, out = torch.ones(1, device="cuda"), torch.zeros(32, 16, dtype=torch.half, device="cuda")
     raises(Unsupported, "another shape", lambda: torch._scaled_mm(x, x.t(), one, one, out=out))
+
+
+def check_sparse_tensors():
+    at = torch.tensor([[0, 1, 1], [2, 0, 2]], device="cuda")
+    x = torch.sparse_coo_tensor(at, torch.tensor([3.0, 4.0, 5.0], device="cuda"), (2, 3), requires_grad=True)
+    dense, y = x.to_dense(), torch.randn(3, 4, device="cuda")
+    assert x.is_cuda and in_device_memory(x._indices()) and dense.tolist() == [[0, 0, 3], [4, 0, 5]]
+    torch.sparse.mm(x, y).sum().backward()
+    assert torch.equal(torch.sparse.mm(x, y), dense @ y) and x.grad.is_sparse and x.grad.is_cuda
+    twice = (x.detach() + x.detach()).coalesce()
+    assert twice.values().tolist() == [6, 8, 10] and torch.equal(dense.to_sparse().to_dense(), dense)
+    assert torch.equal(x.detach().cpu().cuda().to_dense(), dense) and twice.zero_()._nnz() == 0
+    rows = dense.detach().to_sparse_csr()
+    assert in_device_memory(rows.values()) and torch.equal(rows @ y, dense @ y)
+    table = torch.nn.Embedding(10, 4, sparse=True, device="cuda")
+    table(torch.tensor([1, 2], device="cuda")).sum().backward()
+    before = table.weight.detach().clone()
+    torch.optim.SparseAdam(table.parameters(), lr=1.0).step()
+    assert (table.weight != before).any(1).tolist() == [False, True, True] + [False] * 7
+
+
+def check_nested_and_quantized_tensors():
+    pieces = [torch.ones(2, 3), torch.ones(4, 3)]
+    for layout in (torch.strided, torch.jagged):
+        x = torch.nested.nested_tensor(pieces, layout=layout, device="cuda")
+        assert x.is_cuda and torch.nested.to_padded_tensor(x * 2, 0.0).sum().item() == 36
+    layer = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True, device="cuda")
+    encoder = torch.nn.TransformerEncoder(layer, 1).eval()
+    mask = torch.tensor([[0, 0, 1], [0, 0, 0]], dtype=torch.bool, device="cuda")
+    with torch.no_grad():
+        assert encoder(torch.randn(2, 3, 16, device="cuda"), src_key_padding_mask=mask).isfinite().all()
+    q = torch.quantize_per_tensor(torch.tensor([0.11, -0.2], device="cuda"), 0.1, 0, torch.qint8)
+    assert q.is_cuda and q.int_repr().tolist() == [1, -2] and in_device_memory(q.dequantize())
+
+
+def captured(function):
+    """Return a CUDA graph of a call, and what the call has returned."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph, result
+
+
+def check_graphs_of_operators():
+    x, at = torch.zeros(4, device="cuda"), torch.tensor([1, 0], device="cuda")
+
+    def some():
+        x.add_(1)
+        return (
+            x * 2,
+            x[at],
+            torch.sort(x, descending=True).values,
+            torch.zeros(3, device="cuda"),
+            torch.topk(x, 2).values,
+        )
+
+    graph, results = captured(some)
+    assert x.tolist() == [0] * 4  # nothing has run
+    assert all(result.isnan().all() for result in results)
+    for _ in range(2):
+        graph.replay()
+    assert x.tolist() == [2] * 4 and results[0].tolist() == [4] * 4
+    x.copy_(torch.arange(4.0))
+    graph.replay()
+    assert [one.tolist() for one in results] == [[2, 4, 6, 8], [2, 1], [4, 3, 2, 1], [0] * 3, [4, 3]]
+
+    graph, drawn = captured(lambda: torch.nn.functional.dropout(torch.rand(8, device="cuda")))
+    torch.manual_seed(3)
+    graph.replay()
+    first = drawn.clone()
+    graph.replay()
+    assert not torch.equal(first, drawn)
+    torch.manual_seed(3)
+    assert torch.equal(first, torch.nn.functional.dropout(torch.rand(8, device="cuda")))
+
+    pinned, there = torch.arange(4.0).pin_memory(), torch.empty(4, device="cuda")
+    graph, _ = captured(lambda: there.copy_(pinned, non_blocking=True))
+    pinned += 5
+    graph.replay()
+    torch.cuda.synchronize()
+    assert there.tolist() == [5, 6, 7, 8]
+
+    a = torch.eye(32, device="cuda").to(torch.float8_e4m3fn)
+    graph, product = captured(lambda: torch._scaled_mm(a, a.t(), x[1:2], x[1:2], out_dtype=torch.float32))
+    graph.replay()
+    assert torch.equal(product, torch.eye(32, device="cuda") * 4)
+
+
+def check_a_graph_of_a_training_step():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 1)).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, capturable=True)
+    x = torch.randn(16, 4, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    twin = copy.deepcopy(model)
+    first = step().item()
+    graph, loss = captured(step)
+    for _ in range(4):
+        graph.replay()
+    assert loss.item() < 0.5 * first
+    layer = torch.cuda.make_graphed_callables(twin[0], (x,))
+    layer(x).sum().backward()
+    assert torch.allclose(twin[0].weight.grad, x.sum(0).expand(8, 4))
+
+
+def check_what_a_capture_refuses():
+    x = torch.ones(4, device="cuda")
+    waits = (lambda: x[0].item(), lambda: torch.nonzero(x), lambda: x[x > 0], torch.cuda.synchronize)
+    copies = (x.cpu, lambda: x.copy_(torch.ones(4)), lambda: torch.tensor([1.0], device="cuda"))
+    for call in waits:
+        raises(RuntimeError, "not permitted when stream is capturing", functools.partial(captured, call))
+    for call in copies:
+        raises(RuntimeError, "unless the CPU tensor is pinned", functools.partial(captured, call))
+    graph, _ = captured(lambda y=torch.ones(4, device="cuda"): y + 1)
+    raises(RuntimeError, "use-after-free: aten::add", graph.replay)
+    raises(RuntimeError, "without a preceding successful capture", torch.cuda.CUDAGraph().replay)
+
+
+def check_draws_leave_the_hosts_generator_alone():
+    for draw in (lambda: torch.rand(4, device="cuda"), lambda: torch.dropout(torch.ones(9, device="cuda"), 0.5, True)):
+        torch.manual_seed(0)
+        wanted = torch.rand(4)
+        torch.manual_seed(0)
+        first = draw()
+        assert torch.equal(torch.rand(4), wanted)
+        state = torch.cuda.get_rng_state()
+        second = draw()
+        torch.cuda.set_rng_state(state)
+        assert torch.equal(draw(), second) and not torch.equal(first, second)
+
+
+def check_the_devices_memory_ends():
+    total = torch.cuda.get_device_properties(0).total_memory
+    raises(
+        torch.cuda.OutOfMemoryError, "total capacity", lambda: torch.empty(total + 1, dtype=torch.int8, device="cuda")
+    )
+    torch.cuda.set_per_process_memory_fraction(2**20 / total)
+    raises(torch.cuda.OutOfMemoryError, "capacity of 1.00 MiB", lambda: torch.ones(1 << 20, device="cuda"))
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    x = torch.ones(1000, device="cuda")
+    assert x.data_ptr() in [segment["address"] for segment in torch.cuda.memory_snapshot()]
+
+
+def check_what_torch_says_of_waiting_and_time():
+    x, events = torch.ones(1, device="cuda"), [torch.cuda.Event() for _ in range(2)]
+    torch.cuda.set_sync_debug_mode("error")
+    raises(RuntimeError, "synchronizing CUDA operation", x.item)
+    torch.cuda.set_sync_debug_mode("default")
+    for event in events:
+        event.record()
+    raises(ValueError, "enable_timing", lambda: events[0].elapsed_time(events[1]))
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        x + 1
+    assert "aten::add" in profile.key_averages().table()
+    with torch.autograd.profiler.emit_nvtx():
+        x + 1
+
+
+def check_old_ways():
+    x = torch.cuda.FloatTensor([1, 2])
+    assert x.is_cuda and isinstance(x, torch.cuda.FloatTensor) and not isinstance(x, torch.cuda.HalfTensor)
+    assert torch.cuda.LongTensor(2, 3).shape == (2, 3)
+    layer = torch.nn.Linear(2, 2, device="cuda")
+    assert torch.equal(torch.nn.DataParallel(layer)(x[None]), layer(x[None]))
+    raises(RuntimeError, "same device", lambda: torch.nn.Embedding(3, 3, device="cuda")(torch.tensor([1])))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,137 @@
+"""What torch.cuda says of memory: bytes and allocations, now and at most; a snapshot; a limit; pools."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from ...device import DEVICE
+
+# https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
+STATISTICS = {
+    "allocation": True, "segment": True, "active": True, "inactive_split": None, "requested_bytes": False,
+    "allocated_bytes": False, "reserved_bytes": False, "active_bytes": False, "inactive_split_bytes": None,
+}  # fmt: skip
+
+_fractions: dict[int, float] = {}
+_raw: dict[int, torch.Tensor] = {}  # what caching_allocator_alloc has given
+_pools = itertools.count(1)
+
+
+def counts(device: int, blocks: bool) -> Any:
+    """Return `Allocator.counts` of torch's memory on a device."""
+    return DEVICE.tensors.counts(device, blocks)
+
+
+def memory_stats(device: int) -> dict:
+    """Return what torch.cuda.memory_stats is made of: bytes and allocations."""
+
+    nothing = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+
+    def of(blocks: bool | None) -> dict:
+        if blocks is None:
+            return dict.fromkeys(("all", "large_pool", "small_pool"), nothing)
+        count = counts(device, blocks)
+        counted = {"current": count.now, "peak": count.most, "allocated": count.ever, "freed": count.freed}
+        return {"all": counted, "large_pool": counted, "small_pool": nothing}  # there is one pool
+
+    return {name: of(blocks) for name, blocks in STATISTICS.items()} | {
+        "num_alloc_retries": 0, "num_ooms": 0, "num_sync_all_streams": 0, "num_device_alloc": 0, "num_device_free": 0,
+        "max_split_size": -1, "oversize_allocations": nothing, "oversize_segments": nothing,
+    }  # fmt: skip
+
+
+def reset_peak(device: int) -> None:
+    for blocks in (False, True):
+        count = counts(device, blocks)
+        count.most = count.now
+
+
+def reset_accumulated(device: int) -> None:
+    for blocks in (False, True):
+        count = counts(device, blocks)
+        count.ever = count.freed = 0
+
+
+def snapshot(pool=None) -> dict:
+    """Return what torch.cuda.memory_snapshot shows: a segment for each allocation; no traces."""
+    DEVICE.refresh()
+    devices = range(len(DEVICE.memories))
+    segments = []
+    for region in DEVICE.tensors.regions.values():
+        size = region.size
+        block = {
+            "address": region.start,
+            "size": size,
+            "requested_size": size,
+            "state": "active_allocated",
+            "frames": [],
+        }
+        if region.device in devices:
+            segments.append({
+                "device": region.device, "address": region.start, "total_size": size, "allocated_size": size,
+                "active_size": size, "requested_size": size, "stream": 0, "segment_type": "large",
+                "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [block],
+            })  # fmt: skip
+    return {
+        "segments": segments, "device_traces": [[] for _ in devices], "external_annotations": [],
+        "allocator_settings": {
+            "PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "garbage_collection_threshold": 0.0,
+            "expandable_segments": False, "pinned_num_register_threads": 1, "release_lock_on_cudamalloc": False,
+            "pinned_use_cuda_host_register": False, "last_allocator_settings": "", "roundup_power2_divisions": {},
+        },
+    }  # fmt: skip
+
+
+def fraction(device: int) -> float:
+    return _fractions.get(device, 1.0)
+
+
+def set_fraction(of: float, device: int) -> None:
+    """Let torch have so much of a device's memory."""
+    _fractions[device] = of
+    DEVICE.tensors.limit(device, int(of * DEVICE.chip.memory))
+
+
+def allocate(size: int, stream: int) -> int:
+    memory = torch.empty(size, dtype=torch.uint8, device="cuda")
+    _raw[memory.data_ptr()] = memory
+    return memory.data_ptr()
+
+
+def free(at: int) -> None:
+    _raw.pop(at, None)
+
+
+class MemPool:
+    """torch.cuda.MemPool: a name, since there is one pool."""
+
+    def __init__(self, allocator=None, *_, **__):
+        self.allocator = allocator
+        self.id = 0, next(_pools)
+
+    def snapshot(self, *_, **__) -> list:
+        return snapshot(self.id)["segments"]
+
+    def use_count(self) -> int:
+        return 1
+
+
+def names() -> dict:
+    return {
+        "_cuda_memoryStats": memory_stats,
+        "_cuda_resetPeakMemoryStats": reset_peak,
+        "_cuda_resetAccumulatedMemoryStats": reset_accumulated,
+        "_cuda_memorySnapshot": snapshot,
+        "_cuda_getMemoryFraction": fraction,
+        "_cuda_setMemoryFraction": set_fraction,
+        "_cuda_cudaCachingAllocator_raw_alloc": allocate,
+        "_cuda_cudaCachingAllocator_raw_delete": free,
+        "_graph_pool_handle": lambda: (0, next(_pools)),
+        "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: None,
+        "_cuda_beginAllocateToPool": lambda device, pool: None,
+        "_cuda_endAllocateToPool": lambda device, pool: None,
+        "_cuda_releasePool": lambda device, pool: None,
+    }
