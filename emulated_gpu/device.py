@@ -187,6 +187,12 @@ class Allocator(Protocol):
     """Gives memory of the devices to somebody else's tensors, and knows each thread's current device."""
 
     library: Any  # what does it, see serve/torch_device/library.py
+    regions: dict[int, Region]  # by address
+    recorded: list[int]  # operators that the capture under way has recorded, by their numbers
+    speaks_of_waits: int  # whether the host's waits warn (1), or are an error (2)
+
+    def limit(self, device: int, size: int) -> None:
+        """Give no more than that many bytes of a device."""
 
     def current(self) -> int: ...
 
