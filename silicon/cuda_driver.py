@@ -202,7 +202,7 @@ class Gpu:
         return function
 
     def launch(self, kernel: c_void_p, grid, block, args=(), cluster=None, shared: int = 0, pdl=False) -> Launch:
-        """Prepares a launch; the arguments are those of Launch."""
+        """Prepares a launch; takes the arguments of Launch."""
         return Launch(self, kernel, grid, block, args, cluster, shared, pdl)
 
     def tensormap(

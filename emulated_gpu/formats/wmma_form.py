@@ -42,7 +42,7 @@ class Fragment:
     row_major: bool
 
     def __post_init__(self):
-        """Raise Unsupported for what the ISA does not list."""
+        """Raise Unsupported for forms that the ISA does not list."""
         known = [
             a for a, (shapes, results) in _SHAPES.items()
             if self.shape in shapes and (self.type is a if self.role in "ab" else self.type in results)

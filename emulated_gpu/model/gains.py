@@ -292,5 +292,5 @@ class Whole(NamedTuple):
 
 
 def told(found: list[Gain]) -> list[Gain]:
-    """Return those that are worth a word."""
+    """Return the gains that are worth a word."""
     return [one for one in found if one.share >= LEAST]

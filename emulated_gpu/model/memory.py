@@ -33,7 +33,7 @@ Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one
 
 
 def _by_home(at: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Part lines, given with the half that is the home of each, into those of one half and those of the other."""
+    """Part lines by the half of the L2 that is their home."""
     which = home.tobytes()  # faster to look through than an array
     if 1 not in which:
         return at, at[:0]

@@ -87,7 +87,7 @@ NOTHING = Undone()
 
 
 class UndoneClock(TimingClock):
-    """Charges what the model charges, but for what is undone."""
+    """Charges as the model does, except for what is undone."""
 
     def __init__(self, what: frozenset[str], *arguments):
         super().__init__(*arguments)

@@ -81,7 +81,7 @@ def calls(loc: str) -> tuple[tuple[str, int], ...]:
 
 
 def lines(found: dict[tuple, Counter], trace: Trace) -> list[Line]:
-    """The places, those that take the most time first."""
+    """The places, by their time, the longest first."""
     rows: dict[tuple, Line] = {}
     for (program, number), us in found.items():
         instr = program.kernel.instrs[number]

@@ -616,8 +616,8 @@ class BlockWriter:
     def part(self, first: int, end: int, registers: list[int], saved: list[int]) -> str:
         """The source of some instructions of the block, by their numbers in it, on the lines where `finish` has them.
 
-        registers: those that they read; saved: those that they write for what follows them. The last ones of a block
-        leave it, and save by themselves.
+        registers: what they read. saved: what they write for later instructions. The last instructions of a block leave
+        it, and save by themselves.
         """
         last = end == len(self.marks) - 1
         start, stop = self.marks[first], len(self.lines) if last else self.marks[end]

@@ -164,7 +164,7 @@ class MBarrier(Waitable):
 class Collective(Waitable):
     """What warps of some CTAs, one of each, do together: it happens for all when all have come.
 
-    ctas: those that take part. come: those whose warp is here. results: of each CTA, in that order, once there are.
+    ctas: who takes part. come: whose warp is here. results: of each CTA, in that order, when all have come.
     """
 
     __slots__ = ("name", "columns", "ctas", "come", "results")

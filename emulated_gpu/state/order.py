@@ -68,7 +68,7 @@ class Order:
         return number
 
     def who(self, number: int) -> str:
-        """The instruction whose event this is; 0 is none's."""
+        """Return the instruction of an event; event 0 has none."""
         who = self.log[number]
         return "another warp" if who is None else str(who)
 

@@ -27,7 +27,7 @@ DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
 
 
 def multiply(g: LaneGroup, form: MmaSyncForm, a: tuple, b: tuple, c: tuple) -> tuple:
-    """The registers of D. a, b, c: those of A, B and C."""
+    """Return the registers of D, given those of A, B and C."""
     g.need_whole_warp("mma.sync")
     width = 64 if form.a_type is F64 else 32
     of_a, of_b, of_c = (np.stack([g.lane_array(v, width) for v in part]) for part in (a, b, c))

@@ -104,7 +104,7 @@ def malloc(g: LaneGroup, result: str, names: tuple[str, ...], mask) -> None:
 
 
 def free(g: LaneGroup, names: tuple[str, ...], mask) -> None:
-    """Give back the memory of each lane; address 0 is none."""
+    """Free the memory of each lane; address 0 frees nothing."""
     addresses = _words(g, names[0], 8)
     for lane in active(g, mask):
         if address := pick(addresses, lane):

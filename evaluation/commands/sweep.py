@@ -225,7 +225,7 @@ def json_of(rows: list[list[Outcome]], submission: str) -> dict:
 
 
 def show(screen: Screen, rows: list[list[Outcome]], numbers: Sequence[int]) -> None:
-    """Shows the table, why what is not in its ranks is not, and what to paste. numbers: those of the cases."""
+    """Shows the ranks, why a config has none, and what to paste. numbers: of the cases."""
     merged: dict[tuple, list[list[Outcome]]] = {}  # those that come to the same configs in all cases
     for row in rows:
         configs = tuple(outcome.config for outcome in row)

@@ -80,7 +80,7 @@ def alike(counts: list[dict[str, int]], others: list[dict[str, int]]) -> bool:
 
 
 def internal(error: Exception) -> EmulatorError:
-    """Makes a finding of what the emulator has tripped over."""
+    """Makes a finding of an error inside the emulator."""
     return EmulatorError(f"internal error: {type(error).__name__}: {error}")
 
 

@@ -192,7 +192,7 @@ class GivenCase:
         return Placed(data, self.heap, lambda tensor, number: Role(f"tensor[{number}]", tensor.is_cuda, True, True))
 
     def live(self, spec: dict) -> torch.Tensor:
-        """Makes a live view of a returned tensor. Raises Refused, or ValueError for what is none."""
+        """Makes a live view of a returned tensor. Raises Refused, or ValueError if it is no tensor."""
         try:
             found = any_data.tensor_at(self.arena.view, spec)
         except ValueError as error:

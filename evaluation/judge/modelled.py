@@ -35,7 +35,7 @@ def time_launches(
     """Times an `emulated.Device`'s queue of `calls` calls: (a reply, what each launch moved and multiplied).
 
     before: for each call what is done when its first launch starts, or for each launch. breakdown: the reply has one of
-    the last but one interval between launches that was simulated. alike: as of Steady. computes, parts: as of
+    the last but one interval between launches that was simulated. alike: see Steady. computes, parts: see
     `emulated.Device.time`.
     """
     launches = len(queue) // calls

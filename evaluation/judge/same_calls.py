@@ -59,7 +59,7 @@ class Given:
 
 
 def only(params: np.ndarray, read: set[tuple[int, int]]) -> np.ndarray:
-    """Copies parameters, with zeros in place of what is not read."""
+    """Copies parameters; bytes that are not read become zeros."""
     kept = np.zeros(len(params), bool)
     for offset, size in read:
         kept[offset : offset + size] = True

@@ -46,7 +46,7 @@ def builds(submission: str) -> str:
 
 @contextlib.contextmanager
 def opened(path: str | Path, inside: int | None = None):
-    """Opens a folder, by its name inside of another one, for this block. Raises OSError for what is none, or a link."""
+    """Opens a folder, by its name inside another one, for this block. Raises OSError for a file, or a link."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
     try:
         yield fd

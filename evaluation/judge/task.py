@@ -98,7 +98,7 @@ class Task(Protocol):
         """Estimates how long a case takes, in a unit of the task's own."""
 
     def order(self, case: TestCase, timed: bool) -> float:
-        """Orders cases; those of equal order come in a secret order."""
+        """Orders cases; equal ones come in a secret order."""
 
     def estimate_from(self, weights: list[float]) -> list[TestCase] | None:
         """Lists small cases that tell how long cases of these weights may take, and None where that is known."""

@@ -82,7 +82,7 @@ class Trial:
 
     def result_of(self, case: Case, call: Call, placed: Placed):
         """Has the submission called on an object, and returns a copy of what it returned, made at once: its process may
-        still change that. Raises Refused, also for what the device has found in the call."""
+        still change that. Raises Refused, for findings of the device in that call, too."""
         process, device, begin = self.process, self.process.device, time.perf_counter()
 
         def take(message) -> dict:

@@ -24,8 +24,8 @@ class Author:
 class OthersTask:
     """Is a task of others. modules: names -> absolute paths; a submission may import them.
 
-    evaluator: path of the grader's program, which says how often it calls; None if there is none. entry: as of
-    entry.py. devices: how many GPUs, of which each has a rank.
+    evaluator: path of the grader's program, which says how often it calls, or None. entry: see entry.py. devices: the
+    number of GPUs; each has a rank.
     """
 
     path: str

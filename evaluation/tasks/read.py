@@ -11,7 +11,7 @@ FORMS = "a folder of reference-kernels' form, a .py file of KernelBench's, a .js
 
 
 def read(path: str) -> OthersTask:
-    """Reads the task at a path. Raises ValueError, with one sentence, for what is none."""
+    """Reads the task at a path. Raises ValueError, with one sentence, if there is no task."""
     where = Path(path)
     if where.is_dir():
         if not (where / "task.yml").exists():

@@ -41,7 +41,7 @@ BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
 def read_file(path: Path) -> bytes:
-    """Reads a regular file. Raises OSError, also for what is none: reading a pipe would never end."""
+    """Reads a regular file. Raises OSError, for a pipe, too: reading that would never end."""
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file")
     return path.read_bytes()

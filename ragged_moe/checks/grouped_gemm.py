@@ -102,9 +102,9 @@ def error_of(case: Case, config: Config, schedule: int = 0, device: str = "cpu",
 def launched(
     launch, operands: tuple, sizes: tuple[int, ...], schedule: int, device: str, written: bool
 ) -> torch.Tensor:
-    """Launch with these operands, the last of which is the output, and return that one.
+    """Launch with these operands; return the last, the output.
 
-    sizes: rows, N, K, experts. schedule, device, written: as of `run`.
+    sizes: rows, N, K, experts. schedule, device, written: see `error_of`.
     """
     if device == "cpu":
         launch.grid = CTAS

@@ -198,9 +198,9 @@ def emulated(
 ):
     """Call the layer on the emulated GPU, of which this many SMs are used; return (the tensors of space, output).
 
-    The inputs may only be read, and only behind a wait for the launch before, as if that had written them. configs:
-    those of both GEMMs, if not the table's. last: the stage after which the call ends, routing or permute. crowded: as
-    of emulated_gpu.session.
+    The inputs may only be read, and only behind a wait for the launch before, as if that had written them. configs: of
+    both GEMMs, if not the table's. last: the stage after which the call ends, routing or permute. crowded: see
+    emulated_gpu.session.
     """
     tokens = x.hidden_states.shape[0]
     layer = Layer(torch.device("cpu"), x.sizes)

@@ -9,7 +9,7 @@ from ragged_moe.commands.modelled import say
 
 
 def rows(_ctx, _param, value: str) -> tuple[int, ...]:
-    """Return the rows of each expert; click's error for what is none."""
+    """Return the rows of each expert; click's error for anything else."""
     texts = value.split(",")
     if not all(text.isdecimal() for text in texts) or not any(map(int, texts)):
         raise click.BadParameter(f"{value!r} must be the rows of each expert, separated by commas, not all 0")

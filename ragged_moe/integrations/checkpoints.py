@@ -353,5 +353,5 @@ def exact_bf16(name: str, of: Weights) -> torch.Tensor:
 
 
 def apart(x: torch.Tensor) -> torch.Tensor:
-    """Rows [E, 2I, ..] of gate and up in turn: those of gate, then those of up."""
+    """Return rows [E, 2I, ..] of gate and up in turn as all rows of gate, then all of up."""
     return torch.cat((x[:, 0::2], x[:, 1::2]), 1)

@@ -97,7 +97,7 @@ class Combine:
             self.add(given, epoch, token, thread)
 
     def any(self, rows: list[Int32]) -> Int32:
-        """Return a row of these, -1 if there is none."""
+        """Return a row of these, or -1."""
         last = rows[0]
         for row in rows[1:]:
             last = maximum(last, row)

@@ -125,7 +125,7 @@ class Router:
         store_global_word(weights + at, as_int(score * factor), mine)
 
     def scores(self, x: list[Float32], there: list[Int32]) -> list[Float32]:
-        """Return the scores of a lane's logits, of which those that are not there have any."""
+        """Return the scores of a lane's logits; the scores of missing ones are undefined."""
         if self.choice.scoring == "sigmoid":
             return [Float32(1.0) / (Float32(1.0) + cute.math.exp(-v)) for v in x]
         if self.choice.scoring == "sqrtsoftplus":

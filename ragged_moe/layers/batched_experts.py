@@ -120,7 +120,7 @@ def sizes_of(experts: int, most: int, hidden: int, intermediate: int, expected_m
 
 
 def sizes_for(experts: int, most: int, hidden: int, intermediate: int, expected_m: int | None) -> Sizes:
-    """The layer's sizes, of those that have been checked."""
+    """Return the layer's sizes from the checked ones."""
     expected_m = max(1, most) if expected_m is None else expected_m
     everywhere = max(experts, experts * most // int(expected_m))  # to which E * M tokens go, one expert each
     return Sizes(hidden, intermediate, experts, 1, everywhere)

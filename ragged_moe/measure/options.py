@@ -24,7 +24,7 @@ class Numbers(click.ParamType):
         self.least = least
 
     def convert(self, value: str, param, ctx) -> list[int]:
-        """Return the numbers; click's error if one is none, or less."""
+        """Return the numbers; click's error if a part is no number, or too small."""
         texts = value.split(",")
         if not all(x.isdecimal() and int(x) >= self.least for x in texts):
             self.fail(f"{value!r} must be numbers from {self.least} on, separated by commas", param, ctx)

@@ -140,7 +140,7 @@ def fp4_run(result: dict) -> str:
 
 
 def fp4_summary(result: dict) -> str:
-    """Ratios by experts and their tokens, over all N, K; those of routed tokens; those of rows drawn by a law."""
+    """Write ratios by experts and their tokens, over all N, K; then of routed tokens, and of rows drawn by a law."""
 
     def cell(rows: list[dict]) -> str:
         others = [[x["us"][BEST], x["loads us"], x["us"][FP8]] for x in rows]

@@ -255,8 +255,9 @@ class Signature:
                 require(x.operand, x.letter, letters[x.letter], x.multiple, x.least, x.most)
 
     def expected(self, letters: Mapping[str, int], dims: Mapping[str, int] = {}, **dtypes) -> tuple[Operand, ...]:
-        """Say what each operand must be. dims: how many those of several forms have. dtypes: of those of several types,
-        and of optional ones, which are left out else.
+        """Say what each operand must be. dims: the number of dimensions of an operand with several forms.
+
+        dtypes: of operands that may have several, and of optional ones; an optional operand without one is left out.
         """
         return expected(self, tuple(letters.items()), tuple(dims.items()), tuple(dtypes.items()))
 

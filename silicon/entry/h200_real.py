@@ -277,7 +277,7 @@ def changes(first, config) -> dict:
 
 
 def machine(torch) -> dict:
-    """The GPU and the versions of what drives it."""
+    """The GPU, and the versions of its driver and libraries."""
     import cutlass
 
     gpu = torch.cuda.get_device_properties(0)

@@ -311,7 +311,7 @@ def measure_all(file: Path) -> None:
 
 
 def on_the_model(point: Point, profile) -> list[float]:
-    """Cycles of a point on the timing model, as of `_figures`."""
+    """Return a point's cycles on the timing model, as `_figures` does."""
     import emulated_gpu
     from emulated_gpu.device import DEVICE, allocate
 

@@ -92,7 +92,7 @@ def nbytes(ctas: int, mib: int) -> int:
 
 
 class Cards:
-    """Two GPUs, of which each may access the other's memory. Cycles and microseconds are those of the first."""
+    """Two GPUs; each may access the other's memory. Cycles and microseconds are the first one's."""
 
     def __init__(self):
         self.gpus = [Gpu(0), Gpu(1)]

@@ -356,7 +356,7 @@ def measure_all(file: Path) -> None:
 
 
 def on_the_model(point: Point, profile) -> list[float]:
-    """Cycles of a point on the timing model, as of `_median`."""
+    """Return a point's cycles on the timing model, as `_median` does."""
     import emulated_gpu
     from emulated_gpu.device import DEVICE, allocate
 

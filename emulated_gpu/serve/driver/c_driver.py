@@ -57,7 +57,7 @@ def split(signature: str) -> list[str]:
 
 
 def results_of(types: list[str]) -> list[int]:
-    """Return which parameters are addresses of what a function returns: the first ones, and those of strings."""
+    """Return the parameters by which a function returns something: the first ones, and strings."""
     first = itertools.takewhile(lambda i: RESULT.fullmatch(types[i]), range(len(types)))
     return sorted({*first, *(i for i, name in enumerate(types) if name == f"{STRING}*")})
 

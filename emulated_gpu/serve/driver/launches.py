@@ -149,7 +149,7 @@ class MapEnums(NamedTuple):
 def tensor_map(kind: int, address: int, dims, strides, box, steps, enums: MapEnums) -> bytes:
     """Return what cuTensorMapEncodeTiled makes of its arguments. strides: of all dimensions but the innermost.
 
-    Raises Unsupported for what is not implemented, a Fault for what the driver calls an invalid value.
+    Raises Unsupported if it is not implemented, a Fault for an invalid value, as the driver does.
     """
     common = _of_map("Tiled", kind, address, dims, strides, box, steps, enums)
     return encode(TensorMap(*common))

@@ -96,7 +96,7 @@ def digest(machine_code: bytes) -> bytes:
 
 
 def note(machine_code: bytes, text: str) -> None:
-    """Remember of which PTX a cubin was made."""
+    """Remember the PTX that a cubin was made of."""
     _texts[digest(machine_code)] = text
 
 

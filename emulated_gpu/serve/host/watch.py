@@ -68,7 +68,7 @@ def stop(launches: list[Launch], limit: float) -> None:
 
 
 def places(launches: list[Launch], moving: bool, most: int = 8) -> list[str]:
-    """Say where warps are: those that go on, or those that wait."""
+    """Say where warps are that go on, or else that wait."""
     found = []
     for launch in launches:
         for group in launch.groups():

@@ -40,7 +40,7 @@ class Fp4Weights(ByWidth):
         self.config, self.registers, self.eight = config, Fp4Registers(config), Fp4EightTokens(config)
 
     def multiply(self, warp: Warp, width: int, tile: WorkTile, state: MainloopState, acc):
-        """The k-blocks of a tile of which this many tokens are loaded."""
+        """Multiply the k-blocks of a tile that has this many tokens."""
         by_width = self.eight(warp, tile, state, acc) if width == 8 else self.by_wgmma(warp, width, tile, state, acc)
         if self.config.widths:  # the others' registers are free in the loop, if nobody reads what was there before
             for i in {*range(self.config.accumulators)} - {*sum(self.places(width), [])}:

@@ -32,7 +32,7 @@ class SwapAB(ByWidth):
 
     @cute.jit
     def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
-        """The k-blocks of a tile of which this many tokens are loaded."""
+        """Multiply the k-blocks of a tile that has this many tokens."""
         config, cta, lane, group = self.config, warp.cta, warp.lane, warp.number >> 2
         stage = state.stage
         weights = matrix_descriptor(cta.ring + group * (64 * BLOCK_K))
