@@ -7,6 +7,8 @@ somebody accesses in parts are kept byte by byte from then on.
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,6 +26,19 @@ SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
 # Beside what an actor knows, by component: the latest event with which what it does is in order
 Known = Mapping[tuple[Space, int], int]
 NOTHING: Known = MappingProxyType({})
+
+
+BIG = 1 << 30  # bytes of an array that the system may refuse, although nobody will touch most of it
+NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux
+
+
+def zeros(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
+    """Return zeros, of which only the pages that somebody touches need memory, however many there are."""
+    size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
+    if size < BIG:
+        return np.zeros(shape, dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 class Conflict(NamedTuple):
@@ -60,11 +75,11 @@ class Plane:
 
     def __init__(self, order: Order, places: int, grain: int, settles: bool = False, room: Room | None = None):
         self.order, self.grain, self.room = order, grain, room or Room()
-        self.written = np.zeros(places, np.int32)
-        self.reads = np.zeros((self.room.slots, places), np.int32)
+        self.written = zeros(places, np.int32)
+        self.reads = zeros((self.room.slots, places), np.int32)
         self.observed: dict[tuple[Space, int], np.ndarray] = {}
         self.beneath: np.ndarray | None = None  # until a strong write comes over a weak one
-        self.settled = np.zeros(places, np.uint8) if settles else None
+        self.settled = zeros(places, np.uint8) if settles else None
         self._written_at = pointer(self.written), 1, 0
         self._addressed: np.ndarray | None = None
 
@@ -191,7 +206,7 @@ class Plane:
         """Make room for as many reads again of each place, in pages that nobody touches where nobody has read."""
         slots, places = self.reads.shape
         (read,) = self.reads[0].nonzero()
-        old, self.reads = self.reads, np.zeros((2 * slots, places), np.int32)
+        old, self.reads = self.reads, zeros((2 * slots, places), np.int32)
         self.reads[:slots, read] = old[:, read]
         self.room.slots = max(self.room.slots, 2 * slots)
 
@@ -202,7 +217,7 @@ class Plane:
             weak = (before != 0) & (self.order.marks[before] & STRONG == 0)
             if weak.any():
                 if self.beneath is None:
-                    self.beneath = np.zeros(len(self.written), np.int32)
+                    self.beneath = zeros(len(self.written), np.int32)
                 self.beneath[index] = np.where(weak, before, self.beneath[index])
         self.written[index] = number
         if self.settled is not None:
@@ -214,7 +229,7 @@ class Plane:
 
     def observe(self, index, by: Actor, number: int) -> None:
         """A strong read by a warp."""
-        self.observed.setdefault(by.key, np.zeros(len(self.written), np.int32))[index] = number
+        self.observed.setdefault(by.key, zeros(len(self.written), np.int32))[index] = number
 
 
 class Shadow:
@@ -265,7 +280,7 @@ class Shadow:
         """Keep these words byte by byte from now on."""
         if self.bytes is None or self.split is None:
             self.bytes = Plane(self.order, len(self.words.written) * WORD, 1, room=self.words.room)
-            self.split = np.zeros(len(self.words.written), bool)
+            self.split = zeros(len(self.words.written), bool)
         fresh = np.unique(words[~self.split[words]])
         if len(fresh):
             self.split[fresh] = True
@@ -273,7 +288,7 @@ class Shadow:
             self.bytes.written[index] = np.repeat(self.words.written[fresh], WORD)
             if self.words.beneath is not None:
                 if self.bytes.beneath is None:
-                    self.bytes.beneath = np.zeros(len(self.bytes.written), np.int32)
+                    self.bytes.beneath = zeros(len(self.bytes.written), np.int32)
                 self.bytes.beneath[index] = np.repeat(self.words.beneath[fresh], WORD)
             if (more := len(self.words.reads) - len(self.bytes.reads)) > 0:
                 self.bytes.reads = np.pad(self.bytes.reads, ((0, more), (0, 0)))

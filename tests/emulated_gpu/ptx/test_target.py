@@ -134,6 +134,21 @@ def test_what_does_not_is_refused_by_name_and_line(target, body, error, says):
     assert str(refused.value).startswith(says)
 
 
+NOT_OF = {
+    "a100": "sm_86", "rtx3090": "sm_89", "rtx4090": "sm_90", "l40s": "sm_90a", "h100": "sm_100", "h200": "sm_120a",
+    "b200": "sm_90a", "b300": "sm_100a", "rubin": "sm_103a", "rtx5090": "sm_100f", "dgx-spark": "sm_120a",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", CHIPS)
+def test_each_machine_refuses_code_of_another_in_a_sentence(machine):
+    target, chip = NOT_OF[machine], CHIPS[machine]
+    with DEVICE.as_chip(chip), pytest.raises(Fault) as refused, emulated_gpu.session():
+        emulated_gpu.launch(kernel(target), "k", 1, 32, [np.zeros(8)])
+    said = f"launch: code of {target} does not run on an {chip.name}, which is {chip.arch}"
+    assert str(refused.value).splitlines()[0] == said
+
+
 def test_the_same_text_is_checked_for_each_machine():
     text = kernel("sm_89")
     for name, right in ("h200", True), ("rtx4090", True), ("a100", False), ("b200", True), ("a100", False):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from emulated_gpu.chip import B200, H200
+from emulated_gpu.chip import B200, CHIPS, H200
 from emulated_gpu.serve.nvidia_smi import answer
 
 
@@ -24,6 +24,20 @@ def test_fields_alone_of_each_device():
 def test_lists():
     assert answer(["-L"], B200, 1) == ["GPU 0: NVIDIA B200 (emulated) (UUID: GPU-00000000-0000-0000-0000-000000000000)"]
     assert "Attached GPUs : 2" in answer(["-q"], B200, 2) and "CUDA Version: 13.0" in answer([], B200, 1)[0]
+
+
+CAPABILITIES = {
+    "a100": "8.0", "rtx3090": "8.6", "rtx4090": "8.9", "l40s": "8.9", "h100": "9.0", "h200": "9.0", "b200": "10.0",
+    "b300": "10.3", "rubin": "10.7", "rtx5090": "12.0", "dgx-spark": "12.1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", CHIPS)
+def test_each_machine_says_its_own_name_and_capability(machine):
+    (line,) = answer(["--query-gpu=name,compute_cap", "--format=csv,noheader"], CHIPS[machine], 1)
+    name, capability = line.removesuffix("\n").split(", ")
+    words = machine.replace("dgx-spark", "GB10").replace("rtx", "RTX ").replace("rubin", "R200")
+    assert words.lower() in name.lower() and name.endswith("(emulated)") and capability == CAPABILITIES[machine]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 #pragma once  // in the place of cuBLAS's header: what the stand-in (blas.cpp) has, by https://docs.nvidia.com/cuda/cublas/
 
+#include <cuComplex.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <library_types.h>
 
