@@ -71,8 +71,10 @@ class OwnTask:
 
 
 def near(args: dict, rng: np.random.Generator, smaller: bool = False) -> dict:
-    """Draws sizes next to those of a case: each a step more or less, of what its task's sizes are multiples of.
-    smaller: but N and K any number of steps up to their own, which takes a quarter of the time."""
+    """Draws sizes near a case's: each is a step more or less; a step is what its task's sizes are multiples of.
+
+    smaller: N and K are any number of steps up to their own, which takes a quarter of the time.
+    """
     steps = STEPS[reference.task_of(args).name]
 
     def moved(name: str, sizes):
