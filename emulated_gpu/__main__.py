@@ -158,6 +158,8 @@ def run(script, args, **given):
 @JSON
 @click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
               help="Write a page of it there.")  # fmt: skip
+@click.option("--baseline", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="A page that was written before: --html holds this one against it.")  # fmt: skip
 @click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True,
               help="GPUs of the node, each with a rank of its own.")  # fmt: skip
 @click.option("--compute", is_flag=True, help="Compute products, too: for kernels that await values.")
@@ -167,7 +169,7 @@ def run(script, args, **given):
 @JOBS
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def profile(machine, launches, out, json_file, html, devices, compute, within, gains, jobs, script, args):
+def profile(script, args, machine, launches, out, json_file, html, **given):
     """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
 
     The launches of this process are recorded while SCRIPT runs, and timed back to back when it has ended: a check of
@@ -177,8 +179,11 @@ def profile(machine, launches, out, json_file, html, devices, compute, within, g
     """
     warn_of_misplaced(script, args)
     from .model import report
+    from .page.write import views
     from .serve.profile import Wanted, profile, profile_devices
     from .serve.run import Options
+
+    devices, compute, baseline = given.pop("devices"), given.pop("compute"), given.pop("baseline")
 
     def show(one: dict) -> None:
         for line in report.lines(one):
@@ -186,13 +191,20 @@ def profile(machine, launches, out, json_file, html, devices, compute, within, g
 
     if devices > 1 and html:
         raise click.UsageError("--html is for one device")
+    if baseline:
+        if not html:
+            raise click.UsageError("--baseline is for --html")
+        try:
+            views(Path(baseline))
+        except ValueError as why:
+            raise click.UsageError(f"--baseline: {why}") from None
     try:
         if devices > 1:
             options = Options(machine=machine, devices=devices)
             found = profile_devices(script, list(args), options, out, launches * devices, compute)
         else:
             page = Path(html) if html else None
-            wanted = Wanted(machine, out, launches, page, compute, within, gains, jobs)
+            wanted = Wanted(machine, out, launches, page, compute, baseline=baseline and Path(baseline), **given)
             found = profile(script, list(args), wanted, show)
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None

@@ -11,60 +11,151 @@ function view(data, root, alone) {
   const sum = (us) => Object.values(us).reduce((a, b) => a + b, 0);
   const figure = (value) => (value >= 0.005 ? value.toFixed(2) : "");
   const size = (bytes) => (bytes >= 1e5 ? (bytes / 1e6).toFixed(2) + " MB" : (bytes / 1e3).toFixed(2) + " KB");
-  const between = (of) => of.us_corrected.toFixed(2) + " (" + of.us_interval.map((x) => x.toFixed(2)).join(" to ") + ")";
+  const between = (of) => of.us_corrected.toFixed(2)
+    + (of.us_interval ? " (" + of.us_interval.map((x) => x.toFixed(2)).join(" to ") + ")" : " (no bracket)");
+  const percent = (share) => (100 * share).toFixed(share < 0.0995 ? 1 : 0) + " %";
 
   if (!alone) byId("title").textContent = data.title;
   byId("basis").textContent = data.basis;
+  byId("partial").textContent = data.partial ? "Partial: " + data.partial : "";
   data.facts.forEach((fact) => byId("facts").append(element("li", fact)));
 
-  // -- tables: columns are [name, value of a row, whether it is text]; a head sorts
+  // -- the answer: time and floors of the kernel that takes most, where the time of all SMs goes
+  const took = (x) => x.us_corrected * x.launches.length, main = data.kernels.reduce((a, b) => (took(b) > took(a) ? b : a));
+  byId("us").append(main.us_corrected.toFixed(2) + " us ", element("small",
+    (main.us_interval ? "it may be " + main.us_interval.map((x) => x.toFixed(2)).join(" to ") : main.unlike)
+    + ", " + main.title + (main.launches.length > 1 ? ", each of " + main.launches.length + " launches" : "")));
+  if (data.baseline) {
+    const change = main.us / data.baseline.us - 1;
+    byId("baseline").textContent = "baseline " + data.baseline.title + ": " + data.baseline.us_corrected.toFixed(2) + " us; this takes "
+      + (100 * Math.abs(change)).toFixed(1) + " % " + (change > 0 ? "more" : "less");
+  }
+  const long = Math.max(main.us, ...Object.values(main.floors_us));
+  const bar1 = (name, us, kind) => {
+    const made = element("i", undefined, kind);
+    made.style.width = 100 * us / long + "%";
+    byId("bars").append(element("span", name), made, element("span", us.toFixed(2) + " us"));
+  };
+  bar1("time, the model's own", main.us, "time");
+  Object.entries(main.floors_us).forEach(([name, us]) => bar1("floor by " + name, us));
+  function stack(place, title, parts) { // parts: [name, share, colour], the shares of all
+    const bar = element("div", undefined, "stack"), key = element("ul", undefined, "key");
+    bar.setAttribute("role", "img");
+    bar.setAttribute("aria-label", title + ": " + parts.map(([name, share]) => name + " " + percent(share)).join(", "));
+    parts.forEach(([name, share, colour]) => {
+      const piece = element("i"), of = element("li"), dot = element("i");
+      piece.style.cssText = "flex: " + share + " 0 0; background: " + colour;
+      piece.title = name + " " + percent(share);
+      dot.style.background = colour;
+      of.append(dot, name + " " + percent(share));
+      bar.append(piece);
+      key.append(of);
+    });
+    byId(place).append(element("div", title, "dim"), bar, key);
+  }
+  const stateColours = Object.fromEntries(data.map.names.map((name, i) => [name, data.map.colours[i]]));
+  stack("shares", "time of all SMs" + (data.launches.length > 1 ? ", between the ends of two launches" : ""),
+    Object.entries(data.shares).map(([name, share]) => [name, share, stateColours[name] || "#888"]));
+
+  // -- tables: columns are [name, value of a row, whether it is text]; a head sorts, a row is chosen by click or Enter
   function table(place, columns, rows, onClick) {
     const made = element("table"), head = element("thead"), body = element("tbody"), line = element("tr");
-    const fill = (sorted) => {
-      body.replaceChildren(...sorted.map((row) => {
+    let shown = rows, words = [];
+    const fill = () => {
+      const text = (row) => columns.map(([, value]) => String(value(row))).join(" ").toLowerCase();
+      const kept = words.length ? shown.filter((row) => words.every((word) => text(row).includes(word))) : shown;
+      body.replaceChildren(...kept.map((row) => {
         const tr = element("tr", undefined, onClick ? "link" : "");
         columns.forEach(([, value, text]) => {
           const shown = value(row);
           tr.append(element("td", typeof shown === "number" ? figure(shown) : shown, text ? "text" : ""));
         });
-        if (onClick) tr.onclick = () => onClick(row);
+        if (onClick) {
+          tr.onclick = () => onClick(row);
+          tr.tabIndex = 0;
+          tr.onkeydown = (event) => {
+            const next = { ArrowDown: tr.nextElementSibling, ArrowUp: tr.previousElementSibling }[event.key];
+            if (next) { next.focus(); event.preventDefault(); }
+            if (event.key === "Enter" || event.key === " ") { onClick(row); event.preventDefault(); }
+          };
+        }
         return tr;
       }));
     };
     columns.forEach(([name, value, text]) => {
-      const th = element("th", name, text ? "text" : "");
+      const th = element("th", undefined, text ? "text" : ""), button = element("button", name);
       const order = text ? (a, b) => String(value(a)).localeCompare(String(value(b))) : (a, b) => value(b) - value(a);
-      th.onclick = () => fill([...rows].sort(order));
+      button.onclick = () => {
+        const turned = th.getAttribute("aria-sort") === (text ? "ascending" : "descending");
+        [...line.children].forEach((other) => other.removeAttribute("aria-sort"));
+        th.setAttribute("aria-sort", (text !== turned) && text ? "ascending" : text ? "descending" : turned ? "ascending" : "descending");
+        shown = [...rows].sort((a, b) => (turned ? -1 : 1) * order(a, b));
+        fill();
+      };
+      th.scope = "col";
+      th.append(button);
       line.append(th);
     });
     head.append(line);
     made.append(head, body);
     byId(place).append(made);
-    fill(rows);
+    fill();
+    return (sought) => { words = sought.toLowerCase().split(/\s+/).filter(Boolean); fill(); };
   }
   table("launches", [
     ["launch", (x) => String(x.launch)], ["kernel", (x) => x.title + (x.pdl ? ", dependent" : ""), true],
     ["us (may be)", between], ["starts", (x) => x.start_us], ["ends", (x) => x.end_us],
   ], data.launches);
-  table("kernels", [
-    ["kernel", (x) => x.title, true], ["us (may be)", between], ["grid", (x) => x.grid.join(" x ")],
-    ["threads", (x) => String(x.threads)], ["registers", (x) => String(x.registers ?? "?")],
-    ["stack B", (x) => String(x.stack_bytes ?? "?")], ["shared", (x) => size(x.shared_bytes)],
-    ["TMEM columns", (x) => String(x.tensor_memory_columns)],
-    ["CTAs an SM", (x) => x.ctas_per_sm + ", by " + x.limited_by],
-    ["moved", (x) => Object.entries(x.moved_bytes).filter((m) => m[1]).map((m) => m[0] + " " + size(m[1])).join(", "), true],
-    ["HBM", (x) => size(x.hbm_bytes)], ["L2 hits", (x) => (100 * x.l2_hits).toFixed(0) + " %"],
-    ["floors us", (x) => Object.entries(x.floors_us).map((m) => m[0] + " " + m[1].toFixed(2)).join(", "), true],
-  ], data.kernels);
+  data.kernels.forEach((x) => {
+    const folded = element("details"), list = element("dl");
+    folded.open = x === main;
+    folded.append(element("summary", x.title + ": " + x.launches.length + " x " + between(x) + " us"), list);
+    const moved = Object.entries(x.moved_bytes).filter((m) => m[1]).map((m) => m[0] + " " + size(m[1])).join(", ");
+    [
+      ["grid, cluster", x.grid.join(" x ") + " CTAs, clusters of " + x.cluster.join(" x ")],
+      ["threads, registers, stack", x.threads + ", " + (x.registers ?? "?") + " a thread, " + (x.stack_bytes ?? "?") + " bytes a thread"],
+      ["memory of a CTA", size(x.shared_bytes) + " shared, " + x.tensor_memory_columns + " columns of tensor memory"],
+      ["occupancy", x.ctas_per_sm + " CTAs an SM, limited by " + x.limited_by + ": "
+        + percent(x.occupancy.theoretical) + " of an SM's warps in theory, " + percent(x.occupancy.achieved) + " in the mean of all SMs"],
+      ["moved", (moved || "nothing") + "; HBM " + size(x.hbm_bytes) + ", L2 hits " + percent(x.l2_hits)],
+      ["products", (x.flops / 1e9).toFixed(3) + " GFLOP by MMAs"],
+      ["floors", Object.entries(x.floors_us).map(([name, us]) => name + " " + us.toFixed(2) + " us").join(", ")],
+    ].forEach(([name, text]) => list.append(element("dt", name), element("dd", text)));
+    byId("kernels").append(folded);
+  });
+
+  // -- memory: who gives what to whom, at what rate
+  const rate = (bytes) => size(bytes) + ", " + (bytes / main.us / 1e6).toFixed(2) + " TB/s";
+  const box = (name, text, to) => {
+    const made = element("div", undefined, to ? "to" : "");
+    made.append(element("b", name), text);
+    byId("memory").append(made);
+  };
+  const given = ["TMA loads", "thread loads"].map((name) => [name, main.moved_bytes[name] || 0]);
+  const taken = ["TMA stores", "thread stores", "atomics"].map((name) => [name, main.moved_bytes[name] || 0]);
+  const all1 = (parts) => parts.filter((x) => x[1]).map(([name, bytes]) => name + " " + rate(bytes)).join("; ") || "nothing";
+  box("HBM", "at best " + data.peak + " TB/s");
+  box("\u2194", rate(main.hbm_bytes), true);
+  box("L2", percent(main.l2_hits) + " hits");
+  box("\u2192", all1(given), true);
+  box(data.sms + " SMs", main.moved_bytes["shared memory of other CTAs"] ? "to each other " + rate(main.moved_bytes["shared memory of other CTAs"]) : "");
+  box("\u2192", all1(taken), true);
+  box("L2", "");
 
   const totals = {};
   data.lines.forEach((row) => Object.entries(row.us).forEach(([why, us]) => (totals[why] = (totals[why] || 0) + us)));
   const reasons = Object.keys(totals).sort((a, b) => totals[b] - totals[a]).slice(0, 8);
   const all = sum(totals) || 1;
-  table("hot", [
+  const palette = ["#3b6ea5", "#f4a259", "#2a9d3a", "#d1495b", "#8e6bbf", "#4bb3c3", "#b58900", "#9aa4b1"];
+  const few = reasons.map((why, i) => [why, totals[why] / all, palette[i]]), rest = 1 - few.reduce((a, x) => a + x[1], 0);
+  stack("stalls", "time of all warps", rest > 0.0005 ? [...few, ["other", rest, "#777"]] : few);
+  const wide = (data.sms && innerWidth < 900 ? 3 : 5); // columns of reasons that fit
+  const search = table("hot", [
     ["line", (x) => x.shown, true], ["% of time", (x) => 100 * sum(x.us) / all], ["us", (x) => sum(x.us)],
-    ["accesses", (x) => x.spread, true], ...reasons.map((why) => [why, (x) => x.us[why] || 0]),
+    ...(data.baseline ? [["baseline us", (x) => data.baseline.lines[x.shown] || 0]] : []),
+    ["sectors, conflicts", (x) => x.spread, true], ...reasons.slice(0, wide).map((why) => [why, (x) => x.us[why] || 0]),
   ], data.lines, (row) => { show(row); mark(row.shown); });
+  byId("find").oninput = (event) => search(event.target.value);
 
   // -- source beside PTX
   const ofLine = {}; // file:line -> time of all that it calls, too
@@ -100,9 +191,14 @@ function view(data, root, alone) {
   data.verdicts.forEach((verdict) => {
     const li = element("li", verdict.text), entry = data.lines.find((x) => x.shown === verdict.shown);
     if (entry) {
-      const a = element("a", " (" + verdict.shown + ")");
+      const a = element("button", verdict.shown, "link");
       a.onclick = () => { show(entry); mark(entry.shown); byId("file").scrollIntoView(); };
-      li.append(a);
+      li.append(" (", a, ")");
+    }
+    if (verdict.gain) {
+      const gain = element("span", undefined, "gain");
+      gain.append(element("b", "-" + (100 * verdict.share).toFixed(0) + " %"), verdict.gain);
+      li.append(gain);
     }
     byId("verdicts").append(li);
   });
@@ -169,6 +265,7 @@ function view(data, root, alone) {
     const arrivals = rows.filter((x) => x[5] && x[7] === near && x[5] !== x[0] && tracks.includes(x[5]))
       .map((x) => [tracks.indexOf(x[5]), x[2], tracks.indexOf(x[0]), told(x)]);
     const left = sms.length < data.sms ? " (of those that are kept: " + sms.length + " of " + data.sms + ")" : "";
+    byId("sm").value = near;
     byId("detailtitle").textContent = "SM " + near + ": warps and units" + left;
     byId("detail").style.height = 120 + 26 * tracks.length + "px";
     detail.resize();
@@ -194,6 +291,8 @@ function view(data, root, alone) {
     }, true);
   }
   map.on("click", (p) => pick(p.value[0]));
+  byId("sm").max = data.sms - 1;
+  byId("sm").onchange = (event) => pick(Number(event.target.value));
   function mark(line) { // its waits in the timeline
     picked = line;
     if (sms.length) pick(sm);
@@ -213,8 +312,11 @@ function view(data, root, alone) {
         axisLabel: { formatter: (x) => x.toPrecision(2) } },
       yAxis: { type: "log", name: "TFLOP/s", axisLabel: { formatter: (x) => x.toPrecision(2) } },
       series: [
-        { name: "roof", type: "line", showSymbol: true, data: [[low, low * data.peak], [ridge, peak], [high, peak]] },
-        ...points.map((x) => ({ name: x.title, type: "scatter", symbolSize: 14, data: [[intensity(x), x.flops / x.us / 1e6]] })),
+        { name: "roof", type: "line", showSymbol: true, label: { show: true, position: "top", color: dark ? "#a3a8b4" : "#5c6270",
+          formatter: (p) => (p.dataIndex === 1 ? peak.toFixed(0) + " TFLOP/s" : p.dataIndex ? "" : data.peak + " TB/s") }, data: [[low, low * data.peak], [ridge, peak], [high, peak]] },
+        ...points.map((x) => ({ name: x.title, type: "scatter", symbolSize: 14, data: [[intensity(x), x.flops / x.us / 1e6]],
+          label: { show: true, position: "right", color: dark ? "#e4e6ea" : "#1c1e21",
+            formatter: x.title + ": " + (x.flops / x.us / 1e6).toFixed(0) + " TFLOP/s, " + intensity(x).toFixed(0) + " FLOP/B" } })),
       ],
     });
   }
@@ -226,6 +328,7 @@ function view(data, root, alone) {
   document.getElementById("heading").textContent = titles + ": modelled, not measured";
   document.title = titles + ": profile";
   document.body.style.setProperty("--views", views.length);
+  document.body.classList.toggle("alone", views.length === 1);
   if (compared) {
     const made = document.createElement("table"), place = document.getElementById("compared");
     compared.rows.forEach((row) => {
@@ -241,5 +344,12 @@ function view(data, root, alone) {
     root.append(document.querySelector("template").content.cloneNode(true));
     document.querySelector("main").append(root);
     view(data, root, views.length === 1);
+  });
+  if (views.length === 1) document.querySelectorAll("[data-nav]").forEach((head, i) => {
+    head.id = head.id || "part" + i;
+    const a = document.createElement("a");
+    a.href = "#" + head.id;
+    a.textContent = head.textContent;
+    document.querySelector("nav").append(a);
   });
 })();

@@ -21,10 +21,26 @@ MOST_SPANS = 25_000  # in the details of SMs
 MOST_LINES, MOST_PTX = 400, 4_000  # in the tables
 
 
-def write_page(file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> None:
+def write_page(
+    file: Path, title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path],
+    baseline: Path | None = None,
+) -> None:  # fmt: skip
     """Write the page of a profile. report: of model/report.py, with `verdicts`. sources: file name in line info ->
-    where its text is."""
-    fill(file, [gathered(title, run, trace, report, sources)])
+    where its text is. baseline: the page of another profile, which this one is held against."""
+    view = gathered(title, run, trace, report, sources)
+    if baseline is not None:
+        view["baseline"] = held_against(views(baseline)[0], view["kernels"])
+    fill(file, [view])
+
+
+def held_against(other: dict, kernels: list[dict]) -> dict:
+    """Return what a page shows of another profile: the time of its kernel that takes most, or of that of the same name,
+    and of each line of its source, in us."""
+    most = max(kernels, key=lambda kernel: kernel["us_corrected"] * len(kernel["launches"]))
+    same = [kernel for kernel in other["kernels"] if kernel["title"] == most["title"]]
+    of = max(same or other["kernels"], key=lambda kernel: kernel["us_corrected"] * len(kernel["launches"]))
+    lines = {line["shown"]: sum(line["us"].values()) for line in other["lines"]}
+    return {"title": other["title"], "us": of["us"], "us_corrected": of["us_corrected"], "lines": lines}
 
 
 def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dict[str, Path]) -> dict:
@@ -36,8 +52,10 @@ def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dic
         "title": title,
         "basis": f"profile {report['profile']}; {report['validation']}",
         "launches": report["launches"],
-        "kernels": report["kernels"],
+        "kernels": [kernel | {"occupancy": occupancy(timeline, kernel)} for kernel in report["kernels"]],
         "facts": report["breakdown"]["facts"],
+        "shares": report["breakdown"]["shares"],
+        "partial": report.get("partial", ""),
         "verdicts": report["verdicts"] if "verdicts" in report else verdicts(timeline, report, lines),
         "peak": run.profile["hbm"]["read_tb_s"],
         "sms": len(run.placement.sms),
@@ -55,6 +73,21 @@ def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dic
     }
 
 
+def occupancy(timeline: Timeline, kernel: dict) -> dict[str, float]:
+    """Return which share of the warps that SMs have room for a kernel has: in theory where its CTAs fill an SM, and
+    achieved in the mean of all SMs, from its first warp to its last."""
+    most = timeline.run.launches[0].launch.chip.threads_per_sm // 32
+    warps = -(-kernel["threads"] // 32)
+    lives, longest = 0.0, 0.0
+    for number in kernel["launches"]:
+        spans = [s for s in timeline.trace.spans if s.kind == "warp" and s.launch == number]
+        if spans:
+            lives += sum(s.end - s.start for s in spans)
+            longest += max(s.end for s in spans) - min(s.start for s in spans)
+    room = longest * len(timeline.run.placement.sms) * most
+    return {"theoretical": kernel["ctas_per_sm"] * warps / most, "achieved": lives / room if room else 0.0}
+
+
 def fill(file: Path, views: list[dict], compared: dict | None = None) -> None:
     """Write a page of one profile, or of several side by side. compared: `said`, a sentence, and `rows` of a table."""
     data = {"views": views, "compared": compared}
@@ -69,8 +102,12 @@ def filled(page: str, data: dict, own: str) -> str:
 
 
 def views(file: Path) -> list[dict]:
-    """What `fill` wrote into a page."""
-    return json.loads(DATA.search(file.read_text())[1])["views"]
+    """What `fill` wrote into a page. Raises ValueError for another file."""
+    found = DATA.search(file.read_text(errors="replace"))
+    data = json.loads(found[1]) if found else {}
+    if not data.get("views"):
+        raise ValueError(f"{file} is no page of a profile")
+    return data["views"]
 
 
 def rounded(us: dict) -> dict[str, float]:

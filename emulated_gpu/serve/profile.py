@@ -76,7 +76,7 @@ def profile(script: str, args: list[str], wanted: Wanted, show: Callable[[dict],
             found |= told
     if wanted.page is not None:
         title = " ".join([Path(script).name, *args])
-        write_page(wanted.page, title, timed, trace, found, sources(script))
+        write_page(wanted.page, title, timed, trace, found, sources(script), wanted.baseline)
     return found
 
 

@@ -211,7 +211,7 @@ def in_browser(page: Path, folder: Path, do: str) -> str:
     clicked.write_text(page.read_text().replace("<meta charset", CLICK.replace("DO", do) + "<meta charset", 1))
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/user"]
     dumped = subprocess.run(
-        [*command, f"--screenshot={folder}/shot.png", "--window-size=1000,1400", "--dump-dom", clicked.as_uri()],
+        [*command, f"--screenshot={folder}/shot.png", "--window-size=1400,1400", "--dump-dom", clicked.as_uri()],
         capture_output=True, text=True, timeout=120,
     ).stdout  # fmt: skip
     shot = image.imread(folder / "shot.png") if (folder / "shot.png").exists() else None
@@ -224,13 +224,62 @@ def in_browser(page: Path, folder: Path, do: str) -> str:
     return body
 
 
-def test_the_page_in_a_browser(page, tmp_path):
-    """It loads without an error, a click on a hot spot shows its line, and a screenshot is not blank."""
-    body = in_browser(page, tmp_path, """
-        const rows = [...document.querySelectorAll("#hot tbody tr")];
-        rows.find((row) => row.textContent.startsWith("own.py:5")).click();
+def test_the_page_in_a_browser(page, profiled, tmp_path):
+    """It loads without an error, shows the answer first, and all of it works by keyboard; a screenshot is not blank."""
+    run, trace, counted = profiled
+    found = report.report(run, trace, counted, tmp_path) | {"partial": "half of it"}
+    gain = {"undo": "conflicts", "share": 0.25, "gain": "with no bank conflicts at most 25 % less"}
+    found["verdicts"] = [{"text": "32-way bank conflicts", "shown": "own.py:5"} | gain]
+    against = tmp_path / "against.html"
+    write_page(against, "own.py again", run, trace, found, {"own.py": page.with_name("own.py")}, baseline=page)
+    body = in_browser(against, tmp_path, """
+        const all = (where) => [...document.querySelectorAll(where)];
+        const text = (where) => all(where).map((x) => x.textContent);
+        const key = (at, name) => at.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
+        const row = (name) => all("#hot tbody tr").find((x) => x.textContent.startsWith(name));
+        key(row("own.py:5"), "Enter");
         data.marked = document.querySelector("#source .marked").textContent;
-        data.ptx = document.querySelectorAll("#ptx .marked").length;
-        data.canvases = document.querySelectorAll("canvas").length;
+        data.ptx = all("#ptx .marked").length;
+        data.canvases = all("canvas").length;
+        data.answer = text("#us, #bars, #baseline, #partial").join("|");
+        data.shares = all("#shares .stack, #stalls .stack").map((x) => x.getAttribute("aria-label")).join("|");
+        data.gain = text("#verdicts .gain").join("|");
+        data.nav = text("nav a").join(" ");
+        data.targets = all("nav a").filter((x) => document.querySelector(x.getAttribute("href"))).length;
+        data.unreachable = all("#hot tbody tr, #hot th button, #verdicts button").filter((x) => x.tabIndex < 0).length;
+        const head = all("#hot th button").find((x) => x.textContent === "line");
+        head.click();
+        data.first = text("#hot tbody tr td")[0] + " " + head.parentElement.getAttribute("aria-sort");
+        head.click();
+        data.last = text("#hot tbody tr td")[0] + " " + head.parentElement.getAttribute("aria-sort");
+        row("own.py:6").focus();
+        key(document.activeElement, "ArrowDown");
+        data.focus = document.activeElement.firstChild.textContent;
+        const find = document.querySelector("#find");
+        find.value = "32-way bank";
+        find.dispatchEvent(new Event("input"));
+        data.found = text("#hot tbody tr td:first-child").join(" ");
+        data.occupancy = text("#kernels dd")[3];
+        data.memory = text("#memory").join();
+        data.wide = document.documentElement.scrollWidth - innerWidth;
+        data.tables = all(".scroll").filter((x) => x.scrollWidth > x.clientWidth + 1).map((x) => x.id).join(" ");
     """)  # fmt: skip
-    assert "smem[tid * 32] = x" in body and 'data-ptx="4"' in body and 'data-canvases="2"' in body
+    told = dict(re.findall(r'data-([a-z]+)="([^"]*)"', body))
+    assert "smem[tid * 32] = x" in told["marked"] and (told["ptx"], told["canvases"]) == ("4", "2")
+    for shown in ("us it may be ", "floor by HBM", "Partial: half of it", "baseline own.py", "this takes 0.0 % less"):
+        assert shown in told["answer"]
+    assert "between launches " in told["shares"] and "|time of all warps: " in told["shares"]
+    assert told["gain"] == "-25 %with no bank conflicts at most 25 % less"
+    assert told["nav"].startswith("Verdicts Kernels Memory Roofline Stalls Hot spots") and told["targets"] == "9"
+    assert told["unreachable"] == "0"
+    assert (told["first"], told["last"]) == ("own.py:3 ascending", "own.py:6 descending")
+    assert told["focus"] == "own.py:5" and told["found"] == "own.py:5"
+    assert "81 % of an SM's warps in theory" in told["occupancy"] and "HBM" in told["memory"]
+    assert int(told["wide"]) <= 0 and told["tables"] == ""
+
+
+def test_a_baseline_is_a_page_of_a_profile(tmp_path):
+    other = tmp_path / "other.html"
+    other.write_text("<p>nothing")
+    with pytest.raises(ValueError, match="other.html is no page of a profile"):
+        views(other)
