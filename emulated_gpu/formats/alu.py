@@ -116,7 +116,8 @@ def select(p, a, b, bits: int):
         out = np.empty(n, object)
         out[:] = [x if c else y for c, x, y in zip(p, a, b, strict=True)]
         return out
-    a, b = (resize(x, bits) if is_array(x) else U[bits](resize(x, bits)) for x in (a, b))
+    a = resize(a, bits) if type(a) is np.ndarray else U[bits](a & MASK[bits])
+    b = resize(b, bits) if type(b) is np.ndarray else U[bits](b & MASK[bits])
     return np.where(p, a, b)
 
 
@@ -461,16 +462,18 @@ def flush(bits, kind: str):
 
 
 def rarely(p, a, b, bits: int):
-    """p ? a : b, where p hardly ever holds."""
-    return select(p, a, b, bits) if type(p) is Value or some(p) else b
+    """p ? a : b, where p hardly ever holds; a may be a function, which gives it."""
+    if type(p) is not Value and not some(p):
+        return b
+    return select(p, a() if callable(a) else a, b, bits)
 
 
 def odd(hi, lo):
     """hi + lo rounded to odd in float64, so that a second rounding to a shorter format is right (Boldo, Melquiond)."""
     bits = raw(hi)
     inexact = (lo != 0) & (abs(hi) < math.inf) & (bits & 1 == 0)
-    away = (lo > 0) == (hi > 0)
-    return number(select(inexact, select(away, bits + 1, bits - 1, 64), bits, 64), "f64")
+    moved = rarely(inexact, lambda: select((lo > 0) == (hi > 0), bits + 1, bits - 1, 64), bits, 64)
+    return number(moved, "f64")
 
 
 def nearest(v, kind: str):
@@ -480,8 +483,8 @@ def nearest(v, kind: str):
         return raw(near)
     if precision(v) == 64:
         wide, bits = resized(near, 64), raw(near)
-        cut = bits - select(abs(wide) > abs(v), 1, 0, 32) | 1
-        near = number(select((wide == v) | (v != v), bits, cut, 32), "f32")
+        inexact = (wide != v) & (v == v)
+        near = number(rarely(inexact, lambda: bits - select(abs(wide) > abs(v), 1, 0, 32) | 1, bits, 32), "f32")
     if kind == "f16":
         return raw(resized(near, 16))
     bits = raw(near)  # f32 with 16 bits less: a carry out of the mantissa is one more in the exponent
@@ -525,10 +528,10 @@ def finish(v, kind: str, mode: str, ftz: bool, sat: bool, relu: bool, *inputs, l
 
 
 def two_sum(a, b, mode: str = "rn"):
-    """(a + b rounded to nearest, what the rounding lost)."""
+    """(a + b rounded to nearest, what the rounding lost: anything where that is not finite)."""
     s = a + b
     t = s - a
-    lo = where(abs(s) < math.inf, (a - (s - t)) + (b - t), 0.0)
+    lo = (a - (s - t)) + (b - t)
     return zero_sum(s, a, b) if mode == "rm" else s, lo
 
 
@@ -557,9 +560,8 @@ def fused(x, y, z, mode: str = "rn"):
         return code.intrinsic("fma", *code.alike_reals(x, y, z))
     if mode == "rn" and precision(x) == 32:  # the product of two f32 is exact in f64
         x, y, z = (np.asarray(v, np.float64) for v in (x, y, z))
-        product = x * y
-        s = product + z
-        return resized(s if _rounds_alike(s) else odd(*two_sum(product, z)), 32)
+        s = x * y + z
+        return resized(s if _rounds_alike(s) else odd(*two_sum(x * y, z)), 32)
     out, each = [], np.broadcast_arrays(x, y, z)
     for a, b, c in zip(*(v.ravel().tolist() for v in each), strict=True):
         plain = np.float64(a) * b + c

@@ -29,8 +29,8 @@ def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
         low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, alu.MASK[bits])
         inside = (r > low) & (r < high)
         whole = np.where(inside, r, 0).astype(alu.S[64] if sign else alu.U[64]).view(alu.U[64])
-        beyond = select(r >= high, high, select(r <= low, low & alu.MASK[64], 0, 64), 64)
-        out = alu.rarely(~inside, beyond, whole, 64)
+        least = low & alu.MASK[64]
+        out = alu.rarely(~inside, lambda: select(r >= high, high, select(r <= low, least, 0, 64), 64), whole, 64)
     out = alu.rarely(v != v, 1 << 63, out, 64) if bits == 64 else out
     return alu.back(resize(resize(out, bits), max(bits, 16)), x)
 
@@ -90,7 +90,9 @@ def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False
 def to_halves(hi, lo, to: str):
     """cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32: two floats to nearest, lo in the low half."""
     if type(hi) is np.ndarray and type(lo) is np.ndarray:  # every epilogue does it: both at once
-        return float_to_float(np.stack([lo, hi], 1), "f32", to).view(np.uint32).ravel()
+        pairs = np.empty((len(lo), 2), np.uint32)
+        pairs[:, 0], pairs[:, 1] = lo, hi
+        return float_to_float(pairs, "f32", to).view(np.uint32).ravel()
     return alu.join16(*(float_to_float(x, "f32", to) for x in (lo, hi)))
 
 

@@ -103,6 +103,9 @@ def type_of(bits: int, vary: int, real: bool = False) -> str:
     return f"<{LANES if vary is True else vary} x {one}>" if vary else one
 
 
+PLAIN = {int, bool, float, str, type(None), np.ndarray}
+
+
 def values_of(x) -> Iterator[Value]:
     """The Values in something that may be or hold some."""
     if isinstance(x, Value):
@@ -116,7 +119,11 @@ def values_of(x) -> Iterator[Value]:
 
 def writer_of(*things) -> Any:
     """Who computes the Values among things; None where there are none, and Python computes."""
-    return next((v.code for v in values_of(things)), None)
+    for x in things:
+        if type(x) not in PLAIN:  # in Python every rule and every instruction asks
+            for v in values_of(x):
+                return v.code
+    return None
 
 
 class Code:
