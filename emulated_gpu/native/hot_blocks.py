@@ -18,18 +18,20 @@ from .region import Region, Step
 
 # Microseconds, about: of an instruction in Python, by what it works with; of LLVM, and of the blocks that follow one;
 # of going in and out of machine code
-NUMBERS, INTEGERS, FLOATS, ACCESS = 0.1, 1.0, 12.0, 10.0
+NUMBERS, INTEGERS, FLOATS, EXCHANGE, ACCESS = 0.1, 1.0, 10.0, 10.0, 50.0
 COMPILED, START = 3000.0, 60_000.0
 CROSSING = 4.0
 LARGEST = 800  # instructions of a region
-UNITS_OF_LANES = ("shfl", "ld", "st", "redux", "vote", "ldmatrix", "stmatrix")
+MEMORY, BETWEEN_LANES = ("ld", "st", "ldmatrix", "stmatrix"), ("shfl", "redux", "vote", "match")
 
 
 def price(instr: Instr, varies: bool = True) -> float:
     """Return what an instruction costs in Python, in the unit of the constants above."""
     base, *parts = instr.parts
-    if base in UNITS_OF_LANES:
-        return ACCESS
+    if base in MEMORY:
+        return INTEGERS if "param" in parts else ACCESS
+    if base in BETWEEN_LANES:
+        return EXCHANGE
     if base not in ("mov", "selp") and any(p in TYPE_BITS and is_float(p) for p in parts):
         return FLOATS
     return INTEGERS if varies else NUMBERS
