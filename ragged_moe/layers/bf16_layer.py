@@ -49,7 +49,7 @@ class Bf16Layer(Fp4Layer):
     ) -> None:
         """Launch one. a, out: addresses."""
         made, (experts, n, k) = launcher(self.torch_device, config), weights.shape
-        words = made.words(made.grid, space.total, n, 2 * k, experts, self.rows(tokens))
+        words = made.words(self.grid(config), space.total, n, 2 * k, experts, self.rows(tokens))
         made.launch((a, NO_SCALES, weights.data_ptr(), NO_SCALES, space.m_indptr, out), words)
 
 

@@ -11,6 +11,7 @@ after that: so whatever earlier kernels wrote is there. GEMM2, and GEMM1 behind 
 which is why the kernel between them and routing must have waited by then.
 """
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -228,7 +229,7 @@ class Layer:
         return -(-tokens * self.sizes.top_k * self.sizes.local // self.sizes.experts)
 
     def grid(self, config: Config) -> int:
-        """CTAs of GEMM1."""
+        """CTAs of a GEMM that there is room for."""
         return self.sms // config.launch_cluster * config.launch_cluster
 
     def shared_parts(self, room: int) -> list[Part]:
@@ -408,7 +409,8 @@ class Layer:
         weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
         operands = space.c, space.c_scale, *weights, space.m_indptr, space.o
         made = launcher(self.torch_device, config)
-        made.launch(operands, made.words(made.grid, space.total, sizes.hidden, sizes.intermediate, sizes.local))
+        words = made.words(self.grid(config), space.total, sizes.hidden, sizes.intermediate, sizes.local)
+        made.launch(operands, words)
 
     def finalise(self, space: Space, output: torch.Tensor) -> None:
         """From o, places and weights to output."""
@@ -418,3 +420,11 @@ class Layer:
 
 
 layer_of = functools.lru_cache(maxsize=16)(Layer)
+
+
+@functools.lru_cache(maxsize=64)
+def limited(layer: Layer, sms: int) -> Layer:
+    """The layer with GEMMs on this many SMs at most; others are for other work, such as communication."""
+    made = copy.copy(layer)
+    made.sms = min(layer.sms, sms)
+    return made

@@ -18,7 +18,7 @@ from ragged_moe.kernels.config import Activation
 from ragged_moe.kernels.program import Program, Recorded
 from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
 from ragged_moe.layers.bf16_layer import bf16_layer_of
-from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of
+from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of, limited
 from ragged_moe.layers.fp4_layer import Fp4Inputs, fp4_layer_of
 from ragged_moe.layers.grouped_gemm_fp4 import one
 from ragged_moe.layers.pack_weights import is_e4m3, is_for_e4m3, is_mxfp4, packed_for
@@ -58,6 +58,7 @@ def experts(
     apply_router_weight_on_input: bool = False,
     local_expert_offset: int = 0,
     num_experts: int | None = None,
+    sms: int | None = None,
     limit: float | None = None,
     alpha: float = 1.0,
     shift: float = 0.0,
@@ -88,7 +89,8 @@ def experts(
     [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
     apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then, and weights
     are e4m3.
-    num_experts: how many the router has, by which kernels are chosen; E if not given.
+    num_experts: how many the router has, by which kernels are chosen; E if not given. sms: on how many SMs GEMM1 and
+    GEMM2 run at most, 2 or more, where others are for communication; all launches but these are short.
     NVFP4 or MXFP4 weights: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or pack_mxfp4 (W13 with
     halves=2) gives them for this GPU, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second,
     w2_global f32 [E]. Then hidden is bf16.
@@ -113,8 +115,9 @@ def experts(
             "hidden_scale": hidden_scale, "hidden_scale_layout": hidden_scale_layout, "gate_first": gate_first,
             "limit": limit, "alpha": alpha, "shift": shift,
             "apply_router_weight_on_input": apply_router_weight_on_input, "local_expert_offset": local_expert_offset,
-            "num_experts": num_experts, "w13_global": w13_global, "w2_global": w2_global, "w13_bias": w13_bias,
-            "w2_bias": w2_bias, "w13_input_scale": w13_input_scale, "w2_input_scale": w2_input_scale,
+            "num_experts": num_experts, "sms": sms, "w13_global": w13_global, "w2_global": w2_global,
+            "w13_bias": w13_bias, "w2_bias": w2_bias, "w13_input_scale": w13_input_scale,
+            "w2_input_scale": w2_input_scale,
         }  # fmt: skip
         if out is None:
             return torch.ops.ragged_moe.experts(*given, **options)
@@ -135,7 +138,7 @@ def experts(
         operands += tuple(x for x in (hidden_scale, *of_fp4) if x is not None)
     options = (
         hidden_scale_layout, gate_first, limit, alpha, shift, apply_router_weight_on_input, local_expert_offset,
-        num_experts,
+        num_experts, sms,
     )  # fmt: skip
     call = calls.like(operands, options) if workspace is None else None
     if call is not None:
@@ -185,6 +188,11 @@ class Experts(Function):
 
     def plan(self, checked: Checked) -> Layer:
         """Step 2."""
+        layer, sms = self.layer(checked), checked.options["sms"]
+        return layer if sms is None else limited(layer, int(sms))
+
+    def layer(self, checked: Checked) -> Layer:
+        """The layer, on all SMs."""
         of, given, hidden = checked.options, checked.given, checked.first
         activation = activation_of(of["gate_first"], of["limit"], of["alpha"], of["shift"])
         sizes = sizes_for(checked.letters, of["num_experts"])

@@ -110,7 +110,7 @@ class Fp4Layer(Layer):
         weights = x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr()
         operands = tokens, x.gemm1_global.data_ptr(), *weights, space.m_indptr, space.c
         made = launcher(self.torch_device, config)
-        words = made.words(made.grid, space.total, 2 * i, h, e, self.rows(x.hidden_states.shape[0]))
+        words = made.words(self.grid(config), space.total, 2 * i, h, e, self.rows(x.hidden_states.shape[0]))
         made.launch(operands, (*words, *more))
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
@@ -123,7 +123,7 @@ class Fp4Layer(Layer):
         operands = c, x.gemm2_global.data_ptr(), *weights, space.m_indptr, space.o
         made = launcher(self.torch_device, config)
         shape = space.total, sizes.hidden, sizes.intermediate, sizes.local
-        words = made.words(made.grid, *shape, self.rows(x.hidden_states.shape[0]))
+        words = made.words(self.grid(config), *shape, self.rows(x.hidden_states.shape[0]))
         made.launch(operands, (*words, *more))
 
 

@@ -67,6 +67,7 @@ EXPERTS_CALL = Signature(
         *SWIGLU,
         flag("apply_router_weight_on_input"),
         whole("local_expert_offset", "an int", "=0"), whole("num_experts", "an int, or None", "=None"),
+        whole("sms", "an int from 2 on, or None", "=None", least=2),
     ),
     (Result(BF16, "T H"),), out="out", overwritable="hidden",
     positional=("w13_scale", "w2_scale"), pairs=(("w13_bias", "w2_bias"), ("w13_input_scale", "w2_input_scale")),
