@@ -16,6 +16,7 @@ import click
 
 from .chip import CHIPS
 from .errors import EmulatorError, Unsupported
+from .finding_rows import of_runs
 from .grid import parse_grid
 from .model import profile as profiles
 from .model import uncertainty
@@ -137,12 +138,13 @@ def run(script, args, **given):
         click.echo("emulated-gpu: nothing was launched", err=True)
         report["exit_status"] = report["exit_status"] or 1
     write_json(asked.json_file, report)
-    write_json(asked.sarif, findings.sarif(report))
+    found = of_runs(report["runs"])
+    write_json(asked.sarif, findings.sarif(found))
     if asked.html:
         title = f"{' '.join([Path(script).name, *args])}: {summary(report['runs'])}"
-        found = page_of_findings.of_runs(report["runs"])
-        page_of_findings.write_findings(Path(asked.html), title, found, sources(script))
-    for line in findings.annotations(report) if asked.github else ():
+        with_events = page_of_findings.of_runs(report["runs"])
+        page_of_findings.write_findings(Path(asked.html), title, with_events, sources(script))
+    for line in findings.workflow_commands(found) if asked.github else ():
         click.echo(line)
     click.echo(f"emulated-gpu: {summary(report['runs'])}", err=True)
     sys.exit(report["exit_status"])

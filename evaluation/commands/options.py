@@ -97,6 +97,8 @@ JUDGING = (
     memory(", emulated"),
     click.option("--html", metavar="FILE", callback=writable, help="Write a page of what was found there."),
     click.option("--junit", metavar="FILE", callback=writable, help="Write the verdicts there as JUnit XML."),
+    click.option("--sarif", metavar="FILE", callback=writable, help="Write what was found there as SARIF."),
+    click.option("--github", is_flag=True, help="Print what was found as annotations of a GitHub workflow."),
     click.option("--strict", is_flag=True, help="Fail what the PTX ISA does not promise, though it is seen to work."),
     click.option("--secret", type=click.IntRange(0), help="Seed of the hidden inputs, to repeat a run."),
 )

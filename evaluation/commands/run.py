@@ -13,6 +13,7 @@ from emulated_gpu.errors import EmulatorError
 from emulated_gpu.finding_rows import WRONG, row_of, unique
 from emulated_gpu.model import uncertainty
 from emulated_gpu.page import findings as page_of_findings
+from emulated_gpu.serve.host import findings
 from evaluation.commands import interrupt, score
 from evaluation.commands.cases import chosen_task
 from evaluation.commands.devices import OWN, checked, choose_device, describe_device
@@ -45,6 +46,8 @@ class RunOptions:
     timeout: float
     memory: Any
     junit: str | None
+    sarif: str | None
+    github: bool
     strict: bool
     secret: int | None
     html: str | None
@@ -150,8 +153,13 @@ def show_and_write(
         screen.line((f"{failed} of {count(len(cases), 'case')} failed", "red"), again)
     if asked.junit:
         write_junit(asked.junit, section, cases, verdicts)
+    found = rows_of(numbers, cases, verdicts, options.submission)
     if asked.html:
-        write_page(asked.html, section, numbers, cases, verdicts, options)
+        write_page(asked.html, section, cases, verdicts, found, options)
+    if asked.sarif:
+        dump_json(asked.sarif, findings.sarif(found), "findings")
+    for line in findings.workflow_commands(found) if asked.github else ():
+        screen.line(line)
     if asked.json_file:
         dump_json(asked.json_file, json_of(section, verdicts, options, replies))
     return 0 if passed and not (replies and any("error" in reply for reply in replies)) else 1
@@ -282,24 +290,31 @@ def write_junit(path: str, section: str, cases, verdicts: list[Verdict]) -> None
         raise Failure(f"cannot write the verdicts: {error}") from None
 
 
-def write_page(path: str, section: str, numbers, cases, verdicts: list[Verdict], options: Options) -> None:
-    """Writes a page of what the emulator found, and of why other cases failed. Raises Failure.
-
-    Of source files it has the submission alone: line info may name any file of this machine.
-    """
+def rows_of(numbers, cases, verdicts: list[Verdict], submission: str) -> list[dict]:
+    """Makes a row of each thing that the emulator found, and of why other cases failed, each mistake once."""
     found = []
     for number, case, verdict in zip(numbers, cases, verdicts):
         rows = [{**one, "of": f"case {number}, {one['of']}"} for one in verdict.findings]
         if verdict.status != "pass" and all(one["class"] != WRONG for one in rows):
             row = row_of(WRONG, EmulatorError(verdict.reason)) | {"kind": "failed"}
-            rows.append(row | {"of": f"case {number}: {case.spec}", "events": []})
+            rows.append(row | {"of": f"case {number}: {case.spec}", "events": [], "file": submission})
         found += rows
+    return unique(found)
+
+
+def write_page(
+    path: str, section: str, cases, verdicts: list[Verdict], found: list[dict], options: Options
+) -> None:
+    """Writes a page of what was found: of `rows_of`. Raises Failure.
+
+    Of source files it has the submission alone: line info may name any file of this machine.
+    """
     passed = sum(verdict.status == "pass" for verdict in verdicts)
     title = f"{section} of {Path(options.submission).name}: {passed} of {count(len(cases), 'case')} passed"
     none = f"{title}; nothing was found"
     sources = {Path(options.submission).name: Path(options.submission)}
     try:
-        page_of_findings.write_findings(Path(path), title, unique(found), sources, elsewhere=False, none=none)
+        page_of_findings.write_findings(Path(path), title, found, sources, elsewhere=False, none=none)
     except OSError as error:
         raise Failure(f"cannot write the page: {error}") from None
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import utils
 from emulated_gpu.page.write import DATA
+from emulated_gpu.serve.host.findings import workflow_commands
 from evaluation import ROOT
 from evaluation.commands import devices, interrupt, model_process, moe_tasks, options
 from evaluation.commands import run as running
@@ -82,8 +83,13 @@ def test_a_page_of_what_was_found(honest, run, tmp_path):
     files = "}\n.file 1 \"submission.py\"\n.file 2 \"/etc/passwd\"\n\"\"\""
     honest.write_text(tiny.replace("race: bool = False", "race: bool = True").replace('}\n"""', files, 1))
     sizes = "n: [16]; k: [64]; g: 1; seed: 3"
-    code, output = run("test", "--spec", f"m: [2]; {sizes}", "--spec", f"m: [3]; {sizes}", "--html", str(page))
+    sarif = tmp_path / "found.sarif"
+    files = "--html", str(page), "--sarif", str(sarif), "--github"
+    code, output = run("test", "--spec", f"m: [2]; {sizes}", "--spec", f"m: [3]; {sizes}", *files)
     assert code == 1 and "case 1: race" in output
+    assert output.count("::error file=/etc/passwd,line=1,title=emulated-gpu%3A race::") == 1  # of both cases
+    (result,) = json.loads(sarif.read_text())["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("race", "error")
     data = findings_of(page)
     (one,) = data["findings"]  # of both cases
     assert data["title"] == "tests of submission.py: 0 of 2 cases passed"
@@ -98,11 +104,14 @@ def test_a_page_of_results_that_are_wrong_or_right(tmp_path):
     page, options = tmp_path / "page.html", judge.Options("sub.py", "emulated")
     cases = [SimpleNamespace(spec="m: 1"), SimpleNamespace(spec="m: 2")]
     right, wrong = verdict.Verdict("m: 1", "pass", ""), verdict.Verdict("m: 2", reason="group 0: <b> of 4 differ")
-    running.write_page(str(page), "tests", [0, 4], cases, [right, wrong], options)
+    found = running.rows_of([0, 4], cases, [right, wrong], "sub.py")
+    (told,) = workflow_commands(found)
+    assert told == "::error file=sub.py,line=1,title=emulated-gpu%3A failed::group 0: <b> of 4 differ"
+    running.write_page(str(page), "tests", cases, [right, wrong], found, options)
     (one,) = findings_of(page)["findings"]
     assert (one["kind"], one["message"], one["of"]) == ("failed", "group 0: <b> of 4 differ", "case 4: m: 2")
     assert "<b>" not in page.read_text()  # it stands inside of a script element
-    running.write_page(str(page), "tests", [0], cases[:1], [right], options)
+    running.write_page(str(page), "tests", cases[:1], [right], [], options)
     assert findings_of(page) | {"title": ""} == {
         "title": "", "findings": [], "none": "tests of sub.py: 1 of 1 case passed; nothing was found", "sources": {},
     }  # fmt: skip
@@ -263,7 +272,7 @@ def test_a_custom_kernel_may_come_by_other_means(tmp_path, line):
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["test", option] for option in ("--json", "--junit", "--html")),
+        *(["test", option] for option in ("--json", "--junit", "--html", "--sarif")),
         ["check", "--json"],
         ["profile", "--out"],
         ["sweep", "--results"],

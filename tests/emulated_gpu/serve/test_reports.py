@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import emulated_gpu
 from emulated_gpu import device
 from emulated_gpu.__main__ import cli
-from emulated_gpu.finding_rows import places
+from emulated_gpu.finding_rows import of_runs, places
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.serve import run as running
 from emulated_gpu.serve.host import findings, source_lines
@@ -366,7 +366,7 @@ def test_a_race_says_what_each_party_had_waited_for_last(most):
     assert len(fault.lines) == 4  # kind, kernel, both lines
     row = {"class": "wrong", "kind": "race", "message": "m", "where": "w", "before": fault.before}
     row |= {"schedule": 0, "launch": 1}
-    (run,) = findings.sarif({"runs": [{"findings": [row]}]})["runs"]
+    (run,) = findings.sarif([row])["runs"]
     assert run["results"][0]["message"]["text"].splitlines()[2:] == list(fault.before)
 
 
@@ -503,11 +503,12 @@ def test_findings_for_other_tools():
     rows = [row | {"schedule": 0, "launch": 1} for row in rows]
     report = {"runs": [{"findings": rows}, {"findings": rows[:1]}]}
     assert places(rows[0]) == [("a.py", 9), ("a.py", 7)] and places(rows[1]) == [("kernel.ptx", 5)]
-    error, notice = findings.annotations(report)
+    found = of_runs(report["runs"])
+    error, notice = findings.workflow_commands(found)
     assert error.startswith("::error file=a.py,line=9,title=emulated-gpu%3A race::read of")
     assert error.endswith("50%25%0Ax")
     assert notice.startswith("::notice file=kernel.ptx,line=5,")
-    (run,) = findings.sarif(report)["runs"]
+    (run,) = findings.sarif(found)["runs"]
     assert [(one["ruleId"], one["level"]) for one in run["results"]] == [("race", "error"), ("mbarrier", "note")]
     (related,) = run["results"][0]["relatedLocations"]
     assert related["physicalLocation"]["region"]["startLine"] == 7
