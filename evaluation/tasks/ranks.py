@@ -13,7 +13,7 @@ def together(count: int, program: Callable[[int], object]) -> list:
     from emulated_gpu.machine.hosts import Stopped
     from emulated_gpu.serve.ranks import ranks
 
-    returned = [None] * count
+    returned: list[object] = [None] * count
 
     def of_rank(main) -> None:
         rank = int(os.environ["RANK"])

@@ -121,7 +121,7 @@ def check_header(text: str, any_board: bool = False) -> list[Finding]:
     elif leaderboard not in TASK_OF:
         message = f"this is the leaderboard of another problem; those of these tasks are {', '.join(TASK_OF)}"
         report(where(leaderboard), "error", message)
-    known = LEADERBOARDS.get(leaderboard, LEADERBOARDS[GROUP_GEMM.name])
+    known = LEADERBOARDS.get(leaderboard or "", LEADERBOARDS[GROUP_GEMM.name])
     for gpu in values.get("gpus", []):
         if gpu not in known:
             report(where(gpu), "error", f"the leaderboard has no GPU '{gpu}': {', '.join(sorted(known))}")
@@ -142,7 +142,7 @@ def leaderboard_of(path: Path) -> str | None:
 
 def task_of_file(path: Path) -> Task:
     """Finds the task whose leaderboard the file's header names; the group GEMM if it names none of these."""
-    return TASKS.get(TASK_OF.get(leaderboard_of(path)), GROUP_GEMM)
+    return TASKS.get(TASK_OF.get(leaderboard_of(path) or "", ""), GROUP_GEMM)
 
 
 def check_word(text: str) -> list[Finding]:
@@ -172,9 +172,8 @@ def check_spelling(text: str, tree: ast.Module) -> list[Finding]:
     The bot and KernelGuard search the text and let these pass (tried with kernelguard 0.3.1); a reviewer may not.
     """
     findings = []
-    for node in ast.walk(tree):
-        value = node.value if isinstance(node, ast.Constant) else None
-        value = value.decode("latin-1") if isinstance(value, bytes) else value
+    for node in (x for x in ast.walk(tree) if isinstance(x, ast.Constant)):
+        value = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
         spelt = isinstance(value, str) and FORBIDDEN_WORD in value.lower()
         if spelt and FORBIDDEN_WORD not in (ast.get_source_segment(text, node) or "").lower():
             message = "spells the forbidden word so that the bot does not see it"

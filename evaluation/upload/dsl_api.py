@@ -74,16 +74,16 @@ def check_dsl(tree: ast.Module) -> list[Finding]:
             findings.setdefault(message, Finding(*place, "dsl-api", "error", message))
         return None
 
-    for node in imports:
-        for alias in node.names:
-            if isinstance(node, ast.Import):
+    for statement in imports:
+        for alias in statement.names:
+            if isinstance(statement, ast.Import):
                 path, name = alias.name, alias.asname or alias.name.partition(".")[0]
                 bound = path if alias.asname else name
             else:
-                path = bound = f"{node.module}.{alias.name}"
+                path = bound = f"{statement.module}.{alias.name}"
                 name = alias.asname or alias.name
             if path.partition(".")[0] == "cutlass" and alias.name != "*":
-                look(path, node)
+                look(path, statement)
                 paths[name] = bound
     rebound = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
     rebound |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
