@@ -5,18 +5,21 @@ import contextlib
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from emulated_gpu import grid
 from emulated_gpu.model import ranking
+from emulated_gpu.outputs import duration
 from emulated_gpu.page.write import fill, views
 from evaluation import ROOT
-from evaluation.commands import compare, model_process, sweep
+from evaluation.commands import compare, model_process, show, sweep
 from evaluation.commands.cli import cli
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, gpu_trial, judge
@@ -464,3 +467,32 @@ def test_compare_writes_a_page_of_both(monkeypatch, tmp_path):
     a, b = views(tmp_path / "page.html")
     assert a["title"].startswith("A, case 2: ") and b["title"].startswith("B, case 2: ")
     assert '"said":"A 10.00 us, B 12.00 us (+20.0 %): A is faster by the model"' in (tmp_path / "page.html").read_text()
+
+
+def test_a_command_that_is_silent_says_how_far_it_is(monkeypatch, capsys):
+    """On stderr, also while nothing ends; a beat of somebody else puts it off."""
+    monkeypatch.setattr(show, "QUIET_S", 0.15)
+    screen = Screen()
+    with screen.progress("profiles", [1.0, 1.0], workers=None) as advance:
+        time.sleep(0.25)
+        advance(0)
+        screen.beat("case 1: half of it")
+        time.sleep(0.05)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "profiles: 2 cases", "profiles: 0 of 2 done, 0 s so far", "profiles: 1 of 2 done, about 0 s left, 0 s so far",
+        "case 1: half of it",
+    ]  # fmt: skip
+
+
+TIMES = {"60s": 60, "2m": 120, "90": 90, "x": None, "0s": None, "": None}
+
+
+@pytest.mark.parametrize(("text", "seconds"), TIMES.items())
+def test_times_of_options(text, seconds):
+    if seconds is None:
+        with pytest.raises(click.BadParameter, match="is no time: write 60s or 2m"):
+            duration(None, None, text)
+    else:
+        assert duration(None, None, text) == seconds
+    assert duration(None, None, None) is None
