@@ -32,8 +32,11 @@ def weights(ragged_moe):
     return fp8_experts(HIDDEN, INTERMEDIATE, EXPERTS, 0.25)
 
 
-def compare(ragged_moe, weights, form: str, counts=COUNTS, schedule: int = 0, configs=None, **options) -> str | None:
-    """What is wrong with a call, if anything: with a row that is there, or with one that must stay as it was."""
+def compare(ragged_moe, weights, form: str, counts=COUNTS, schedule: int = 0, given=None, **options) -> str | None:
+    """What is wrong with a call, if anything: with a row that is there, or with one that must stay as it was.
+
+    given: the same weights, as the call gets them.
+    """
     from ragged_moe.kernels.config import Activation
     from ragged_moe.reference import experts as d
     from ragged_moe.reference.layer import distance, quantised
@@ -48,7 +51,7 @@ def compare(ragged_moe, weights, form: str, counts=COUNTS, schedule: int = 0, co
     expected = d.experts(values, scales, ids, torch.ones(len(ids), 1), *weights, activation=of)
     with emulated_gpu.session(schedule=schedule, strict=True):
         out = emulated_gpu.device_tensors(torch.full(hidden.shape, 7.0).bfloat16())
-        tensors = [hidden, torch.tensor(counts, dtype=torch.int32), *weights]
+        tensors = [hidden, torch.tensor(counts, dtype=torch.int32), *(given or weights)]
         if form != "bf16":
             tensors[0] = torch.zeros(hidden.shape).to(values.dtype)
             tensors[0].view(torch.uint8)[there] = values.view(torch.uint8)
@@ -77,6 +80,17 @@ def test_forms(ragged_moe, weights, form):
 @pytest.mark.parametrize("counts", [(0,) * EXPERTS, (MOST,) * EXPERTS])
 def test_none_and_all(ragged_moe, weights, counts):
     assert compare(ragged_moe, weights, "columns", counts, expected_m=1) is None
+
+
+@unless(False)
+def test_scales_of_each_weight_row(ragged_moe, weights):
+    """One of all of an expert's weights, given as that of each row."""
+    g, given, blocks = torch.Generator().manual_seed(5), [], []
+    for w in weights[::2]:
+        of = torch.rand(EXPERTS, 1, 1, generator=g) + 0.5
+        given += [w, of[..., 0].expand(EXPERTS, w.shape[1]).contiguous()]
+        blocks += [w, of.expand(EXPERTS, w.shape[1] // 128, w.shape[2] // 128).contiguous()]
+    assert compare(ragged_moe, blocks, "columns", given=given, expected_m=4) is None
 
 
 def test_chosen_by_expected_rows(ragged_moe):
