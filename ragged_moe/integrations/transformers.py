@@ -15,6 +15,7 @@ from ragged_moe.integrations.checkpoints import apart
 from ragged_moe.integrations.mxfp4 import mxfp4_of
 from ragged_moe.layers.experts import sizes_of
 from ragged_moe.layers.pack_weights import pack_mxfp4
+from ragged_moe.layers.signatures import HOPPER
 from ragged_moe.runtime.sizes import BF16, E4M3, F32, LARGEST
 from ragged_moe.torch_ops import experts_op
 
@@ -23,7 +24,7 @@ BLOCK = 128
 OF_GPT_OSS = "w13_global", "w2_global", "w13_bias", "w2_bias"
 
 
-def enable(model: PreTrainedModel) -> None:
+def enable(model: PreTrainedModel, quantise: bool = True) -> None:
     """From now on ragged_moe.experts computes the model's experts: inference on one GPU, routers and all else as
     before.
 
@@ -33,6 +34,9 @@ def enable(model: PreTrainedModel) -> None:
     Hidden states become bf16, then e4m3, and what comes back has their type. gpt-oss, loaded with
     Mxfp4Config(dequantize=True), gets its MXFP4 weights back, without loss. On a Hopper GPU nothing else is quantised;
     on a Blackwell one hidden states and what the activation gives are rounded to MXFP8.
+    quantise=False, on a Hopper GPU: weights that are not quantised, gpt-oss's apart, are used in bf16, as they are
+    where they are bf16 and their intermediate size is a multiple of 128: then one memory has both, and what is written
+    to it counts at once.
 
     ValueError, which names the first experts module that ragged_moe.experts cannot do, before anything has changed.
     """
@@ -45,7 +49,7 @@ def enable(model: PreTrainedModel) -> None:
     buffers = {}
     for name, module in modules.items():
         try:
-            buffers[module] = prepared(module)
+            buffers[module] = prepared(module, quantise)
         except ValueError as fault:
             raise refusal(name, module, fault) from None
     interface.ALL_EXPERTS_FUNCTIONS.register(NAME, forward)
@@ -135,8 +139,9 @@ def padded(intermediate: int) -> int:
     return -(-intermediate // BLOCK) * BLOCK
 
 
-def prepared(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Make the buffers that `forward` reads: w13_scale, w2_scale and, unless the weights are in FP8, w13 and w2.
+def prepared(module: nn.Module, quantise: bool = True) -> dict[str, torch.Tensor | None]:
+    """Make the buffers that `forward` reads: w13_scale, w2_scale and, unless the weights are in FP8, w13 and w2; scales
+    are None where weights are not to be quantised.
 
     Of gpt-oss's also global scales and biases; ValueError if its weights are not MXFP4's numbers.
     """
@@ -148,6 +153,14 @@ def prepared(module: nn.Module) -> dict[str, torch.Tensor]:
             return dict(zip(("moe_w13_scale", "moe_w2_scale"), (s.detach().to(F32, copy=True) for s in scales)))
         count, hidden, intermediate = module.down_proj.shape
         i, device = padded(intermediate), module.down_proj.device
+        if not quantise:
+            if device.type == "cuda" and torch.cuda.get_device_capability(device) != HOPPER:
+                raise ValueError(f"its weights are not quantised, which kernels for compute capability {HOPPER} can do")
+            w13, w2 = (x.detach().to(BF16).contiguous() for x in (module.gate_up_proj, module.down_proj))
+            if i != intermediate:
+                w13 = nn.functional.pad(w13.view(count, 2, intermediate, hidden), (0, 0, 0, i - intermediate))
+                w13, w2 = w13.view(count, 2 * i, hidden), nn.functional.pad(w2, (0, i - intermediate))
+            return {"moe_w13": w13, "moe_w13_scale": None, "moe_w2": w2, "moe_w2_scale": None}
         w13, w13_scale = empty(count, 2 * i, hidden, device)
         w2, w2_scale = empty(count, hidden, i, device)
         for e in range(count):  # one at a time: the f32 numbers of all would be large
