@@ -31,6 +31,7 @@ from .model.tally import tallied
 from .model.trace import Trace
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
+from .state.definedness import A_LAUNCH, MOST_BYTES, MOST_EVENTS, MOST_FOLLOWED, Definedness
 from .state.global_memory import HOST, GlobalMemory, Region
 from .state.host_order import Access, HostOrder, Work, named, place, runs_of
 from .state.pdl_dependency import WORD, Dependencies, Footprint
@@ -132,6 +133,7 @@ class Session:
     recorded: list | None = None  # launches to be timed instead of run
     most_recorded: float = math.inf  # later launches are left out
     timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
+    followed: int = 0  # events of launches that have been run once more, see state/definedness.py
     kept: list | None = None  # memory that launches to be timed may need when the script has freed it
 
     def after(self) -> Session:
@@ -204,6 +206,9 @@ class Allocator(Protocol):
 
     def has_written(self, region: Region) -> bool:
         """Whether others than launches and copies may have written to a region."""
+
+    def spoil(self, region: Region) -> None:
+        """A launch has made some of a region of what nobody had written: ask anew who writes there from now on."""
 
     def count(self, devices: int) -> None:
         """There are this many devices now."""
@@ -630,7 +635,7 @@ class Device:
                 for region in self.memory.regions:
                     region.fresh = False
             elif fresh and made is not None and made is not before:
-                self._note_written(made.own, what)
+                found = self._note_written(made.own, what, launched, asked)
             for note in notes:
                 session.note(note)
             for error in found:
@@ -640,20 +645,72 @@ class Device:
         for refused in (error for error in found if isinstance(error, LaunchRefused)):
             raise refused  # also where launches go on: host code gets an error
 
-    def _note_written(self, own: Footprint, what: str) -> None:
-        """A launch has run: say what it has read that nobody had written, and know what it has written."""
+    def _note_written(self, own: Footprint, what: str, launched: tuple, asked: LaunchOptions) -> list[EmulatorError]:
+        """A launch has run: say what it has read that nobody had written, and know what it has written. Returns what
+        comes of the first."""
+        followed = None
+        fresh = {id(region) for region, _ in own.undefined.values() if self.never_written(region)}
         for region, (reads, writes, _) in own.regions.values():
             if not region.fresh:
                 continue
             if self.never_written(region):
                 at = region.unwritten(reads & ~writes)
+                if at is None and region.unwritten(reads) is not None:  # it may have written them before
+                    followed = followed or self.followed(own, what)
                 if at is not None:
-                    message = f"{what} reads {region.name} at byte {at}, which {NOBODY}"
+                    message = f"{what} reads {region.name} at byte {at}, which {region.made_of or NOBODY}"
                     kernel = f"kernel {what.partition('(')[2].rstrip(')')}"
                     note = HostOrderFault("uninitialized-read", message, kernel, (kernel, region.name))
                     note.note = "never-written"
                     self.session.note(note)
-            region.note_written(region.start, region.end, writes)
+                    followed = followed or self.followed(own, what)
+        if followed is not None:
+            return self._follow(followed, own, launched, asked)
+        for region, (_, writes, _) in own.regions.values():
+            if region.fresh:
+                region.note_written(region.start, region.end, writes)
+        for region, words in own.undefined.values():
+            if id(region) in fresh:
+                region.spoil(words, f"{what} has made of what nothing had written")
+        return []
+
+    def followed(self, own: Footprint, what: str) -> Definedness | None:
+        """Return what is undefined before a launch that has run, if it can be run once more to be followed: it has done
+        little, and nobody has written what it read, but for what was undefined."""
+        for region in self.memory.regions:
+            self.never_written(region)
+        known = Definedness(self.memory, what, NOBODY)
+        written = 0
+        for region, (reads, writes, strong) in own.regions.values():
+            written += region.size * bool(writes.any())
+            before = known.undefined.get(id(region))
+            twice = reads & writes if before is None else reads & writes & ~before[1]
+            if region.freed or strong.any() or twice.any():
+                return None
+        if own.events > MOST_EVENTS or written > MOST_BYTES or self.session.followed > MOST_FOLLOWED:
+            return None
+        self.session.followed += max(own.events, A_LAUNCH)
+        return known
+
+    def _follow(self, known: Definedness, own: Footprint, launched: tuple, asked: LaunchOptions) -> list[EmulatorError]:
+        """Run a launch once more, to see what comes of what nobody has written. Returns what that decides."""
+        kept = [(region, region.data.copy()) for region, (_, writes, _) in own.regions.values() if writes.any()]
+        options = dataclasses.replace(
+            asked, schedule=self.session.schedule, checks=False, notes_reads=False, pdl=False, tracked=known
+        )
+        found: list[EmulatorError] = []
+        try:
+            code, geometry, params, memory = launched
+            Launch(code, geometry, params, memory, options).run()
+        except EmulatorError as e:
+            found.append(e)
+        finally:
+            for region, data in kept:
+                region.data[:] = data
+        for region in known.keep():
+            if self.allocator is not None:
+                self.allocator.spoil(region)
+        return found if found and found[0].kind == "uninitialized-read" else []
 
     def never_written(self, region: Region) -> bool:
         """Whether there may be words of a region that nobody has written: of an allocator's, if it says so, too."""
@@ -661,8 +718,8 @@ class Device:
             region.fresh, region.written = False, None
         return region.fresh and self.fresh
 
-    def host_reads(self, address: int, size: int, decides: bool) -> None:
-        """The host gets bytes of a device. decides: one number, on which something will depend."""
+    def host_reads(self, address: int, size: int, decides: bool, by: Work | None = None) -> None:
+        """The host gets bytes of a device. decides: one number, on which something will depend. by: what brings it."""
         region = self.region_at(address, size) if size and self.fresh else None
         if region is None or not self.orders or not self.never_written(region):
             return
@@ -671,9 +728,10 @@ class Device:
         words[(address - origin) // WORD : -(-(address + size - origin) // WORD)] = True
         at = region.unwritten(words)
         if at is not None:
-            message = f"the host reads {region.name} at byte {at}, which {NOBODY}"
-            where = named(place())
-            found = HostOrderFault("uninitialized-read", message, where, (region.name, where))
+            message = f"the host reads {region.name} at byte {at}, which {region.made_of or NOBODY}"
+            where = named(place() if by is None else by.where)
+            kernel = region.made_of.partition(" (")[2]
+            found = HostOrderFault("uninitialized-read", message, where, (region.name, where, kernel))
             if decides:
                 self.fail(found)
                 self.check()
@@ -722,6 +780,7 @@ class Device:
             found = [*found, e]
         finally:
             if launch is not None:
+                launch.dependencies.own.events = launch.order.now
                 session.ended(launch)
         return found, notes
 

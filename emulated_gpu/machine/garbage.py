@@ -13,6 +13,7 @@ from ..errors import Fault
 from ..formats import alu
 from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
+from ..ptx.isa.registry import flat
 from ..ptx.syntax import Mem
 
 
@@ -24,10 +25,12 @@ class Garbage:
     """registers: of each that holds garbage, by its number, the fault of using that, and in which lanes of the warp it
     does, a bit each. fresh: the load that makes the first of it is still to be executed."""
 
-    __slots__ = ("program", "registers", "fresh")
+    __slots__ = ("program", "registers", "fresh", "number", "stored")
 
     def __init__(self, program: ControlFlow, registers: dict[int, tuple[Fault, int]] | None = None):
         self.program, self.registers, self.fresh = program, registers or {}, registers is None
+        self.number = 0  # of the instruction that is executed
+        self.stored: list[int] | None = None  # by value that it stores, the lanes in which that is garbage
 
     def live(self, block: int, lanes: int) -> Garbage | None:
         """What of it lanes hold that come to a block, None for nothing."""
@@ -55,7 +58,7 @@ class Garbage:
         """A group comes to an instruction. guard: the lanes that execute it; chosen: those in which a selp takes its
         first operand. Reports the fault if a register decides something here: if it is stored, branched on or an
         address, or goes to the tensor core."""
-        self.fresh = False
+        self.fresh, self.number, self.stored = False, number, None
         program, instr, held = self.program, self.program.kernel.instrs[number], self.registers
         doubtful = held.get(instr.guard.index) if instr.guard is not None else None
         if not held or not (doubtful or alu.some(guard)):
@@ -75,6 +78,8 @@ class Garbage:
             found.append((doubtful[0], doubtful[1] & g.lane_mask))
         found = [(fault, lanes) for fault, lanes in found if lanes]
         if found and not computes(instr):
+            if g.launch.tracked is not None and not self.decides(instr, doubtful):
+                return None
             fault = found[0][0]
             self.registers = {r: (other, lanes) for r, (other, lanes) in held.items() if other is not fault}
             at = f"PTX line {instr.line}" + (f", {instr.loc}" if instr.loc else "")
@@ -86,14 +91,43 @@ class Garbage:
         bad = 0
         for _, lanes in found:
             bad |= lanes
-        if bad and instr.parts[0] in ACROSS:
-            bad = g.lane_mask
+        if bad and instr.parts[0] in ACROSS:  # of memory that is followed: if it is of all lanes alike
+            bad = g.lane_mask if g.launch.tracked is None or bad == at_work else 0
         for r in written:
             lanes = bad | (held[r][1] & ~at_work if r in held else 0)
             if lanes:
                 held[r] = (found[0][0] if bad else held[r][0]), lanes
             else:
                 held.pop(r, None)
+
+    def decides(self, instr, doubtful) -> bool:
+        """Whether garbage of global memory decides something in an instruction that does more than to compute: whether
+        it is executed, or where. What it stores is carried on."""
+        held = self.registers
+        memory = next((o for o in instr.operands if isinstance(o, Mem)), None)
+        if doubtful is not None or instr.parts[0] in ("bra", "brx"):
+            return True
+        if memory is not None and getattr(memory.base, "index", None) in held:
+            return True
+        if instr.parts[0] == "st":
+            values = [getattr(o, "index", None) for o in flat(instr.operands[1])]
+            self.stored = [held[r][1] if r in held else 0 for r in values]
+        return False
+
+    def loaded(self, tracked, addresses: np.ndarray, size: int, lanes: np.ndarray) -> None:
+        """The instruction has loaded `size` bytes at an address a lane: hold what of it nobody has written."""
+        instr = self.program.kernel.instrs[self.number]
+        if instr.parts[0] not in ("ld", "ldu"):
+            return
+        items = flat(instr.operands[0])
+        width = size // len(items)
+        for k, item in enumerate(items):
+            found = tracked.read(addresses + np.uint64(k * width), width)
+            if found is not None and getattr(item, "index", None) is not None:
+                undefined, fault = found
+                fault.elements = None
+                mask = sum(1 << lane for lane in lanes[undefined].tolist())
+                self.hold(fault, [item.index], mask)
 
     def held_behind(self, number: int, block: int, registers, fault: Fault, lanes: int) -> bool:
         """Hold what instruction `number` of a block loads, behind that block, if something else may come of it than

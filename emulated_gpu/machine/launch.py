@@ -20,6 +20,7 @@ from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
 from ..ptx.syntax import Instr, Special, Symbol, Variable, leaves
 from ..state.barrier import Waitable
+from ..state.definedness import Definedness
 from ..state.global_memory import WORKSPACE, GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.order import EVER, Location, Order, Space
@@ -132,7 +133,7 @@ class LaunchOptions:
     of the GPU: unless cooperative, a cluster starts when the one before has ended. computes_mma: given a cluster's
     first CTA, return whether to emulate its MMAs (timed runs only); None: emulate all. Results of others are not
     computed, and where they would be in global memory is noted (GlobalMemory.mark_not_computed); ResultsDecide is
-    raised where anything but results may depend on them.
+    raised where anything but results may depend on them. tracked: what of global memory is undefined, and is followed.
     """
 
     pdl: bool = False
@@ -148,6 +149,7 @@ class LaunchOptions:
     notes_reads: bool = False
     collect: Callable[[list[Fault]], bool] | None = None
     computes_mma: Callable[[tuple[int, int, int]], bool] | None = None
+    tracked: Definedness | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class Launch:
         self.collect: Callable[[list[Fault]], bool] | None = options.collect
         self.faults: list[Fault] = []
         self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
-        self.strict = options.strict
+        self.strict, self.tracked = options.strict, options.tracked
         self.notes: list[Fault] = []
         self.computes_mma, self.sampled_clusters = options.computes_mma, options.computes_mma is not None
         if self.sampled_clusters and (instr := program.results.decides):

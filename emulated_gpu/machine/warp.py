@@ -285,7 +285,7 @@ class Group(LaneGroup):
         engine, program = self.engine, self.program
         costs, heap, quantum = self.launch.costs, engine.heap, self.clock.quantum
         blocks = program.blocks if self.n > 1 and quantum and self.cta.computes_mma else program.python
-        if self.garbage is not None:
+        if self.garbage is not None or self.launch.tracked is not None:
             blocks = [None] * len(blocks)
         executed = self.clock.executed
         self.t = max(self.t, engine.now)
@@ -372,6 +372,10 @@ class Group(LaneGroup):
 
     def block(self, pc: int):
         """The function of a block: as it is compiled so far, or that which follows the garbage in its registers."""
+        if self.launch.tracked is not None:
+            held = self.garbage and self.garbage.live(pc, self.lane_mask)
+            self.garbage = held or Garbage(self.program, {})
+            return self.program.followed(pc, UNITS)
         if self.garbage is not None:
             self.garbage = self.garbage.live(pc, self.lane_mask)
             if self.garbage is not None:
@@ -380,6 +384,20 @@ class Group(LaneGroup):
         if self.n == 1 or not self.clock.quantum or not self.cta.computes_mma:
             return self.program.block(pc, UNITS)
         return self.program.blocks[pc] or hot_blocks.block(self.program, pc, UNITS)
+
+    def follow_load(self, addresses: np.ndarray, size: int, lanes: np.ndarray | int) -> None:
+        if self.garbage is not None:
+            here = self.lanes if isinstance(lanes, int) else lanes
+            if len(addresses) == 1 < len(here):
+                addresses = np.repeat(addresses, len(here))
+            self.garbage.loaded(self.launch.tracked, addresses, size, here)
+
+    def follow_store(self, addresses: np.ndarray, size: int, count: int, lanes: np.ndarray) -> None:
+        tracked = self.launch.tracked
+        if tracked is not None and self.garbage is not None and self.garbage.stored is not None:
+            for k, held in enumerate(self.garbage.stored[:count]):
+                undefined = np.array([held >> lane & 1 for lane in lanes.tolist()], bool)
+                tracked.write(addresses + np.uint64(k * size), size, undefined)
 
     def hold_garbage(self, fault: Fault, registers: list[int]) -> None:
         if self.garbage is None:

@@ -35,7 +35,8 @@ class Region:
     managed: whether the host may access it, too. peers: whether kernels of several devices may. freed: whether others
     may lie there now, as its memory has gone; freed_by: who has freed it. not_computed: bool [size], where results
     would be that a run has left out, or None for nowhere. fresh: whether there may be words of it that nobody has
-    written since it was allocated; written: then, which have been written, bool by word; None: none.
+    written since it was allocated; written: then, which have been written, bool by word; None: none. made_of: which
+    launch has made some of them of others that nobody had written.
     """
 
     start: int
@@ -50,6 +51,7 @@ class Region:
     freed: bool = False
     freed_by: str = ""
     fresh: bool = False
+    made_of: str = ""
     written: np.ndarray | None = None
     not_computed: np.ndarray | None = None
     views: dict[int, np.ndarray] = field(default_factory=dict)
@@ -70,6 +72,13 @@ class Region:
         else:
             origin = self.start - self.start % WORD
             self.written[(first - origin) // WORD : -(-(end - origin) // WORD)] = True
+
+    def spoil(self, words: np.ndarray, made_of: str) -> None:
+        """These words, bool as of `note_written`, hold what comes of others that nobody has written."""
+        if self.written is None:
+            self.written = np.ones(len(words), bool) if not self.fresh else np.zeros(len(words), bool)
+        self.written &= ~words
+        self.fresh, self.made_of = True, made_of
 
     def unwritten(self, words: np.ndarray) -> int | None:
         """Return the first byte of the first of these words that nobody has written; None if somebody has them all.

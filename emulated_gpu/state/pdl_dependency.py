@@ -53,6 +53,8 @@ class Footprint:
     def __init__(self, name: str, reads_matter: bool):
         self.name, self.reads_matter = name, reads_matter
         self.regions: dict[tuple[int, int], tuple[Region, np.ndarray]] = {}
+        self.events = 0  # that it had
+        self.undefined: dict[int, tuple[Region, np.ndarray]] = {}  # changed by atomics before a write
         self.signals = False  # it fences for, or tells, the whole system: whoever looks for a flag of it
 
     def mark(self, region: Region, words, write: bool, strong: bool = False) -> None:
@@ -127,6 +129,20 @@ class Dependencies:
 
     def wants(self, group, write: bool) -> bool:
         return self.checks and (write or self.notes_reads) or bool(self.before if group.warp.depends else self.after)
+
+    def note_atomic(self, address: int, size: int) -> None:
+        """An atomic is about to change `size` bytes: keep which words nobody has written until then."""
+        region = self.memory.find(address, size, True)
+        if not region.fresh:
+            return
+        at = address - (region.start - region.start % WORD)
+        words = np.arange(at // WORD, (at + size - 1) // WORD + 1)
+        written = self.own.used(region)[1]
+        words = words[~written[words]]
+        if region.written is not None:
+            words = words[~region.written[words]]
+        if len(words):
+            self.own.undefined.setdefault(id(region), (region, np.zeros(len(written), bool)))[1][words] = True
 
     def note(self, group, addresses: np.ndarray, size: int, write: bool, strong: bool = False) -> None:
         """An access of `size` bytes at each address; a fault if one leaves its region. strong: volatile or atomic."""

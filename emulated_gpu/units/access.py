@@ -30,7 +30,9 @@ def note_global(
     key: the component whose event it is, if not the warp's own; marks, changed: see state/order.py, state/shadow.py;
     idle: see GlobalShadow.write.
     """
-    dependencies = g.launch.dependencies
+    dependencies, tracked = g.launch.dependencies, g.launch.tracked
+    if tracked is not None and write:
+        tracked.write(np.atleast_1d(np.asarray(addresses, np.uint64)), size)
     if not (g.launch.checks or dependencies.before):
         return
     addresses = np.atleast_1d(addresses)
@@ -168,6 +170,8 @@ def _loaded(
 ):
     """Note what lanes have loaded; SEVERAL lanes from one address."""
     if space == "global":
+        if g.launch.tracked is not None:
+            g.follow_load(np.atleast_1d(np.asarray(addresses, np.uint64)), size, lanes)
         if nc and g.launch.checks:
             g.launch.shadow.read_non_coherent(np.atleast_1d(addresses), size)
         if g.warp.stores.kept and g.launch.checks:
@@ -294,6 +298,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
                 g.warp.stores.note(g, np.array([address], np.uint64), size * count, g.lanes, who, differ)
         elif space == "shared" and not sync:
             _lanes_store(g, np.array([address], np.uint64), size, tuple(numbers), g.lanes)
+        if space == "global" and g.launch.tracked is not None:
+            g.follow_store(np.array([address], np.uint64), size, count, g.lanes)
         if results and g.launch.sampled_clusters and not g.cta.computes_mma:
             return _leave_out(g, space, np.array([address], np.uint64), size * count, sync)
         for k, v in enumerate(numbers):
@@ -332,6 +338,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             g.warp.stores.note(g, addresses, width, g.lanes if lanes is None else g.lanes[lanes], who, differ)
     elif space == "shared" and not sync:
         _lanes_store(g, addresses, size, values, g.lanes if lanes is None else g.lanes[lanes])
+    if space == "global" and g.launch.tracked is not None:
+        g.follow_store(addresses, size, count, g.lanes if lanes is None else g.lanes[lanes])
     if not row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
         typed = [v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]]) for v in values]
         typed = [v.astype(f"u{size}") for v in typed]
@@ -489,6 +497,8 @@ def atomic(
         else:
             g.clock.atomic(g, space, np.array(at, np.uint64), size * count, what, kind, wants_old)
         if space == "global":
+            for place in places if g.launch.checks else ():
+                g.launch.dependencies.note_atomic(place, size * count)
             marks = GENERIC | STRONG | SYSTEM * sync.startswith("sys")
             note_global(g, unique, size * count, True, who, marks=marks)
         _acquire(g, space, unique, sync.rstrip("+"), acquires)

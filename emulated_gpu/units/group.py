@@ -95,6 +95,14 @@ class LaneGroup(ABC):
         """Call something at a later time, on the account of the instruction `origin`."""
 
     @abstractmethod
+    def follow_load(self, addresses: np.ndarray, size: int, lanes) -> None:
+        """Lanes have loaded `size` bytes each of global memory, which is followed: Launch.tracked."""
+
+    @abstractmethod
+    def follow_store(self, addresses: np.ndarray, size: int, count: int, lanes: np.ndarray) -> None:
+        """Lanes store `count` elements of `size` bytes each to such memory."""
+
+    @abstractmethod
     def hold_garbage(self, fault, registers: list[int]) -> None:
         """The instruction loads into these registers what nothing has written: `fault`, once that decides something."""
 

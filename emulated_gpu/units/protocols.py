@@ -13,6 +13,7 @@ import numpy as np
 from ..chip import Chip
 from ..errors import Fault
 from ..state.barrier import Collective, CountedBarrier, MBarrier, Waitable
+from ..state.definedness import Definedness
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
 from ..state.lanes import GlobalStores
@@ -62,6 +63,8 @@ class Launch(Protocol):
     depends: bool
     """Whether griddepcontrol.wait must be passed before memory of the launch before is touched."""
     dependencies: Dependencies
+    tracked: Definedness | None
+    """What of global memory nobody has written, if that is followed."""
     """The words of global memory that the launch reads and writes, for the checks of dependent launches."""
     shadow: GlobalShadow
     """Who has read and written global memory, for the checks of races."""

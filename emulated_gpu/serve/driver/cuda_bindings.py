@@ -293,7 +293,7 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
     with DEVICE.working(stream, what) as work:
         ctypes.memmove(to, at, size)
         if there is None or there.device == HOST:
-            DEVICE.host_reads(at, size, decides=size <= SCALAR)
+            DEVICE.host_reads(at, size, size <= SCALAR, work)
         DEVICE.touched(work, at, size, False)
         DEVICE.touched(work, to, size, True)
     shared = any(region is not None and (region.device == HOST or region.managed) for region in (there, here))

@@ -181,11 +181,11 @@ class Pool {
     events_.erase(events_.begin(), events_.begin() + n);
     return n;
   }
-  // An operator has written there.
-  void write(const void *p) {
+  // An operator has written there; or from now on is asked whether one has.
+  void write(const void *p, bool written = true) {
     std::lock_guard lock(mutex_);
     auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
-    if (found != taken_.begin()) (--found)->second.written = true;
+    if (found != taken_.begin()) (--found)->second.written = written;
   }
   bool written(const void *p) {
     std::lock_guard lock(mutex_);

@@ -131,6 +131,10 @@ class TorchMemory:
     def has_written(self, region: Region) -> bool:
         return region.start in self.regions and bool(self.library.emulated_written(region.start))
 
+    def spoil(self, region: Region) -> None:
+        if region.start in self.regions:
+            self.library.emulated_spoil(region.start)
+
     def name(self, event: Event) -> str:
         """Say what an allocation was made for."""
         if event.device == HOST:

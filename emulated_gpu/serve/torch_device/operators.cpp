@@ -650,6 +650,7 @@ EXPORT void emulated_capture(int device, int on) {
 }
 EXPORT void emulated_limit(int device, int64_t bytes) { emulated::pool().limit[device] = bytes; }
 EXPORT int emulated_written(uint64_t at) { return emulated::pool().written(reinterpret_cast<void *>(at)); }
+EXPORT void emulated_spoil(uint64_t at) { emulated::pool().write(reinterpret_cast<void *>(at), false); }
 EXPORT int64_t emulated_current_queue(int device) { return emulated::streams[device]; }
 EXPORT int64_t emulated_works(emulated::Work *to, int64_t most) {
   using namespace emulated;

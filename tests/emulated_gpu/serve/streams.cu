@@ -28,6 +28,23 @@ cudaStream_t a, b, blocking;
 cudaEvent_t event;
 int sum;
 
+int *unwritten() {
+  int *made;
+  cudaMalloc(&made, 4 * N);
+  MEND(cudaMemset(made, 0, 4 * N); cudaDeviceSynchronize();)
+  return made;
+}
+int number(const int *at) {
+  int value;
+  cudaMemcpy(&value, at, 4, cudaMemcpyDeviceToHost);
+  return value;
+}
+
+__global__ void twice(const int *a, int *b) { int i = threadIdx.x; b[i] = 2 * a[i] + 1; }
+__global__ void some(const int *a, int *b, int n) { int i = threadIdx.x, v = a[i]; b[i] = i < n ? v : 0; }
+__global__ void choose(const int *a, int *b) { if (a[threadIdx.x] > 5) __nanosleep(1), b[0] = 1; }
+__global__ void gather(const int *at, const int *a, int *b) { b[threadIdx.x] = a[at[threadIdx.x] & 31]; }
+
 void begin(const char *what) {
   cudaDeviceSynchronize();
   cudaGetLastError();
@@ -201,6 +218,30 @@ int main() {
   cudaGraphGetNodes(graph, nullptr, &nodes);
   run(graph);
   if (nodes != 4 || pinned[0] != 6 || pinned[1] != 5) fprintf(stderr, "emulated-gpu: wrong: %zu %d\n", nodes, pinned[0]);
+
+  WRONG("uninitialized-read", a_number_of_what_nobody_wrote)
+  twice<<<1, 64>>>(unwritten(), d);
+  twice<<<1, 64>>>(d, e);
+  sum += number(e + 3);
+
+  WRONG("uninitialized-read", a_counter_that_does_not_begin)
+  int *counter = unwritten();
+  count<<<1, 32>>>(counter);
+  sum += number(counter);
+
+  WRONG("uninitialized-read", a_branch_by_what_nobody_wrote)
+  choose<<<1, 32>>>(unwritten(), d);
+
+  WRONG("uninitialized-read", an_address_of_what_nobody_wrote)
+  gather<<<1, 32>>>(unwritten(), d, e);
+
+  RIGHT(what_nobody_wrote_is_not_used)
+  int *part = unwritten();
+  set<<<1, 64>>>(part, 20, 1), set<<<1, 64>>>(d, 64, 1);
+  some<<<1, 64>>>(part, d, 20);
+  sum += number(d + 50);
+  twice<<<1, 64>>>(part, d);
+  sum += number(d + 3);
 
   RIGHT(halves)
   set<<<2, 256, 0, a>>>(d, N / 2, 1);
