@@ -590,7 +590,8 @@ void register_kernels(bool built_with_cuda) {
   serve.operator()<DispatchKey::SparseCsrCPU>(DispatchKey::SparseCsrCUDA);
   serve.operator()<DispatchKey::NestedTensorCPU>(DispatchKey::NestedTensorCUDA);
   serve.operator()<DispatchKey::QuantizedCPU>(DispatchKey::QuantizedCUDA);
-  for (const char *name : {"copy_", "convolution_backward"})  // else torch looks for what the device has registered
+  // Else torch looks for what the device has registered, and for depthwise ones for what CUDA alone has
+  for (const char *name : {"copy_", "convolution", "convolution_backward"})
     aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
   aten->impl("zero_", zero_);
   aten->impl("normal_", normal_);

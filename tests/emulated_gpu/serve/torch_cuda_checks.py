@@ -678,5 +678,18 @@ def check_old_ways():
     raises(RuntimeError, "same device", lambda: torch.nn.Embedding(3, 3, device="cuda")(torch.tensor([1])))
 
 
+def check_depthwise_convolutions():
+    """For which torch has kernels of CUDA's alone."""
+    f = torch.nn.functional
+    for n, convolve in enumerate((f.conv1d, f.conv2d, f.conv3d), 1):
+        x, w = torch.randn(1, 4, *(6,) * n), torch.randn(4, 1, *(3,) * n)
+        there = [y.cuda().requires_grad_() for y in (x, w)]
+        here = [y.requires_grad_() for y in (x, w)]
+        for of in (here, there):
+            convolve(*of, padding=1, groups=4).square().sum().backward()
+        for a, b in zip(here, there):
+            torch.testing.assert_close(b.grad.cpu(), a.grad)
+
+
 if __name__ == "__main__":
     run(globals())
