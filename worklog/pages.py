@@ -22,6 +22,7 @@ from pathlib import Path
 from emulated_gpu.model import ranking, uncertainty
 from ragged_moe.measure.markdown import markdown
 from silicon.whole_kernels import exam, hopper
+from tests.public.case import OTHERS
 from tests.public.cases import CASES, explanation
 from worklog import figures, picture
 from worklog.figures import ROOT, Row
@@ -267,14 +268,27 @@ def public_scripts() -> str:
     record, rows = figures.scripts(), []
     for group, cases in itertools.groupby(CASES, lambda case: case.group):
         known = [case for case in cases if case.name in record]
-        verdicts = [row["verdict"] for case in known for row in record[case.name].values()]
+        if not known:
+            continue
+        verdicts = [r["verdict"] for case in known for m, r in record[case.name].items() if m not in OTHERS]
         rows.append([f"**{group}**: {verdicts.count('agrees')} of {len(verdicts)} agree", "", "", ""])
         for case in known:
             found = record[case.name]
             ran = [f"{r['verdict']}, {r['seconds']:.0f} s" if (r := found.get(m)) else "" for m in ("b200", "h200")]
-            why = next((r["why"] for r in found.values() if r["verdict"] != "agrees"), "")
+            why = next((r["why"] for m, r in found.items() if r["verdict"] != "agrees" and m not in OTHERS), "")
             rows.append([case.name, *ran, case.explained or why.replace("|", "\\|")[:160]])
     return markdown(["script", "B200", "H200", "why"], rows)
+
+
+def other_machines() -> str:
+    """Write the table of those that ran on machines that people own."""
+    record, rows = figures.scripts(), []
+    for case in CASES:
+        found = record.get(case.name, {})
+        if any(machine in found for machine in OTHERS):
+            ran = [f"{r['verdict']}, {r['seconds']:.0f} s" if (r := found.get(m)) else "" for m in OTHERS]
+            rows.append([case.name, *ran])
+    return markdown(["program", *OTHERS], rows)
 
 
 def drawn_tests() -> str:
@@ -323,7 +337,7 @@ def attacks() -> str:
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"standing": lambda: standing(figures.group_gemm()), "exam": lead},
     "emulated_gpu/README.md": {"speed": speed},
-    "emulated_gpu/PUBLIC.md": {"public": public_scripts, "drawn": drawn_tests},
+    "emulated_gpu/PUBLIC.md": {"public": public_scripts, "machines": other_machines, "drawn": drawn_tests},
     "docs/dual.md": {"standing": lambda: standing(figures.dual_gemm())},
     "docs/any_task.md": {"any_task": any_task},
     "evaluation/ATTACKS.md": {"attacks": attacks},

@@ -29,14 +29,20 @@ import click
 from emulated_gpu.chip import chip_of
 from emulated_gpu.serve.cuda_cpp import toolkit
 
-from .cases import CASES, Case
+from .case import Case
+from .cases import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("record.json")
 PROGRAM = Path(__file__).with_name("program.py")
 PATIENCE = 5  # seconds on the clock for one of CPU time: others may need the cores
 PLACE = re.compile(r"/\S*/(?=[^/\s]+:\d)")  # the folders of a source line
+MAIN = re.compile(r"\bmain\s*\(")
 PACKAGES = ("triton", "nvidia-cutlass-dsl", "torch", "cupy-cuda13x")
+
+
+class DoesNotCompile(Exception):
+    """nvcc's words."""
 
 
 def found(name: str, folders: Sequence[Path]) -> Path | None:
@@ -45,12 +51,30 @@ def found(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def built(source: Path, options: Sequence[str], includes: Sequence[Path], machine: str, program: Path) -> None:
-    """Compile and link a program of CUDA C++, as `python -m emulated_gpu nvcc` does. SystemExit if nvcc fails."""
+    """Compile and link a program of CUDA C++, as `python -m emulated_gpu nvcc` does. Raises DoesNotCompile.
+
+    Those of C++ in the first of the folders belong to it that are no programs themselves.
+    """
     line = [f"-arch={chip_of(machine).arch}", "-std=c++17", *options, "-o", program, source]
-    line += [*sorted(source.parent.glob("*.cpp")), *(f"-I{folder}" for folder in includes)]
+    beside = [one for one in sorted(includes[0].glob("*.cpp")) if not MAIN.search(one.read_text(errors="replace"))]
+    line += [*beside, *(f"-I{folder}" for folder in includes)]
     done = subprocess.run(toolkit.program_command([str(one) for one in line]), capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{source} does not compile:\n{done.stdout}{done.stderr}")
+        raise DoesNotCompile(done.stdout + done.stderr)
+
+
+def edited(source: Path, edits: Sequence[tuple[str, str]], report: Path) -> Path:
+    """Where a program's source is with other sizes: beside the report. SystemExit if it has not what is replaced."""
+    if not edits:
+        return source
+    text = source.read_text()
+    for old, new in edits:
+        if old not in text:
+            sys.exit(f"{source} has no {old!r}")
+        text = text.replace(old, new)
+    made = report.with_name(source.name)
+    made.write_text(text)
+    return made
 
 
 def command(case: Case, machine: str, folders: Sequence[Path], report: Path) -> tuple[list[str], str] | None:
@@ -61,18 +85,23 @@ def command(case: Case, machine: str, folders: Sequence[Path], report: Path) -> 
         return None
     script = str(needs.pop(0)) if case.script else ""
     if script.endswith(".cu"):
-        source, script = Path(script), str(report.with_name("program"))
-        built(source, case.options.split(), needs, machine, Path(script))
+        source, script = edited(Path(script), case.edits, report), str(report.with_name("program"))
+        built(source, case.options.split(), [Path(found(case.script, folders)).parent, *needs], machine, Path(script))
     what = [str(PROGRAM), script, case.code, *filter(None, [case.until])] if case.code else [script, *case.args.split()]
     line = [sys.executable, "-m", "emulated_gpu", "run", "--machine", machine, "--json", str(report), *what]
     return line, os.pathsep.join(map(str, (*needs, ROOT, *filter(None, [os.environ.get("PYTHONPATH")]))))
 
 
-def verdict(status: int, report: dict, said: str) -> dict[str, str]:
-    """Whether a run `agrees`, or has a `finding`, was `refused`, took `too long` or `fails`; and the words for it."""
+def verdict(status: int, report: dict, said: str, wanted: str = "") -> dict[str, str]:
+    """Whether a run `agrees`, or has a `finding`, was `refused`, took `too long` or `fails`; and the words for it.
+
+    wanted: what it has to say.
+    """
     if status in (-signal.SIGXCPU, 128 + signal.SIGXCPU, -signal.SIGKILL):  # 128: of a program that the script runs
         return {"verdict": "too long", "why": ""}
     findings = [one for run in report.get("runs", []) for one in run["findings"] if one["class"] == "wrong"]
+    if status == 0 and not findings and wanted not in said:
+        return {"verdict": "fails", "why": f"it does not say {wanted!r}"}
     if status == 0 and not findings:
         return {"verdict": "agrees", "why": ""}
     if findings:
@@ -89,7 +118,11 @@ def run(case: Case, machine: str, folders: Sequence[Path], logs: Path | None) ->
     """Run a case in a process of its own; returns its row of the record, or None if its files are not there."""
     with tempfile.TemporaryDirectory(prefix="public-") as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output")
-        made = command(case, machine, folders, report)
+        try:
+            made = command(case, machine, folders, report)
+        except DoesNotCompile as why:
+            errors = [one for one in str(why).splitlines() if "error" in one or "undefined" in one] or ["nvcc fails"]
+            return {"verdict": "fails", "why": PLACE.sub("", errors[0]), "seconds": 0.0, "launches": 0}
         if made is None:
             return None
         line, path = made
@@ -115,7 +148,7 @@ def run(case: Case, machine: str, folders: Sequence[Path], logs: Path | None) ->
         known = json.loads(report.read_text()) if report.exists() and report.stat().st_size else {}
     launches = sum(len(each["launches"]) for each in known.get("runs", []))
     seconds = round(used.ru_utime + used.ru_stime, 1)
-    return verdict(process.returncode, known, said) | {"seconds": seconds, "launches": launches}
+    return verdict(process.returncode, known, said, case.says) | {"seconds": seconds, "launches": launches}
 
 
 def versions() -> dict[str, str]:

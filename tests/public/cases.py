@@ -3,32 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-BOTH, B200, H200 = ("b200", "h200"), ("b200",), ("h200",)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A public script, or a program. Paths are those in its repository.
-
-    script: the file, run with `args`, or imported for `code`, Python that asserts what has to hold, without what stands
-    from a line that begins with `until` on; of CUDA C++, nvcc builds it, with `options` and the .cpp files beside it;
-    path: folders that are importable, or have headers; limit: seconds of CPU time, without nvcc's; explained: why it does not agree,
-    checked by hand, with the line.
-    """
-
-    group: str
-    name: str
-    script: str = ""
-    args: str = ""
-    code: str = ""
-    options: str = ""
-    machines: tuple[str, ...] = BOTH
-    path: tuple[str, ...] = ()
-    limit: int = 60
-    until: str = ""
-    explained: str = ""
+from .case import B200, BOTH, H200, OTHERS, Case
+from .programs import PROGRAMS
 
 
 def tutorial(file: str, code: str = "", **more) -> Case:
@@ -366,8 +342,9 @@ def sample(folder: str, args: str = "", **more) -> Case:
 
 
 _FIRST, _CONCEPTS = "0_Introduction/", "2_Concepts_and_Techniques/"
+_EVERYWHERE = "fp16ScalarProduct", "simpleAtomicIntrinsics", "simpleCooperativeGroups", "simpleVoteIntrinsics", "vectorAdd"
 SAMPLES = (
-    *(sample(_FIRST + name) for name in (
+    *(sample(_FIRST + name, machines=(*BOTH, *OTHERS) if name in _EVERYWHERE else BOTH) for name in (
         "clock", "fp16ScalarProduct", "simpleAtomicIntrinsics", "simpleCallback", "simpleCooperativeGroups", "simpleHyperQ",
         "simpleOccupancy", "simplePrintf", "simpleTemplates", "simpleVoteIntrinsics", "simpleZeroCopy", "template", "vectorAdd",
     )),
@@ -388,7 +365,7 @@ CUTE = (
     cute_tutorial("blackwell/03_mma_tma_multicast_sm100.cu", "512 1024 128", B200),
     cute_tutorial("blackwell/04_mma_tma_2sm_sm100.cu", "512 1024 128", B200),
     cute_tutorial("blackwell/05_mma_tma_epi_sm100.cu", "512 1024 128", B200),
-    cute_tutorial("hopper/wgmma_sm90.cu", "128 128 256", H200),
+    cute_tutorial("hopper/wgmma_sm90.cu", "128 128 256", H200, explained="lines 266 to 270: each thread waits for its own cp.async alone, and no barrier comes before wgmma reads what the others copied"),
     cute_tutorial("hopper/wgmma_tma_sm90.cu", "256 128 256", H200),
     cute_tutorial("sgemm_1.cu", "128 128 32", B200),
     cute_tutorial("sgemm_2.cu", "128 128 32", B200),
@@ -438,7 +415,7 @@ close(kernel(x), ref_program(x), 1e-4)"""),
     tilelang("flash_attention/example_mha_fwd_bhsd.py", "--seq_q 128 --seq_kv 128"),
 )  # fmt: skip
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *CUTE, *CUPY, *TINYGRAD, *TILELANG)
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *CUPY, *TINYGRAD, *TILELANG)
 
 # Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
 DRAWN = {
