@@ -80,6 +80,10 @@ def how_far(run: TimedRun, seconds: float) -> str:
     """Say what of a run is done and left after these seconds."""
     ended = [launch for launch in run.launches if launch.end is not None]
     text = f"{seconds:.0f} s: {len(ended)} of {len(run.launches)} launches done"
+    if ended:
+        before = ended[-1].before
+        last = ended[-1].interval[1] - (before.interval[1] if before else 0.0)
+        text += f" (the last one takes {run.profile.us(last):.2f} us)"
     active = run.active[:1]
     if active:
         launch = active[0].launch
