@@ -49,7 +49,7 @@ def enable(model: PreTrainedModel, quantise: bool = True) -> None:
     buffers = {}
     for name, module in modules.items():
         try:
-            buffers[module] = prepared(module, quantise)
+            buffers[module] = prepared(module, as_they_are=not quantise)
         except ValueError as fault:
             raise refusal(name, module, fault) from None
     interface.ALL_EXPERTS_FUNCTIONS.register(NAME, forward)
@@ -139,7 +139,7 @@ def padded(intermediate: int) -> int:
     return -(-intermediate // BLOCK) * BLOCK
 
 
-def prepared(module: nn.Module, quantise: bool = True) -> dict[str, torch.Tensor | None]:
+def prepared(module: nn.Module, as_they_are: bool = False) -> dict[str, torch.Tensor | None]:
     """Make the buffers that `forward` reads: w13_scale, w2_scale and, unless the weights are in FP8, w13 and w2; scales
     are None where weights are not to be quantised.
 
@@ -153,7 +153,7 @@ def prepared(module: nn.Module, quantise: bool = True) -> dict[str, torch.Tensor
             return dict(zip(("moe_w13_scale", "moe_w2_scale"), (s.detach().to(F32, copy=True) for s in scales)))
         count, hidden, intermediate = module.down_proj.shape
         i, device = padded(intermediate), module.down_proj.device
-        if not quantise:
+        if as_they_are:
             if device.type == "cuda" and torch.cuda.get_device_capability(device) != HOPPER:
                 raise ValueError(f"its weights are not quantised, which kernels for compute capability {HOPPER} can do")
             w13, w2 = (x.detach().to(BF16).contiguous() for x in (module.gate_up_proj, module.down_proj))
