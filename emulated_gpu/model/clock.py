@@ -11,14 +11,13 @@ import bisect
 
 import numpy as np
 
-from ..chip import chip_of
 from ..errors import Unsupported
 from ..formats.cache_policy import EVICT_FIRST
 from ..formats.tensormap import Im2colMap, TensorMap
 from ..machine.clock import Clock
 from ..state.global_memory import PARAM_WINDOW
 from ..units.tcgen05 import tensor_ctas
-from . import accesses, blocks, fences, issue, sass, scoreboard, wgmma
+from . import accesses, blocks, fences, issue, scoreboard, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
@@ -63,9 +62,6 @@ class TimingClock(Clock):
         self.sms = [Sm() for _ in range(int(profile["sm"]["count"]))]
         self.clocks = SmClocks(profile, len(self.sms))
         self.figures = {k: tuple(v) for k, v in profile["issue"].items()}
-        self.walked = sass.Figures(*(profile[unit] for unit in ("latency", "reading", "pipe")))
-        self.arch = chip_of(profile.name).arch
-        self.charged: dict[str, str] = {}  # by kernel: whose machine code issue comes from, or why from classes of PTX
         self._costs: dict[int, list[issue.Cost | issue.Untimed]] = {}
         self._wavefronts: dict[tuple, tuple[int, int]] = {}  # of an access to shared memory, by where its lanes lie
         self.tensor_busy = 0.0  # cycles for which tensor cores multiply, all together
@@ -81,14 +77,7 @@ class TimingClock(Clock):
 
     def costs(self, program) -> list[issue.Cost | issue.Untimed]:
         if id(program) not in self._costs:
-            made: sass.MachineCode | str = "classes of PTX"
-            if self.p["machine_code"]["issue"]:
-                made = sass.machine_code(program.kernel.source, self.arch, program.machine_code)
-            if isinstance(made, str):
-                self._costs[id(program)] = issue.block_cycles(program, self.figures)
-            else:
-                self._costs[id(program)] = sass.block_costs(program, made, self.walked, self.figures)
-            self.charged[program.kernel.name] = made if isinstance(made, str) else made.made_by
+            self._costs[id(program)] = issue.block_cycles(program, self.figures)
         return self._costs[id(program)]
 
     def usable(self, group, cost: issue.Cost) -> float:
@@ -101,9 +90,6 @@ class TimingClock(Clock):
         """ptxas predicates what few lanes do, and mixes it with what stands around it: so the block keeps its scheduler
         busy and its warp goes on, which waits for its slots with what it does next."""
         cost = group.launch.costs[group.pc]
-        if cost.parting is None:
-            group.t = self.executed(group, cost)
-            return
         slower = self.clocks.slower(group.cta.sm, group.begun)
         schedulers, which = self.sms[group.cta.sm].schedulers, group.warp.index % SCHEDULERS
         schedulers[which] = max(schedulers[which], group.begun) + cost.parting * slower

@@ -33,15 +33,15 @@ class Cost(NamedTuple):
     """What a block costs: its cycles, and those for which it keeps its warp's scheduler or a unit behind it busy.
 
     needs: registers that something before the block may owe, and how many cycles after its beginning it uses them;
-    results: what it leaves under way itself; parting: its slots where its lanes part at the end, None if it then costs
-    what it always does; size: instructions.
+    results: what it leaves under way itself; parting: its slots where its lanes part at the end; size: its
+    instructions.
     """
 
     cycles: float
     slots: float
     needs: tuple[tuple[int, float], ...] = ()
     results: Results | None = None
-    parting: float | None = 0.0
+    parting: float = 0.0
     size: float = 0.0
 
 

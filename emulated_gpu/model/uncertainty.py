@@ -20,6 +20,7 @@ out: a kernel with a stack has no bracket.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import statistics
@@ -147,6 +148,12 @@ def least_shares(point: dict) -> tuple[float, float]:
     return point["read_mb"] / b200["hbm"]["read_tb_s"] / us, b200.us(cycles) / us
 
 
+@functools.cache
+def most_known() -> tuple[float, ...]:
+    """Return the most that HBM and the tensor cores have at least to do of any known time, as shares."""
+    return tuple(map(max, zip(*map(least_shares, POINTS["plain"]), strict=True)))
+
+
 def unlike(shares: MadeOf | None, machine: str = "b200", stack: int = 0) -> str:
     """Say why a modelled time has no bracket, or "". stack: bytes a thread, where that is known.
 
@@ -157,8 +164,7 @@ def unlike(shares: MadeOf | None, machine: str = "b200", stack: int = 0) -> str:
         return f"no bracket: {stack} bytes of stack a thread, whose accesses the model does not have"
     if shares is None or machine != "b200":
         return ""
-    most = map(max, zip(*map(least_shares, POINTS["plain"]), strict=True))
-    for name, known_most in zip(("hbm", "tensor"), most, strict=True):
+    for name, known_most in zip(("hbm", "tensor"), most_known(), strict=True):
         share = getattr(shares, name)
         if share > known_most * SHARE_BEYOND + ROOM:
             return (

@@ -51,8 +51,7 @@ FAMILIES = {  # name -> prefixes of the points' names
 }
 MODEL = (  # what decides how long things take
     "model/clock.py", "model/sm.py", "model/sm_clock.py", "model/memory.py", "model/halves.py", "model/wgmma.py",
-    "model/accesses.py", "model/issue.py", "model/machine_code.py", "model/scoreboard.py", "model/sass/costs.py",
-    "model/sass/disassembly.py", "model/sass/pipes.py", "model/sass/segments.py", "model/sass/walk.py",
+    "model/accesses.py", "model/issue.py", "model/machine_code.py", "model/scoreboard.py",
     "model/fences.py", "model/run.py", "machine/placement.py",
     "ptx/isa/arithmetic.py", "ptx/isa/barrier.py", "ptx/isa/control.py", "ptx/isa/convert.py", "ptx/isa/copy.py",
     "ptx/isa/logic.py", "ptx/isa/memory.py", "ptx/isa/registry.py", "ptx/isa/tcgen05.py", "ptx/isa/warp.py",
