@@ -154,7 +154,8 @@ def fp4_summary(result: dict) -> str:
         body.append([f"{experts} experts" if experts > 1 else "1 expert", *of])
     names = list(dict.fromkeys(x["name"] for x in result["rows"] if x["name"].startswith("routed")))
     uneven = [f"{cell([x for x in result['rows'] if x['name'] == name])} ({name})" for name in names]
-    body.append(["32 of 256 experts", *uneven, *[""] * (len(sizes) - len(names))])
+    if names:
+        body.append(["32 of 256 experts", *uneven, *[""] * (len(sizes) - len(names))])
     drawings = [x for x in result["rows"] if ", mean " in x["name"]]
     laws = [x["name"].partition(", mean ")[0] for x in drawings]
     for experts, law in sorted({(len(x["m"]), law) for x, law in zip(drawings, laws)}):
@@ -372,12 +373,12 @@ PLACES: dict[Path, dict[str, Table]] = {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm summary": (gemm_summary, "grouped_gemm_h200"),
         "grouped_gemm modelled": (gemm_modelled_summary, "grouped_gemm_b200"),
-        "nvfp4 layer h100": (fp4_layer, "layer_nvfp4_h100"),
+        "nvfp4 layer": (fp4_layer, "layer_nvfp4_h200"),
     },
     MOE / "NVFP4.md": {
-        "nvfp4 run h100": (fp4_run, "grouped_gemm_nvfp4_h100"),
-        "nvfp4 summary h100": (fp4_summary, "grouped_gemm_nvfp4_h100"),
-        "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
+        "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h200"),
+        "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h200"),
+        "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h200"),
     },
     MOE / "LAYER.md": {
         "layer run": (layer_run, "layer_h200"),
@@ -403,16 +404,13 @@ PLACES: dict[Path, dict[str, Table]] = {
         "transformers generation": (transformers_generation, "transformers_h200"),
         "nvfp4 run": (fp4_run, "grouped_gemm_nvfp4_h200"),
         "nvfp4 summary": (fp4_summary, "grouped_gemm_nvfp4_h200"),
-        "nvfp4 run h100": (fp4_run, "grouped_gemm_nvfp4_h100"),
-        "nvfp4 summary h100": (fp4_summary, "grouped_gemm_nvfp4_h100"),
-        "nvfp4 layer h100": (fp4_layer, "layer_nvfp4_h100"),
         "nvfp4 modelled": (fp4_modelled, "nvfp4_b200"),
-        "mxfp4 summary": (mxfp4_summary, "grouped_gemm_mxfp4_h100"),
+        "mxfp4 summary": (mxfp4_summary, "grouped_gemm_mxfp4_h200"),
         "nvfp4 rows": (lambda x: table(FORMATS["nvfp4"].columns, x["rows"]), "grouped_gemm_nvfp4_h200"),
         "nvfp4 layer": (lambda x: layer_fp4.nvfp4_table(x["rows"]), "layer_nvfp4_h200"),
-        "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h100"),
-        "mxfp4 rows": (lambda x: table(FORMATS["mxfp4"].columns, x["rows"]), "grouped_gemm_mxfp4_h100"),
-        "mxfp4 layer": (lambda x: layer_fp4.mxfp4_table(x["rows"]), "layer_mxfp4_h100"),
+        "mxfp4 run": (mxfp4_run, "grouped_gemm_mxfp4_h200"),
+        "mxfp4 rows": (lambda x: table(FORMATS["mxfp4"].columns, x["rows"]), "grouped_gemm_mxfp4_h200"),
+        "mxfp4 layer": (lambda x: layer_fp4.mxfp4_table(x["rows"]), "layer_mxfp4_h200"),
         "layer run": (layer_run, "layer_h200"),
         "layer stages": (lambda x: layer.stage_table(x["rows"]), "layer_h200"),
         "layer in a graph": (lambda x: layer.peer_table(x["rows"], GRAPH), "layer_h200"),
