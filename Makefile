@@ -6,7 +6,7 @@ PYTHON ?= python3
 TORCH ?= $(shell $(PYTHON) -c "import torch; assert torch.cuda.is_available()" 2>/dev/null && echo system || echo pinned)
 VENV_FLAGS = $(if $(filter system,$(TORCH)),--system-site-packages)
 
-.PHONY: setup eval test thorough lint clean image
+.PHONY: setup eval test thorough lint wheel clean image
 
 setup: .venv/installed
 
@@ -27,6 +27,11 @@ thorough: setup .venv-newest/installed
 lint: setup
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m tests.findings_of_types
+
+# With torch's device built for the torch of .venv, so that who installs the wheel beside it needs no g++.
+wheel: setup
+	.venv/bin/python -m emulated_gpu.serve.torch_device.library
+	.venv/bin/python -m pip wheel --no-deps --wheel-dir dist .
 
 # PIP_EXTRA_INDEX_URL: where pip finds the torch that is built for CPUs.
 CONTAINERS ?= $(shell command -v docker || command -v podman)

@@ -78,6 +78,8 @@ def wheel(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
     for file in (*ROOT.glob("*.py"), *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE"))):
         shutil.copy(file, folder)
+    library = [sys.executable, "-m", "emulated_gpu.serve.torch_device.library"]
+    subprocess.run(library, cwd=folder, check=True, capture_output=True)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     done = subprocess.run([*pip, "--wheel-dir", folder / "dist", folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -129,6 +131,14 @@ def bare(wheel, tmp_path_factory) -> Path:
     for path in with_what_it_needs("pytest", *(re.match(r"[\w.-]+", one)[0] for one in needed)):
         (site / path.name).symlink_to(path)
     return folder / "bin" / "python"
+
+
+def test_the_wheel_needs_no_compiler_for_torch(python, tmp_path):
+    (tmp_path / "script.py").write_text("import torch\nprint(torch.ones(3, device='cuda').sum().item())\n")
+    nowhere = os.environ | {"PATH": str(tmp_path), "EMULATED_GPU_CACHE": str(tmp_path / "cache")}
+    command = [python, "-m", "emulated_gpu", "run", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=nowhere, capture_output=True, text=True)
+    assert done.stdout == "3.0\n" and "building" not in done.stderr, done.stderr
 
 
 def of_the_checkout() -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...errors import Unsupported
 from ..driver import timed
 from ..host.after_import import after_import
 from ..triton.triton_driver import milliseconds, say, summed_up
@@ -46,6 +47,20 @@ def install_in_tilelang() -> None:
     profiler.do_bench = profiler.bench.do_bench = benchmark_for_tilelang
 
 
+def refuse_files() -> None:
+    """AOTInductor's programs load machine code by themselves."""
+    from torch._inductor.codecache import AotCodeCompiler
+
+    for_others = AotCodeCompiler.compile
+
+    def compiled(*given, device_type, **options):
+        if device_type == "cuda":
+            raise Unsupported("AOTInductor for cuda on the emulated device: torch.compile serves it")
+        return for_others(*given, device_type=device_type, **options)
+
+    setattr(AotCodeCompiler, "compile", compiled)  # noqa: B010
+
+
 def keep_operands() -> None:
     """Let no kernel write over what it reads: of values that only some threads store, Triton loads copies in several
     warps, which by the PTX ISA race with the store, though what they load is stored nowhere."""
@@ -64,4 +79,5 @@ def install() -> None:
     torch._C._dynamo.guards._empty_strided_cuda = empty_strided_cuda
     after_import("torch._inductor.config", keep_operands)
     after_import("torch._inductor.runtime.benchmarking", install_benchmark)
+    after_import("torch._inductor.codecache", refuse_files)
     after_import("tilelang.profiler", install_in_tilelang)

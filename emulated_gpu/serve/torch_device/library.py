@@ -1,12 +1,15 @@
-"""The library of C++ that torch's dispatcher calls: built by g++ for this torch on first use, then loaded.
+"""The library of C++ that torch's dispatcher calls: the wheel's, or built by g++ on first use; then loaded.
 
-Each version of torch gets its own, since tables of virtual functions change. CUDA's headers are not needed.
+Each version of torch gets its own, since tables of virtual functions change. CUDA's headers are not needed. Python is
+none of its business. `python -m emulated_gpu.serve.torch_device.library` puts it where wheels take it from.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -77,18 +80,33 @@ SIGNATURES = {
 }  # fmt: skip
 
 
+def prebuilt(text: str) -> Path:
+    """Return where a wheel has the library of this text for this release of torch, if it has it."""
+    release, abi = torch.__version__.partition("+")[0], torch._C._GLIBCXX_USE_CXX11_ABI
+    key = f"{release} {abi} {platform.system()} {platform.machine()} {text}"
+    return HERE / "prebuilt" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+
+
 @functools.cache
 def path() -> Path:
     """Return the library for this torch; builds it if there is none yet (20 s). Raises Unsupported without g++."""
-    root = Path(torch.__file__).parent
     text = "\n".join((HERE / name).read_text() for name in SOURCES)
+    return there if (there := prebuilt(text)).exists() else built(text)
+
+
+def built(text: str) -> Path:
+    """Return the library that g++ makes of a text, now or before."""
+    root = Path(torch.__file__).parent
     includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include"]
     command = ["-std=c++20", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     key = NAME, [text], command, torch.__version__, str(torch.version.git_version)
     if (there := toolkit.found(*key)) is not None:
         return there
     if shutil.which("g++") is None:
-        raise Unsupported(f"torch's device cuda needs g++ once, to build {NAME} for torch {torch.__version__}")
+        raise Unsupported(
+            f"torch's device cuda needs g++ once, to build {NAME} for torch {torch.__version__}: it is not on PATH, "
+            "and this installation brings no library that is built for it"
+        )
     print(f"emulated-gpu: building {NAME} for torch {torch.__version__}, once", file=sys.stderr, flush=True)
     where = [*(f"-I{folder}" for folder in includes), f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
     return toolkit.built(*key, where=where)
@@ -102,3 +120,9 @@ def load() -> ctypes.CDLL:
         function = getattr(library, f"emulated_{name}")
         function.restype, function.argtypes = result, arguments
     return library
+
+
+if __name__ == "__main__":
+    source = "\n".join((HERE / name).read_text() for name in SOURCES)
+    prebuilt(source).parent.mkdir(exist_ok=True)
+    shutil.copy(built(source), prebuilt(source))

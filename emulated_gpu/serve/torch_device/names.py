@@ -119,6 +119,8 @@ def bindings() -> dict:
         "_cuda_sleep": lambda cycles: None,
         "_cuda_tunableop_is_enabled": lambda: False,
         "_CudaDeviceProperties": Properties,
+        "_cuda_CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),  # which Inductor imports in any case
+        "_set_cached_tensors_enabled": lambda on: None,
         "_has_cuda": True,
         "_has_cudnn": False,
         "_has_magma": False,
@@ -252,6 +254,8 @@ def install() -> None:
     for name in allocations.names():  # which torch.cuda.memory has by name
         if name in vars(torch.cuda.memory):
             setattr(torch.cuda.memory, name, served[name])
+    refused = refusal("a tensor that torch.multiprocessing hands to another process,")
+    setattr(torch.UntypedStorage, "_share_cuda_", refused)  # noqa: B010
     torch.cuda.nvtx._nvtx = Ranges()
     torch.UntypedStorage.__new__ = storage_of(torch.UntypedStorage.__new__)
     torch.version.cuda = VERSION

@@ -81,7 +81,9 @@ class Call {
                 " (`run --devices N`)");
     if (where_ < 0) where_ = current;
     TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(key_), op_.operator_name(),
-                                " on the emulated device: torch has no kernel for the CPU that would do its work");
+                                " on the emulated device: ",
+                                name.rfind("aten::", 0) ? "its library has registered no kernel for CUDA"
+                                                        : "torch has no kernel for the CPU that would do its work");
     const bool reads = to_host_ || name == "aten::_local_scalar_dense" || (copies() && !copied_to_device());
     if (pinned_ && told && !dry_) told(BEGINS, 0, 0);
     if (dry_) {

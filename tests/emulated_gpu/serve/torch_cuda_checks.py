@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import importlib
 import io
 import pickle
 import threading
@@ -491,6 +492,9 @@ def check_names_that_are_not_served():
     assert not hasattr(torch._C, "_cuda_nothing_of_the_kind")
     raises(Unsupported, "_cuda_cudaHostAllocator", lambda: torch._C._cuda_cudaHostAllocator())
     raises(AttributeError, "no attribute", lambda: torch._C._nothing_of_the_kind)
+    x = torch.ones(3, device="cuda")
+    raises(Unsupported, "multiprocessing", lambda: torch.multiprocessing.SimpleQueue().put(x))
+    importlib.import_module("torch._inductor.cudagraph_trees")  # torch.compile of an optimizer's step does
     raises(NotImplementedError, "_cslt_compress", lambda: torch._cslt_compress(torch.eye(8, device="cuda")))
 
 
