@@ -25,6 +25,6 @@ def test_each_known_point_can_be_run_again_and_kept(tmp_path, monkeypatch):
     table = tmp_path / "whole_kernels.json"
     table.write_text(published.TABLE.read_text())
     monkeypatch.setattr(published, "TABLE", table)
-    published.write(points[5], 12.345)
+    published.write_time(points[5], 12.345)
     changed = [new.row for old, new in zip(points, published._points(), strict=True) if old != new]
     assert changed == [points[5].row | {"modelled_us": 12.35}] or changed == [points[5].row | {"modelled_us": 12.34}]
