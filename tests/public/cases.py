@@ -415,7 +415,18 @@ close(kernel(x), ref_program(x), 1e-4)"""),
     tilelang("flash_attention/example_mha_fwd_bhsd.py", "--seq_q 128 --seq_kv 128"),
 )  # fmt: skip
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *CUPY, *TINYGRAD, *TILELANG)
+def suite(project: str, package: str, file: str, count: int, words: str = "", before: str = "", **more) -> Case:
+    """Tests of a project's own suite that a seed draws of a file. package: a folder beside which they are."""
+    name = f"{project}, {file.rpartition('/')[2].removesuffix('.py')}: {count} drawn"
+    code = f"{before}\nown_tests({file!r}, {count}, {words!r})"
+    return Case("Suites of others", name, code=code, machines=B200, path=(f"{package}/..",), limit=more.pop("limit", 120), **more)
+
+
+SUITES = (
+    suite("torchao", "torchao", "test/prototype/mx_formats/test_mx_tensor.py", 6, "not compile"),
+)  # fmt: skip
+
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *CUPY, *TINYGRAD, *TILELANG, *SUITES)
 
 # Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
 DRAWN = {

@@ -1,17 +1,22 @@
 """Runs a case's lines of Python with the names of a public file, under `python -m emulated_gpu run`.
 
-    program.py FILE CODE [UNTIL]  # FILE is imported, so that what stands under `if __name__ == "__main__"` is left out
-    program.py "" CODE            # UNTIL: and what stands from a line that begins with this on
+program.py FILE CODE [UNTIL]  # FILE is imported, so that what stands under `if __name__ == "__main__"` is left out
+program.py "" CODE            # UNTIL: and what stands from a line that begins with this on
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import random
 import sys
+import types
 from pathlib import Path
 
+import pytest
 import torch
+
+from emulated_gpu.device import DEVICE
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor, error: float) -> None:
@@ -32,6 +37,46 @@ def judged(kernel, **sizes) -> None:
     assert good, f"the task's check: {message}"
 
 
+def package(name: str) -> None:
+    """Let modules of a package be imported without its __init__, which asks for more than they do."""
+    made = types.ModuleType(name)
+    made.__path__ = [str(Path(folder, name)) for folder in sys.path if Path(folder, name).is_dir()]
+    sys.modules[name] = made
+
+
+class Drawn:
+    """pytest's plugin that keeps the tests that a seed draws, and tells what became of them."""
+
+    def __init__(self, count: int, seed: int):
+        self.count, self.seed = count, seed
+        self.all, self.passed = 0, 0
+        self.failed: list[str] = []
+
+    @pytest.hookimpl(trylast=True)  # of those that have the words
+    def pytest_collection_modifyitems(self, items):
+        self.all = len(items)
+        items[:] = random.Random(self.seed).sample(items, min(self.count, len(items)))
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.failed.append(f"{report.nodeid.partition('::')[2]}: {str(report.longrepr).strip().splitlines()[-1]}")
+        self.passed += report.when == "call" and report.passed
+
+    def pytest_runtest_teardown(self):
+        DEVICE.session.failure = None  # the next one's launches are its own
+
+
+def own_tests(file: str, count: int, words: str = "", seed: int = 0) -> None:
+    """Run tests of a file that a seed draws of those with the words; AssertionError if one fails, or none runs."""
+    there = next(Path(folder, file) for folder in sys.path if Path(folder, file).exists())
+    drawn = Drawn(count, seed)
+    options = "-q", "-p", "no:cacheprovider", "-o", "addopts=", "-k", words
+    pytest.main([str(there), *options], plugins=[drawn])
+    print(f"{drawn.passed} passed, {len(drawn.failed)} failed, {drawn.all} there are")
+    assert not drawn.failed, f"{len(drawn.failed)} of {drawn.passed + len(drawn.failed)} tests: {drawn.failed[0]}"
+    assert drawn.passed, "no test has run"
+
+
 class Beginning(importlib.machinery.SourceFileLoader):
     """Loads a file up to the line that begins with `until`; Triton and inspect see all of its source."""
 
@@ -46,7 +91,7 @@ class Beginning(importlib.machinery.SourceFileLoader):
 
 
 def main(file: str, code: str, until: str = "") -> None:
-    names: dict = {"judged": judged, "close": close, "torch": torch}
+    names: dict = {"judged": judged, "close": close, "torch": torch, "own_tests": own_tests, "package": package}
     if file:
         sys.path.insert(0, str(Path(file).parent))
         loader = Beginning("public_file", file)
