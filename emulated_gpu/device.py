@@ -447,6 +447,11 @@ class Device:
                 learn(hosts.now.known, node.clocks_of(device))
         self.check()
 
+    def settle(self, device: int, stream: bool = False) -> None:
+        """No launch before may still run: the host has waited for a device, or for a stream of it."""
+        if not stream or not self.order.several:
+            self.session.predecessors.pop(device, None)
+
     def check(self) -> None:
         """Raise what has failed, if anything has."""
         if self.session.failure is not None:

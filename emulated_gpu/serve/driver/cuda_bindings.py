@@ -153,6 +153,7 @@ def synchronize() -> None:
     DEVICE.order.synchronize_device(DEVICE.index)
     DEVICE.cover()
     DEVICE.synchronize()
+    DEVICE.settle(DEVICE.index)
 
 
 def synchronize_stream(stream) -> None:
@@ -161,6 +162,7 @@ def synchronize_stream(stream) -> None:
     DEVICE.order.synchronize(stream_of(stream))
     DEVICE.cover()
     DEVICE.synchronize()
+    DEVICE.settle(DEVICE.index, stream=True)
 
 
 def synchronize_event(event) -> None:

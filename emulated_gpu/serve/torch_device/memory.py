@@ -238,6 +238,7 @@ def synchronize(device: int) -> None:
         DEVICE.tensors.forget_works()
         DEVICE.order.synchronize_device(device)
     DEVICE.synchronize(device)
+    DEVICE.settle(device)
 
 
 def await_(devices: int, reads: bool, name: str) -> None:

@@ -66,6 +66,7 @@ class Stream(torch.Stream):
         _order().synchronize(_of(self))
         DEVICE.cover()
         DEVICE.synchronize(self.device_index)
+        DEVICE.settle(self.device_index, stream=True)
 
     def query(self) -> bool:
         self.synchronize()

@@ -14,6 +14,7 @@ from emulated_gpu.chip import B200, H200
 from emulated_gpu.device import DEVICE, allocate
 from emulated_gpu.errors import Fault, Hang
 from emulated_gpu.formats.tensormap import TensorMap, encode
+from emulated_gpu.serve.driver import cuda_bindings
 
 SPIN = "mov.b32 x, 400; {0}: sub.u32 x, x, 1; setp.ne.u32 p, x, 0; @p bra {0};"
 COPY = """@lead mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 256;
@@ -347,6 +348,17 @@ def test_dependent_launches_by_the_word(numpy, offset, wait, good):
         return launch()
     with pytest.raises(Fault, match="missing-dependency-wait: read of .*, which launch 1 .begin. writes"):
         launch()
+
+
+@pytest.mark.parametrize("wait", [cuda_bindings.synchronize, lambda: cuda_bindings.synchronize_stream(0)])
+def test_a_launch_that_the_host_has_waited_for_has_ended(wait):
+    """A dependent launch behind that has nothing to wait for."""
+    second = kernel(f"{AT} ld.global.b32 y, [at];", "second")
+    operands = [emulated_gpu.device_tensors(torch.zeros(256, dtype=torch.int32)) for _ in range(2)]
+    with emulated_gpu.session():
+        emulated_gpu.launch(FIRST, "begin", 1, 64, operands)
+        wait()
+        emulated_gpu.launch(second, "second", 1, 64, operands, pdl=True)
 
 
 @pytest.mark.parametrize("freed", [False, True])
