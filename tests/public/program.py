@@ -10,7 +10,6 @@ import importlib.machinery
 import importlib.util
 import random
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -35,13 +34,6 @@ def judged(kernel, **sizes) -> None:
     result = check_implementation(data, kernel(data))
     good, message = result if isinstance(result, tuple) else (not result, result)
     assert good, f"the task's check: {message}"
-
-
-def package(name: str) -> None:
-    """Let modules of a package be imported without its __init__, which asks for more than they do."""
-    made = types.ModuleType(name)
-    made.__path__ = [str(Path(folder, name)) for folder in sys.path if Path(folder, name).is_dir()]
-    sys.modules[name] = made
 
 
 class Drawn:
@@ -91,7 +83,7 @@ class Beginning(importlib.machinery.SourceFileLoader):
 
 
 def main(file: str, code: str, until: str = "") -> None:
-    names: dict = {"judged": judged, "close": close, "torch": torch, "own_tests": own_tests, "package": package}
+    names: dict = {"judged": judged, "close": close, "torch": torch, "own_tests": own_tests}
     if file:
         sys.path.insert(0, str(Path(file).parent))
         loader = Beginning("public_file", file)
