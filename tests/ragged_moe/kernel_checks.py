@@ -301,6 +301,6 @@ def test_config_that_is_wrong_is_not_ranked(ragged_moe, monkeypatch):
     from evaluation.commands import moe_tasks
     from evaluation.judge import configs
 
-    monkeypatch.setattr(ragged_moe, "run", lambda case, config: 2 * ragged_moe.BOUND)
+    monkeypatch.setattr(ragged_moe, "error_of", lambda case, config: 2 * ragged_moe.BOUND)
     with pytest.raises(configs.Unusable, match="wrong results on 'ragged'"):
         moe_tasks.check_config(tuned().M16_SWAP_AB)
