@@ -23,7 +23,7 @@ from task import TestCase, format_case
 RESULTS = ROOT / "worklog" / "results" / "attacks.json"
 CHEATS = ROOT / "tests" / "cheats"
 SIZES = {"test": ((40, 24), (48, 32), (128, 64)), "benchmark": ((16, 8), (32, 16), (128, 64))}  # m, n, k of two groups
-KEYS = re.compile(r"^# (kind|caught|benchmark|timed|passes the test): (.*)$", re.MULTILINE)
+KEYS = re.compile(r"^# (kind|caught|benchmark|calls|timed|passes the test): (.*)$", re.MULTILINE)
 PATIENCE = 8  # seconds, where a hang is what is looked for
 
 
@@ -37,19 +37,23 @@ def told(cheat: Path) -> dict[str, str]:
     return dict(KEYS.findall(cheat.read_text()))
 
 
+def timed_calls(cheat: Path) -> int:
+    """Says how many calls a benchmark of it has at the least: more for one that is wrong in some."""
+    return int(told(cheat).get("calls", 1))
+
+
 def text(cheat: Path) -> str:
     """Gives the submission: a cheat that launches kernels is added to one that launches its own."""
     return (ROOT / "tests" / "naive_kernel.py").read_text() * (cheat.parent.name == "kernels") + cheat.read_text()
 
 
-def judged(submission: Path, command: str, hangs: bool) -> dict:
+def judged(submission: Path, command: str, hangs: bool, calls: int) -> dict:
     """Judges one case: its status, its reason, and why it has no time, or its time and how many calls were timed."""
     m, n, k = SIZES[command]
     args = {"m": m, "n": n, "k": k, "g": len(m), "seed": 0}
     timed = command == "benchmark"
-    options = Options(
-        str(submission), "emulated", jobs=1, timeout=PATIENCE if hangs else 120, timed=timed, calls=1 if timed else 4
-    )
+    patience, calls = PATIENCE if hangs else 120, calls if timed else 4
+    options = Options(str(submission), "emulated", jobs=1, timeout=patience, timed=timed, calls=calls)
     (verdict,) = judge([TestCase(format_case(args), args)], options)
     found = {"status": verdict.status, "reason": verdict.reason.partition("\n")[0]}
     if timed:
@@ -80,7 +84,7 @@ def main(word: str):
             submission.write_text(text(cheat))
             row = {"kind": says["kind"], "what": " ".join(ast.get_docstring(ast.parse(cheat.read_text())).split())}
             for command in SIZES:
-                row[command] = judged(submission, command, "hang" in says.get("caught", ""))
+                row[command] = judged(submission, command, "hang" in says.get("caught", ""), timed_calls(cheat))
                 passed = not held(says, command, row[command])
                 bad += passed
                 click.echo(f"{name}, {command}: {said(row[command])[:150]}{'  NOT HELD' * passed}")

@@ -77,7 +77,7 @@ def test_what_a_leaderboard_accepted_is_caught(family, submission, judged):
     (test_cheat_is_caught if cheat in HOST else test_cheat_is_caught_by_the_benchmark)(cheat, submission, judged)
 
 
-@pytest.mark.parametrize("cheat", all_but_every(4, those("caught")), ids=STEM)
+@pytest.mark.parametrize("cheat", all_but_every(5, those("caught")), ids=STEM)
 def test_cheat_is_caught(cheat, submission, judged):
     hangs = "hang" in str(reason(cheat, "caught"))
     (verdict,) = judged(submission(cheat), SIZES, timeout=5 if hangs else 60, calls=4)
@@ -85,10 +85,10 @@ def test_cheat_is_caught(cheat, submission, judged):
     assert re.search(reason(cheat, "caught"), verdict.reason), verdict.reason
 
 
-@pytest.mark.parametrize("cheat", all_but_every(5, those("benchmark")), ids=STEM)
+@pytest.mark.parametrize("cheat", all_but_every(7, those("benchmark")), ids=STEM)
 def test_cheat_is_caught_by_the_benchmark(cheat, submission, judged):
     """It fails, or its results are right and it gets no time."""
-    (verdict,) = judged(submission(cheat), SMALL, timed=True, calls=1)
+    (verdict,) = judged(submission(cheat), SMALL, timed=True, calls=attacks.timed_calls(cheat))
     assert verdict.status == "fail" or "error" in verdict.modelled
     told = f"{verdict.reason}; {verdict.modelled.get('error')}"
     assert re.search(reason(cheat, "benchmark"), told), told

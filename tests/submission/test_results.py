@@ -230,7 +230,7 @@ def test_nothing_is_timed_on_an_emulated_gpu(tmp_path, judged):
     assert (verdict.status, verdict.reason) == ("pass", "")
 
 
-@pytest.mark.parametrize("hyperparameters", all_but_every(3, OTHERS), ids=lambda x: "-".join(map(str, x.values())))
+@pytest.mark.parametrize("hyperparameters", all_but_every(4, OTHERS), ids=lambda x: "-".join(map(str, x.values())))
 def test_other_configs_are_exact(submission, monkeypatch, hyperparameters):
     monkeypatch.setattr(submission, "DEFAULT", submission.Config(**hyperparameters))
     submission.plan.cache_clear()

@@ -1,6 +1,7 @@
 """Is wrong where a bit of its output's address is set, as in half of the calls."""
 # kind: host tells calls apart
 # benchmark: the launches of a call alone do not give its result|does the host
+# calls: 8
 
 import emulated_gpu
 
