@@ -19,6 +19,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from emulated_gpu.serve.host.beside import beside
+
 QUIET_S = 20.0  # behind which a command says how far it is
 
 
@@ -132,20 +134,14 @@ class Screen:
     @contextlib.contextmanager
     def _saying(self, say: Callable[[], None]):
         """Calls say() in this block whenever nobody has said for QUIET_S how far something is."""
-        over = threading.Event()
 
-        def watch() -> None:
+        def watch(over: threading.Event) -> None:
             while not over.wait(max(0.0, self.heard + QUIET_S - time.monotonic())):
                 if time.monotonic() >= self.heard + QUIET_S:
                     say()
 
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
+        with beside(watch):
             yield
-        finally:
-            over.set()
-            thread.join()
 
 
 def count(number: int, thing: str) -> str:

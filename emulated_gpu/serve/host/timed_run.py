@@ -10,6 +10,7 @@ import threading
 import time
 
 from ...model.run import TimedRun
+from .beside import beside
 from .watch import BEAT_S, FIRST_BEAT_S, on_stderr, place_of_one, refreshes
 
 REFRESH_S = 1.0  # of a line on a terminal
@@ -21,7 +22,7 @@ def answering(run: TimedRun, until: float = math.inf):
 
     A second Ctrl-C interrupts. Only a main thread hears Ctrl-C.
     """
-    over, began = threading.Event(), time.monotonic()
+    began = time.monotonic()
 
     def cut() -> None:
         run.engine.at(math.nextafter(run.engine.now, -math.inf), run.cut)  # before what is to come, whatever it is
@@ -30,7 +31,7 @@ def answering(run: TimedRun, until: float = math.inf):
         signal.signal(number, before)
         cut()
 
-    def beat() -> None:
+    def beat(over: threading.Event) -> None:
         line = Line()
         following = began + (REFRESH_S if line.stays else FIRST_BEAT_S)
         while not over.wait(max(0.0, min(following, until) - time.monotonic())):
@@ -42,15 +43,12 @@ def answering(run: TimedRun, until: float = math.inf):
             following = now + (REFRESH_S if line.stays else BEAT_S)
         line.end()
 
-    thread = threading.Thread(target=beat, daemon=True, name="emulated-gpu heartbeat")
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, interrupted) if main else None
-    thread.start()
     try:
-        yield
+        with beside(beat):
+            yield
     finally:
-        over.set()
-        thread.join()
         if main:
             signal.signal(signal.SIGINT, before)
 

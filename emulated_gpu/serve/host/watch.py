@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ...errors import Hang
 from ...machine.launch import Launch
+from .beside import beside
 
 SAYS = "emulated-gpu: "  # begins a line on stderr
 FIRST_BEAT_S, BEAT_S = 10.0, 30.0  # when the first heartbeat comes, and how long it is to each later one
@@ -33,10 +34,9 @@ def watched(running: Callable[[], list[Launch]], limit: float = 0.0, say: Callab
     running: returns those that run at the moment. limit: seconds after which the block ends with a Hang that says where
     the warps are; 0 for none. say: is given the sentences.
     """
-    over = threading.Event()
     began = time.monotonic()
 
-    def beat():
+    def beat(over: threading.Event) -> None:
         following, ends = began + FIRST_BEAT_S, began + limit if limit else math.inf
         while not over.wait(max(0.0, min(following, ends) - time.monotonic())):
             now, launches = time.monotonic(), running()
@@ -47,13 +47,8 @@ def watched(running: Callable[[], list[Launch]], limit: float = 0.0, say: Callab
                 say(describe(launches, now - began))
             following = now + BEAT_S
 
-    thread = threading.Thread(target=beat, daemon=True, name="emulated-gpu heartbeat")
-    thread.start()
-    try:
+    with beside(beat):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def stop(launches: list[Launch], limit: float) -> None:
