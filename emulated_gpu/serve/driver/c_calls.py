@@ -71,13 +71,18 @@ def limit(number: int) -> int:
     return LIMITS[number]
 
 
+def ends_of(c: Copy2D | Copy3D, what: str) -> tuple[int, int]:
+    """Return where a copy's target and its source begin. Raises Unsupported for an array."""
+    if ARRAY in (c.source_type, c.type):
+        raise Unsupported(f"{what} of an array on the emulated device")
+    source = c.source_host if c.source_type == PINNED else c.source_device
+    return c.host if c.type == PINNED else c.device, source
+
+
 def copy_2d(at: int, stream: int = 0, waits: bool = True) -> None:
     """cuMemcpy2D, row by row."""
     c = Copy2D.from_address(at)
-    if ARRAY in (c.source_type, c.type):
-        raise Unsupported("cuMemcpy2D of an array on the emulated device")
-    source = c.source_host if c.source_type == PINNED else c.source_device
-    target = c.host if c.type == PINNED else c.device
+    target, source = ends_of(c, "cuMemcpy2D")
     for row in range(c.height):
         from_ = source + (c.source_y + row) * c.source_pitch + c.source_x
         cuda_bindings.copy(target + (c.y + row) * c.pitch + c.x, from_, c.width, stream, waits, "cuMemcpy2D")
@@ -86,10 +91,7 @@ def copy_2d(at: int, stream: int = 0, waits: bool = True) -> None:
 def copy_3d(at: int, stream: int = 0, waits: bool = True) -> None:
     """cuMemcpy3D, row by row."""
     c = Copy3D.from_address(at)
-    if ARRAY in (c.source_type, c.type):
-        raise Unsupported("cuMemcpy3D of an array on the emulated device")
-    source = c.source_host if c.source_type == PINNED else c.source_device
-    target = c.host if c.type == PINNED else c.device
+    target, source = ends_of(c, "cuMemcpy3D")
     for z, row in itertools.product(range(c.depth), range(c.height)):
         from_ = source + ((c.source_z + z) * c.source_rows + c.source_y + row) * c.source_pitch + c.source_x
         to = target + ((c.z + z) * c.rows + c.y + row) * c.pitch + c.x
