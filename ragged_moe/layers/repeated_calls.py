@@ -12,13 +12,17 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
 
 from ragged_moe.kernels.program import Recorded, Tape
 from ragged_moe.runtime.device import Device
 from ragged_moe.runtime.operands import extent
 from ragged_moe.runtime.signature import Signature
 from ragged_moe.runtime.workspace import Arena, arena_of
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # torch's own, which a version may be without
+    TensorGuards = None
 
 MOST = 1024  # kinds of calls that are known at a time
 KIND = operator.attrgetter("dtype", "shape", "device")
@@ -40,8 +44,7 @@ class Call:
         self.kinds, self.strides = list(map(KIND, operands)), [x.stride() for x in operands]
         sizes = [extent(x)[1] for x in operands]
         self.apart, self.written = [(i, -sizes[i]) for i in apart if sizes[i]], sizes[-1]
-        # What Dynamo guards a compiled graph's inputs by: types, shapes, strides and devices, in 0.1 us an operand
-        self.alike = TensorGuards(*operands, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        self.alike = alike(operands)
 
     def is_like(self, other: "Call") -> bool:
         """Whether both have noted the same of their examples."""
@@ -92,6 +95,19 @@ class Call:
             launch(*(Recorded(x, slot) for slot, x in enumerate(operands)))
         if tape.has(len(operands)):
             arena.tapes[self] = tape
+
+
+def alike(examples: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Return what says whether tensors are like these examples to a kernel: types, shapes, strides and devices."""
+    if TensorGuards is not None:  # what Dynamo guards a compiled graph's inputs by, in 0.1 us an operand
+        return TensorGuards(*examples, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    known = [kind_of(x) for x in examples]
+    return lambda *operands: len(operands) == len(known) and all(map(operator.eq, map(kind_of, operands), known))
+
+
+def kind_of(x: torch.Tensor) -> tuple:
+    """What two tensors must have in common to be alike; AttributeError for what is no tensor."""
+    return type(x), *KIND(x), x.stride(), x.requires_grad, x.is_neg()
 
 
 class Calls:

@@ -101,8 +101,15 @@ def words_of(launched: list, call) -> list:
     return launched[before:]
 
 
+@pytest.fixture(params=["", "without torch's guards"])
+def guards(request, monkeypatch) -> None:
+    """With what of torch's tells tensors apart, and as where torch has no such thing."""
+    if request.param:
+        monkeypatch.setattr(repeated_calls, "TensorGuards", None)
+
+
 @pytest.mark.parametrize("name", CALLS)
-def test_words_are_those_of_a_call_on_its_own(launched, monkeypatch, name):
+def test_words_are_those_of_a_call_on_its_own(launched, monkeypatch, guards, name):
     """With other operands, which lie elsewhere; the second time nothing is checked or chosen anew."""
     one, other = (CALLS[name](d.draw(SIZES, 5, seed)) for seed in (0, 1))
     first = words_of(launched, one)
@@ -123,7 +130,7 @@ def test_a_router_writes_what_it_returns(launched):
     assert len(route.calls.known) == 1 and len(launched) == 2
 
 
-def test_what_has_changed_is_checked(launched):
+def test_what_has_changed_is_checked(launched, guards):
     """Another type, stride or alignment, and what cannot be, after a call that was right."""
     x = d.draw(SIZES, 5)
     experts(x, 5)()
