@@ -123,15 +123,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
     def mean(values) -> float:
         return sum(values) / len(numbers)
 
-    def span(timed: TimedLaunch) -> tuple[float, float]:
-        return (timed.before.interval[1] if timed.before else 0.0), timed.interval[1]
-
-    log = run.clock.memory.log or []
-    spans = [span(timed) for timed in chosen]
-    inside = [row for row in log for start, end in spans if start < row[0] <= end]
-    read, back, given = (mean(row[column] for row in inside) for column in (1, 2, 3))
-    hbm = read + back
-    busy = mean(s.end - s.start for s in trace.spans if s.kind == "tensor" and s.launch in set(numbers))
+    read, back, given = (count / len(numbers) for count in traffic(run, numbers))
     used = resources(launch.program)
     threads, shared = math.prod(launch.block), launch.shared_bytes - BASE
     first = chosen[0].interval
@@ -154,13 +146,30 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         "tensor_memory_columns": launch.tmem_columns,
         **resident(launch.chip, threads, shared, used.get("registers"), launch.tmem_columns),
         "moved_bytes": {name: mean(counted[n][c] for n in numbers for c in of) for name, of in MOVED.items()},
-        "hbm_bytes": hbm,
+        "hbm_bytes": read + back,
         "l2_hits": max(0.0, 1 - read / given) if given else 0.0,
         "flops": mean(counted[n]["flops"] for n in numbers),
-        "floors_us": {
-            "HBM": hbm / (profile["hbm"]["read_tb_s"] * 1e6),
-            "tensor cores": profile.us(busy / len(run.placement.sms)),
-        },
+        "floors_us": floors_us(run, trace, numbers),
+    }
+
+
+def traffic(run: TimedRun, numbers: list[int]) -> tuple[float, float, float]:
+    """Return how many bytes HBM read, HBM wrote, and L2 gave from the end of the launch before to that of each."""
+    chosen = [run.launches[n] for n in numbers]
+    spans = [((timed.before.interval[1] if timed.before else 0.0), timed.interval[1]) for timed in chosen]
+    inside = [row for row in run.clock.memory.log or [] for start, end in spans if start < row[0] <= end]
+    read, back, given = (sum(row[column] for row in inside) for column in (1, 2, 3))
+    return read, back, given
+
+
+def floors_us(run: TimedRun, trace: Trace, numbers: list[int]) -> dict[str, float]:
+    """Return what launches take at least, in the mean: HBM's bytes at its best rate, tensor cores' busy time."""
+    profile, count = run.profile, len(numbers)
+    read, back, _ = traffic(run, numbers)
+    busy = sum(s.end - s.start for s in trace.spans if s.kind == "tensor" and s.launch in set(numbers))
+    return {
+        "HBM": (read + back) / count / (profile["hbm"]["read_tb_s"] * 1e6),
+        "tensor cores": profile.us(busy / count / len(run.placement.sms)),
     }
 
 

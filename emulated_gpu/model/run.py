@@ -123,6 +123,7 @@ class TimedLaunch(Owner):
         self.end, self.dirty, self.read_bytes = run.engine.now, run.clock.memory.dirty, run.clock.memory.read_bytes
         self.tensor_busy = run.clock.tensor_busy
         run.active.remove(self)
+        run.told(run)
         if run.enough is not None and run.enough(run):
             return run.stop()
         self.completion.wake()
@@ -153,6 +154,7 @@ class TimedRun:
         engine: Engine | None = None, undone: Undone = NOTHING,
     ):  # fmt: skip
         self.recorded, self.computes_mma = recorded, computes_mma
+        self.told: Callable[[TimedRun], None] = lambda run: None  # at the end of each launch
         self.was_cut = False
         self.cut_off: dict[int, float | None] = {}  # launch -> the share of its CTAs that ran until `cut`
         self.profile, self.enough, self.stopped = undone.profile(profile), enough, False

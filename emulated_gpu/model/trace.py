@@ -5,7 +5,7 @@ Times are in cycles of the profile's clock. timeline.py turns a Trace into a pic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..machine.clock import NoTrace
@@ -69,6 +69,10 @@ class Trace(NoTrace):
     # (program, block, line, way) -> what accesses there took that could have taken less
     spread: dict[tuple, Spread] = field(default_factory=dict)
     sources: dict = field(default_factory=dict)  # barrier -> what completes its phases: load, mma, or warps
+
+    def of_launch(self, number: int) -> Trace:
+        """Return this with the spans of a launch alone; what is not told by launch is shared."""
+        return replace(self, spans=[span for span in self.spans if span.launch == number])
 
     def spend(self, group, reason: str, cycles: float, line: int = 0):
         key = group.program, group.pc, line, reason

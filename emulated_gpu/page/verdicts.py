@@ -18,15 +18,15 @@ def verdicts(timeline: Timeline, report: dict, lines: list[hot.Line]) -> list[di
 
     undo: the way (undone.WAYS) to undo what a sentence names, if there is one.
     """
-    found = weighed(timeline, report, lines)
+    found = [*weighed(timeline, lines), *of_kernels(report)]
     found.sort(key=lambda one: -one["weight"])
     return [{name: what for name, what in one.items() if name != "weight"} for one in found[:VERDICTS]]
 
 
-def weighed(timeline: Timeline, report: dict, lines: list[hot.Line]) -> list[dict]:
-    """All sentences, each with a weight."""
+def weighed(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
+    """All sentences about what holds warps up, each with a weight."""
     waits = of_waits(timeline, lines)
-    return [*of_sms(timeline), *waits, *of_loads(timeline, waits), *of_accesses(timeline, lines), *of_kernels(report)]
+    return [*of_sms(timeline), *waits, *of_loads(timeline, waits), *of_accesses(timeline, lines)]
 
 
 def with_gains(timeline: Timeline, report: dict, lines: list[hot.Line], gains: list[Gain]) -> list[dict]:
@@ -35,7 +35,7 @@ def with_gains(timeline: Timeline, report: dict, lines: list[hot.Line], gains: l
     What brings something and stands in no sentence has one; what has no gain comes behind.
     """
     by_way = {one.what[0]: one for one in gains if len(one.what) == 1}
-    found = weighed(timeline, report, lines)
+    found = [*weighed(timeline, lines), *of_kernels(report)]
     found.sort(key=lambda one: -one["weight"])
     rest = [way for way in by_way if all(verdict.get("undo") != way for verdict in found)]
     found += [{"text": COSTS[way], "weight": 0.0, "undo": way} for way in rest]

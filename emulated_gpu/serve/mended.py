@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from ..model.gains import Gain, Spare, asked, gains
 from ..model.run import TimedRun
 from ..model.timeline import Timeline
+from .first_answer import first_answer
 from .host.timed_run import Line, answering
 from .host.watch import BEAT_S
 
@@ -34,7 +35,8 @@ class Mended:
         self.run = run
         if self.jobs:
             self.spare = Spare(run.recorded, run.profile, run.computes_mma)
-        with answering(run, self.until - REPORT * (self.until - self.began) if self.until < math.inf else math.inf):
+        until = self.until - REPORT * (self.until - self.began) if self.until < math.inf else math.inf
+        with answering(run, until, first_answer):
             yield
 
     def __enter__(self) -> Mended:

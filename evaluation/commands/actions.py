@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from emulated_gpu.grid import parse_config
+from emulated_gpu.page.write import views
 from evaluation.commands import compare as comparison
 from evaluation.commands import devices, moe_tasks
 from evaluation.commands import profile as profiling
@@ -91,8 +92,9 @@ def validate(submission, task_dir, timeout, json_file) -> int:
 
 
 def profile(
-    submission, task, task_dir, case, spec, profile, jobs, timeout, json_file, out, html, tries, calls, within, gains
-) -> int:
+    submission, task, task_dir, case, spec, profile, jobs, timeout, json_file,
+    out, html, baseline, tries, calls, within, gains,
+) -> int:  # fmt: skip
     for_moe(task)
     try:
         tries = tuple(parse_config(text) for text in tries)
@@ -102,7 +104,17 @@ def profile(
         raise Failure("--try needs the Config of a submission to this repository's tasks, --task-dir names another")
     of, cases = chosen_task(task_dir, submission, task, case, spec)
     submission = devices.checked(submission, any_entry=bool(task_dir))
-    wanted = profiling.Wanted(profile, calls, out, jobs, timeout, html, tries, within, gains)
+    if baseline and not html:
+        raise Failure("--baseline is for --html")
+    for number, _ in cases if baseline else ():
+        before = profiling.page_of(baseline, number, len(cases))
+        try:
+            views(Path(before))
+        except OSError as error:
+            raise Failure(f"--baseline: cannot read {before}: {error.strerror}") from None
+        except ValueError as error:
+            raise Failure(f"--baseline: {error}") from None
+    wanted = profiling.Wanted(profile, calls, out, jobs, timeout, html, baseline, tries, within, gains)
     replies = profiling.profile_cases(Screen(), submission, of, cases, wanted)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])

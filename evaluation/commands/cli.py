@@ -93,6 +93,7 @@ def validate(**options):
     "--html", metavar="FILE", callback=option.writable,
     help="A page that opens from disk; of several cases FILE-case0 and so on.",
 )  # fmt: skip
+@click.option("--baseline", metavar="FILE", help="An earlier --html FILE: this one is held against it.")
 @click.option("--try", "tries", multiple=True, metavar="A=1,B=2", help="Model this change of Config, too; repeatable.")
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
 @click.option(

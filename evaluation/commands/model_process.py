@@ -35,6 +35,7 @@ from evaluation.judge.loading import explain
 from evaluation.judge.verdict import legible
 
 BEAT_S = 1.0  # how often what a process says is looked for
+ANSWER = "all calls are modelled: "  # begins what is told before it is known what mending brings
 PATIENCE_S = 15.0  # for what processes make of what is done, when they are interrupted
 _asked: set[subprocess.Popen] = set()  # processes that have not replied
 
@@ -71,13 +72,15 @@ def timed_reply(
 
     def write() -> None:
         if page:
-            write_page(Path(request.page), page, run, trace, found, sources(request.submission))
+            before = request.baseline and Path(request.baseline)
+            write_page(Path(request.page), page, run, trace, found, sources(request.submission), before)
 
     write()
     show(so_far())
     if mended and mended.jobs and not run.was_cut:
         may_be = uncertainty.written(reply["us_interval"])
-        watch.on_stderr(f"first answer: {reply['us_corrected']:.2f} us a call ({may_be}); Ctrl-C shows what is known")
+        told = f"{reply['us_corrected']:.2f} us a call ({may_be}); Ctrl-C shows what is known"
+        watch.on_stderr(f"{ANSWER}{told}")
     for gains in mended.gains(timeline, found) if mended else ():
         found |= {"verdicts": with_gains(timeline, found, lines, gains), "gains": [one.told() for one in gains]}
         show(so_far())

@@ -23,6 +23,7 @@ from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page.verdicts import VERDICTS
 from emulated_gpu.page.write import fill, views
+from emulated_gpu.serve.host import timed_run
 from emulated_gpu.serve.mended import Mended
 from emulated_gpu.serve.torch_device.install import install
 from evaluation.commands import interrupt, model_process
@@ -50,6 +51,7 @@ class Request:
     extrapolate: bool = True
     timeline: str | None = None  # where to write one
     page: str | None = None  # likewise, an HTML file
+    baseline: str | None = None  # one of an earlier profile, which that holds this one against
     title: str = ""  # of that
     memory: float = 16.0  # GiB of private memory
     task_dir: str | None = None  # the task of others that it is of
@@ -131,6 +133,7 @@ class Wanted:
     jobs: int
     timeout: float  # seconds a case
     html: str | None = None  # a file for a page; of several cases each has its own
+    baseline: str | None = None  # likewise, pages of an earlier profile that these are held against
     tries: tuple[dict[str, str], ...] = ()  # changes of Config that are modelled, too
     within: float | None = None  # seconds for an answer
     gains: bool = True  # whether to say what mending would bring
@@ -149,8 +152,9 @@ def profile_cases(
             submission, case.args, wanted.profile, wanted.calls, extrapolate=False, timeline=to, page=page, title=title,
             task_dir=of.described().get("task_dir"), within=wanted.within or math.inf,
             gains=max(1, wanted.jobs // len(cases)) if wanted.gains else 0,
+            baseline=wanted.baseline and page_of(wanted.baseline, number, len(cases)),
         )
-        for (_, case), to, page, title in zip(cases, folders, pages, titles)
+        for (number, case), to, page, title in zip(cases, folders, pages, titles)
     ]  # fmt: skip
     experiments = [
         dataclasses.replace(request, config=change, timeline=None, page=None, gains=0)
@@ -194,7 +198,8 @@ def profile_cases(
 
         def beat(index: int, text: str) -> None:
             number = index if index < len(cases) else (index - len(cases)) // len(tries)
-            screen.beat(f"case {cases[number][0]}: {text}")
+            answers = text.startswith((timed_run.FIRST, model_process.ANSWER))
+            screen.beat(f"case {cases[number][0]}: {text}", stays=answers)
 
         replies = model_process.ask_all(requests + experiments, wanted.jobs, wanted.timeout, ended, beat)
     conclude()

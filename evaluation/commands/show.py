@@ -54,12 +54,13 @@ class Screen:
         else:
             self.console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
-    def beat(self, text: str) -> None:
-        """Says how far something is that takes long: on a terminal behind the bar, if there is one."""
+    def beat(self, text: str, stays: bool = False) -> None:
+        """Says how far something is that takes long: on a terminal behind the bar, if there is one, or, where it stays,
+        above."""
         self.heard = time.monotonic()
         if self.plain:
             print(text, file=sys.stderr, flush=True)
-        elif self.refresh is not None:
+        elif self.refresh is not None and not stays:
             self.refresh(text)
         else:
             self.console.print(Text(text), highlight=False)

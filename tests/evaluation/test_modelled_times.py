@@ -15,6 +15,7 @@ from emulated_gpu.device import allocate
 from emulated_gpu.model import uncertainty
 from emulated_gpu.model.profile import load
 from emulated_gpu.model.steady import Steady
+from emulated_gpu.page.write import fill, views
 from evaluation.commands import model_process
 from evaluation.commands.cli import cli
 from evaluation.commands.profile import Request
@@ -220,12 +221,20 @@ def test_a_kernel_that_does_nothing_takes_its_launches(submission):
     assert "error" not in reply and 0 < reply["us"] < 10, reply
 
 
-def test_profile_needs_no_config(submission, tmp_path):
+def test_profile_needs_no_config_and_is_held_against_an_earlier_page(submission, tmp_path):
     submission.write_text(SUBMISSION.replace("Config", "Choice").replace("CONFIG_MAP", "CHOICES"))
     file = tmp_path / "out.json"
     arguments = ["--submission", submission, "--spec", SPEC, "--json", file]
-    code, output = invoke("profile", *arguments, "--out", tmp_path / "out")
+    earlier, page = tmp_path / "earlier.html", tmp_path / "page.html"
+    for options, sentence in (([], "--baseline is for --html"), (["--html", page], "--baseline: cannot read")):
+        code, output = invoke("profile", *arguments, "--baseline", earlier, *options)
+        assert code == 2 and sentence in output, output
+    one = {"title": "loads", "us": 1.0, "us_corrected": 2.0, "launches": [0]}
+    fill(earlier, [{"title": "earlier", "kernels": [one], "lines": []}])
+    code, output = invoke("profile", *arguments, "--out", tmp_path / "out", "--html", page, "--baseline", earlier)
     assert code == 0, output
+    (view,) = views(page)
+    assert view["baseline"] == {"title": "earlier", "us": 1.0, "us_corrected": 2.0, "lines": {}}
     assert "share of the steady interval" in output and "Times are modelled (profile b200;" in output
     assert {path.name for path in (tmp_path / "out" / "case0").iterdir()} == {"timeline.json.gz", "overview.png"}
     (case,) = json.loads(file.read_text())["cases"]

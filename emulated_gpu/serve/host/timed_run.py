@@ -8,21 +8,30 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from ...model.run import TimedRun
 from .beside import beside
 from .watch import BEAT_S, FIRST_BEAT_S, on_stderr, place_of_one, refreshes
 
 REFRESH_S = 1.0  # of a line on a terminal
+FIRST = "first answer: "  # begins what is told before all is modelled
 
 
 @contextlib.contextmanager
-def answering(run: TimedRun, until: float = math.inf):
+def answering(run: TimedRun, until: float = math.inf, answer: Callable[[TimedRun], str] | None = None):
     """Have a run inside this block say how far it is, and cut it at `until` (time.monotonic) or on Ctrl-C.
 
-    A second Ctrl-C interrupts. Only a main thread hears Ctrl-C.
+    A second Ctrl-C interrupts. Only a main thread hears Ctrl-C. answer: what is told at the end of the first launch
+    behind which the others take longer than FIRST_BEAT_S.
     """
-    began = time.monotonic()
+    began, line = time.monotonic(), Line()
+
+    def ended(run: TimedRun) -> None:
+        done, count = sum(launch.end is not None for launch in run.launches), len(run.launches)
+        if answer is not None and (seconds_left(done, count, time.monotonic() - began) or 0.0) > FIRST_BEAT_S:
+            run.told = lambda run: None
+            line.stay(f"{FIRST}{answer(run)}; {done} of {count} launches done")
 
     def cut() -> None:
         run.engine.at(math.nextafter(run.engine.now, -math.inf), run.cut)  # before what is to come, whatever it is
@@ -32,7 +41,6 @@ def answering(run: TimedRun, until: float = math.inf):
         cut()
 
     def beat(over: threading.Event) -> None:
-        line = Line()
         following = began + (REFRESH_S if line.stays else FIRST_BEAT_S)
         while not over.wait(max(0.0, min(following, until) - time.monotonic())):
             now = time.monotonic()
@@ -45,6 +53,7 @@ def answering(run: TimedRun, until: float = math.inf):
 
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, interrupted) if main else None
+    run.told = ended
     try:
         with beside(beat):
             yield
@@ -65,6 +74,11 @@ class Line:
         self.shown = True
         sys.stderr.write(f"\r\x1b[K{text[:160]}")
         sys.stderr.flush()
+
+    def stay(self, text: str) -> None:
+        """Say what stays on a terminal, too."""
+        self.end()
+        on_stderr(text)
 
     def end(self) -> None:
         """Take the line that stays away."""

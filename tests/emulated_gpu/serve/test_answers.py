@@ -115,6 +115,24 @@ def test_a_run_ends_at_once_when_it_is_asked_to(how, monkeypatch, capsys):
         assert "emulated-gpu: 0 s: 1 of 3 launches done (the last one takes " in capsys.readouterr().err
 
 
+def test_the_first_answer_comes_with_the_first_launch_of_a_long_run(monkeypatch, capsys):
+    """It has time, floors and a verdict of that launch, and is told once; of a short run nothing is."""
+    timed = Timed(3, 4)
+    with Mended().around(timed.run):
+        timed.run.run()
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(timed_run, "FIRST_BEAT_S", 0.0)
+    timed, told = Timed(3, 4), []
+    timed.run.launches[2].before_start = lambda: told.append(capsys.readouterr().err)
+    with Mended().around(timed.run):
+        timed.run.run()
+    (line,) = [line for line in told[0].splitlines() if "first answer" in line]
+    us = report.of_launch(timed.run.launches[0])["us_corrected"]
+    assert line.startswith(f"emulated-gpu: first answer: launch 0 (kernel) takes {us:.2f} us (")
+    assert "; floors: HBM 0.00 us, tensor cores 0.00 us; 4 of 148 SMs have work in launch 0 (kernel)" in line
+    assert line.endswith("; 1 of 3 launches done") and "first answer" not in capsys.readouterr().err
+
+
 def test_gains_are_of_the_memory_that_the_launches_began_with(tmp_path):
     """Each launch has 20 turns more than the one before, so that a run behind another one takes longer."""
     timed = Timed(2, 4)
