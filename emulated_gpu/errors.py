@@ -153,6 +153,14 @@ class LaunchRefused(Fault):
         return self.kind, self.message
 
 
+class WrongCall(Exception):
+    """A call that CUDA answers with an error, and that has no effect. status: the cudaError_t."""
+
+    def __init__(self, message: str, status: int = 1):  # cudaErrorInvalidValue
+        super().__init__(message)
+        self.status = status
+
+
 class AssertionFailed(Fault):
     """A device function has called what assert() calls: host code gets another error than after a trap."""
 

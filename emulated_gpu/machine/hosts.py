@@ -7,13 +7,18 @@ begins. Devices run while all ranks wait: a host is fast beside a kernel that lo
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 
-from ..errors import EmulatorError, Hang
+from ..errors import EmulatorError, Hang, WrongCall
+from ..state import host_order
 from ..state.host_order import place
 from .launch import Enough
 from .node import Clocks, Node
+
+LEGACY = host_order.LEGACY, host_order.LEGACY_HANDLE  # handles of the default stream
+IMPLICIT = 906  # cudaErrorStreamCaptureImplicit
 
 
 class Stopped(BaseException):
@@ -22,14 +27,16 @@ class Stopped(BaseException):
 
 class Capture(list[tuple]):
     """What is noted for a CUDA graph. streams: whose works, by their handles, and of those that wait for them; None:
-    everybody's. events: those that have been recorded there. places: where each entry was noted. failed: whether
-    something was asked for that no capture bears."""
+    everybody's. blocks: whether a stream and the legacy default stream wait for each other. number: no other capture
+    has it. events: those that have been recorded there. places: where each entry was noted. failed: whether something
+    was asked for that no capture bears."""
 
     failed = False
+    _numbers = itertools.count(1)
 
-    def __init__(self, streams: set[int] | None):
+    def __init__(self, streams: set[int] | None, blocks: Callable[[int], bool] = bool):
         super().__init__()
-        self.streams = streams
+        self.streams, self.blocks, self.number = streams, blocks, next(self._numbers)
         self.events: set[object] = set()
         self.places: list[str | int] = []
 
@@ -38,8 +45,20 @@ class Capture(list[tuple]):
         self.append(entry)
         self.places.append(place())
 
-    def takes(self, stream: int | None) -> bool:
+    def has(self, stream: int | None) -> bool:
+        """Return whether a stream is captured. Raises WrongCall for the legacy default stream if one is that it and
+        the legacy stream would wait for."""
+        if self.streams is not None and stream in LEGACY and any(map(self.blocks, self.streams)):
+            raise WrongCall("a call of the default stream, for which a stream that is captured would wait", IMPLICIT)
         return self.streams is None or stream in self.streams
+
+    def takes(self, stream: int | None) -> bool:
+        """Return whether what a stream is given belongs here. The capture fails if `has` raises WrongCall."""
+        try:
+            return self.has(stream)
+        except WrongCall:
+            self.failed = True
+            raise
 
     def records(self, event: object, stream: int) -> bool:
         """Note that an event is recorded, if that is to be captured; returns whether."""

@@ -227,6 +227,10 @@ const char *cudaGetErrorString(cudaError_t status) {
     case 801: return "operation not supported";
     case 900: return "operation not permitted when stream is capturing";
     case 901: return "operation failed due to a previous error during capture";
+    case 903: return "capture was not ended in the same stream as it began";
+    case 904: return "capturing stream has unjoined work";
+    case 906: return "operation would make the legacy stream depend on a capturing blocking stream";
+    case 907: return "operation not permitted on an event last recorded in a capturing stream";
     default: return cudaGetErrorName(status);
   }
 }

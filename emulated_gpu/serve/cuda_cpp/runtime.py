@@ -162,16 +162,14 @@ def copy(to, source, size: int, kind: int, queue: int, waits: int) -> None:
     if kind not in DIRECTIONS:
         raise launches.WrongCall(f"cudaMemcpyKind {kind}", INVALID_DIRECTION)
     if size:
-        for what, address, device in zip(("copy to", "copy from"), (to, source), DIRECTIONS[kind]):
-            launches.check_memory(what, address or 0, size, device)
-        cuda_bindings.copy(to or 0, source or 0, size, queue, bool(waits), "cudaMemcpy" if waits else "cudaMemcpyAsync")
+        what = "cudaMemcpy" if waits else "cudaMemcpyAsync"
+        cuda_bindings.copy(to or 0, source or 0, size, queue, bool(waits), what, DIRECTIONS[kind])
 
 
 def fill(to, value: int, size: int, queue: int, waits: int) -> None:
     if size:
-        launches.check_memory("cudaMemset of", to or 0, size, True)
         what = "cudaMemset" if waits else "cudaMemsetAsync"
-        cuda_bindings.fill(to, "u1", value & 255, size, queue, bool(waits), what)
+        cuda_bindings.fill(to or 0, "u1", value & 255, size, queue, bool(waits), what)
 
 
 def attribute(out, number: int) -> None:

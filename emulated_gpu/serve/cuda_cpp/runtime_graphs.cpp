@@ -50,6 +50,15 @@ cudaError_t cudaStreamEndCapture(cudaStream_t queue, cudaGraph_t *graph) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t queue, cudaStreamCaptureStatus *status) {
   return kept(cuStreamIsCapturing(queue, reinterpret_cast<CUstreamCaptureStatus *>(status)));
 }
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t queue, cudaStreamCaptureStatus *status, unsigned long long *number,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **before, const cudaGraphEdgeData **edges,
+                                     size_t *count) {
+  auto how = reinterpret_cast<const CUgraphEdgeData **>(edges);
+  auto now = reinterpret_cast<CUstreamCaptureStatus *>(status);
+  return kept(cuStreamGetCaptureInfo(queue, now, reinterpret_cast<cuuint64_t *>(number), graph, before, how, count));
+}
+#endif
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { return cudaSuccess; }
 
 // ---- nodes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -71,33 +72,37 @@ def limit(number: int) -> int:
     return LIMITS[number]
 
 
-def ends_of(c: Copy2D | Copy3D, what: str) -> tuple[int, int]:
-    """Return where a copy's target and its source begin. Raises Unsupported for an array."""
+def copy_rows(c: Copy2D | Copy3D, rows: Iterable[tuple[int, int]], stream: int, waits: bool, what: str) -> None:
+    """Copy rows, whose places count from where the target and the source begin.
+
+    Raises Unsupported for an array.
+    """
     if ARRAY in (c.source_type, c.type):
         raise Unsupported(f"{what} of an array on the emulated device")
     source = c.source_host if c.source_type == PINNED else c.source_device
-    return c.host if c.type == PINNED else c.device, source
+    target = c.host if c.type == PINNED else c.device
+    whose = {PINNED: False, DEVICE_MEMORY: True}
+    of = whose.get(c.type), whose.get(c.source_type)
+    for to, from_ in rows:
+        cuda_bindings.copy(target + to + c.x, source + from_ + c.source_x, c.width, stream, waits, what, of)
 
 
 def copy_2d(at: int, stream: int = 0, waits: bool = True) -> None:
     """cuMemcpy2D, row by row."""
     c = Copy2D.from_address(at)
-    target, source = ends_of(c, "cuMemcpy2D")
-    for row in range(c.height):
-        from_ = source + (c.source_y + row) * c.source_pitch + c.source_x
-        cuda_bindings.copy(target + (c.y + row) * c.pitch + c.x, from_, c.width, stream, waits, "cuMemcpy2D")
+    rows = (((c.y + row) * c.pitch, (c.source_y + row) * c.source_pitch) for row in range(c.height))
+    copy_rows(c, rows, stream, waits, "cuMemcpy2D")
 
 
 def copy_3d(at: int, stream: int = 0, waits: bool = True) -> None:
     """cuMemcpy3D, row by row."""
     c = Copy3D.from_address(at)
-    target, source = ends_of(c, "cuMemcpy3D")
-    for z, row in itertools.product(range(c.depth), range(c.height)):
-        from_ = source + ((c.source_z + z) * c.source_rows + c.source_y + row) * c.source_pitch + c.source_x
-        to = target + ((c.z + z) * c.rows + c.y + row) * c.pitch + c.x
-        launches.check_memory("copy to", to, c.width, {PINNED: False, DEVICE_MEMORY: True}.get(c.type))
-        launches.check_memory("copy from", from_, c.width, {PINNED: False, DEVICE_MEMORY: True}.get(c.source_type))
-        cuda_bindings.copy(to, from_, c.width, stream, waits, "cuMemcpy3D")
+    of = lambda z, height, y, pitch: (z * height + y) * pitch  # noqa: E731
+    rows = (
+        (of(c.z + z, c.rows, c.y + y, c.pitch), of(c.source_z + z, c.source_rows, c.source_y + y, c.source_pitch))
+        for z, y in itertools.product(range(c.depth), range(c.height))
+    )
+    copy_rows(c, rows, stream, waits, "cuMemcpy3D")
 
 
 def fill_2d(kind: str):

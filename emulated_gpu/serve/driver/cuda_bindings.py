@@ -27,7 +27,7 @@ from ...state.host_order import named, place
 from ..host import guarded_pages
 from ..host.after_import import after_import
 from . import cuda_modules, graph_calls, launches, timed
-from .graphs import ALLOCATE, COPY, FILL, FREE, HOST_CALL, put_off, refuse_wait
+from .graphs import ALLOCATE, COPY, FILL, FREE, HOST_CALL, put_off, refuse_captured, refuse_wait
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says
@@ -166,7 +166,8 @@ def synchronize_stream(stream) -> None:
 
 
 def synchronize_event(event) -> None:
-    """Wait for an event, or see that it is done."""
+    """Wait for an event, or see that it is done. Raises WrongCall for one that is captured."""
+    refuse_captured(int(event))
     DEVICE.order.synchronize_event(DEVICE.order.event(int(event)))
     DEVICE.cover()
     DEVICE.synchronize()
@@ -279,14 +280,20 @@ def memory_at(address: int) -> tuple[str | None, int]:
     return "device", region.device
 
 
-def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMemcpy") -> None:
+def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMemcpy", of=(None, None)) -> None:
     """Copy bytes between any two of device memory and the host's. waits: the call is none of those that end in Async.
+
+    of: whether the target and the source must be the device's, or the host's; None: either. Raises WrongCall if one is
+    not, or goes past an allocation.
 
     The host waits as CUDA's page "API synchronization behavior" has it: for what it gets, or gives from pinned memory;
     what it gives from other memory has only left that when the call returns.
     """
     DEVICE.synchronize_all()
     to, at, size, stream = _address(target), _address(source), int(size), launches.handle_of(stream)
+    if size:
+        launches.check_memory("copy to", to, size, of[0])
+        launches.check_memory("copy from", at, size, of[1])
     if put_off(stream, lambda handle: copy(to, at, size, handle, False, what), COPY, waits):
         return
     there, here = (DEVICE.region_at(address, 1) for address in (to, at))
@@ -314,10 +321,12 @@ def _address(pointer) -> int:
 def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = "cudaMemset") -> None:
     """Set this many elements of a NumPy type, from an address on, to a value. waits: as of `copy`."""
     DEVICE.synchronize_all()
+    size = int(count) * np.dtype(dtype).itemsize
+    if size:
+        launches.check_memory(f"{what} of", int(target), size, True)
     work = lambda handle: fill(target, dtype, value, count, handle, False, what)  # noqa: E731
     if put_off(launches.handle_of(stream), work, FILL, waits):
         return
-    size = int(count) * np.dtype(dtype).itemsize
     raw = (ctypes.c_uint8 * size).from_address(int(target))
     with DEVICE.working(launches.handle_of(stream), what) as work:
         np.frombuffer(raw, dtype)[:] = value
@@ -379,9 +388,10 @@ def nothing(*_) -> None:
 def driver_calls(d) -> dict:
     """Return the functions of `cuda.bindings.driver` that are served, by name, without the CUresult."""
     memory: dict[str, Callable] = {}
-    for name in ("MemcpyHtoD", "MemcpyDtoH", "MemcpyDtoD", "Memcpy"):
-        memory[name] = functools.partial(copy, what=f"cu{name}")
-        memory[f"{name}Async"] = functools.partial(copy, waits=False, what=f"cu{name}Async")
+    ends = {"MemcpyHtoD": (True, None), "MemcpyDtoH": (None, True), "MemcpyDtoD": (True, True), "Memcpy": (None, None)}
+    for name, of in ends.items():
+        memory[name] = functools.partial(copy, what=f"cu{name}", of=of)
+        memory[f"{name}Async"] = functools.partial(copy, waits=False, what=f"cu{name}Async", of=of)
     for bits in (8, 16, 32):
         name, kind = f"MemsetD{bits}", f"u{bits // 8}"
         memory[name] = lambda p, v, n, kind=kind, name=name: fill(p, kind, v, n, what=f"cu{name}")

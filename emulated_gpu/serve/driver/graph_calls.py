@@ -51,7 +51,22 @@ def end(stream: int) -> int:
 def capturing(stream: int) -> int:
     """Return a cudaStreamCaptureStatus."""
     capture = DEVICE.capture
-    return 0 if capture is None or not capture.takes(stream) else 2 if capture.failed else 1
+    return 0 if capture is None or not capture.has(stream) else 2 if capture.failed else 1
+
+
+def capture_info(stream: int) -> tuple[int, int]:
+    """Return (cudaStreamCaptureStatus, number of the capture)."""
+    status = capturing(stream)
+    return status, DEVICE.capture.number if status and DEVICE.capture is not None else 0
+
+
+def put_capture_info(stream: int, status: int, number: int, *graph: int) -> None:
+    """cuStreamGetCaptureInfo. graph: where its graph and what comes before the next node would go."""
+    now, one = capture_info(launches.handle_of(stream))
+    if now and any(graph):
+        raise Unsupported("cuStreamGetCaptureInfo for the graph of a capture that is under way")
+    put_int(status, now)
+    put(number, one)
 
 
 def graph_of(handle: int) -> graphs.Graph:
@@ -93,6 +108,7 @@ def driver_calls() -> dict:
         "cuStreamBeginCapture": lambda stream, *mode: begin(launches.handle_of(stream)),
         "cuStreamEndCapture": lambda stream, out: put(out, end(launches.handle_of(stream))),
         "cuStreamIsCapturing": lambda stream, out: put_int(out, capturing(launches.handle_of(stream))),
+        "cuStreamGetCaptureInfo": put_capture_info,
         "cuGraphCreate": lambda flags: keep(graphs.Graph()), "cuGraphDestroy": forget, "cuGraphExecDestroy": forget,
         "cuGraphInstantiate": lambda graph, *_: instantiate(graph),
         "cuGraphInstantiateWithParams": lambda graph, *_: instantiate(graph),

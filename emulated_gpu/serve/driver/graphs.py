@@ -10,16 +10,14 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from ...device import DEVICE
-from ...errors import Unsupported
-from ...machine.hosts import Capture
+from ...errors import Unsupported, WrongCall
+from ...machine.hosts import LEGACY, Capture
 from ...state import host_order
-from .modules import WrongCall
 
 # CUgraphNodeType
 KERNEL, COPY, FILL, HOST_CALL, CHILD, EMPTY, WAIT, RECORD, ALLOCATE, FREE = 0, 1, 2, 3, 4, 5, 6, 7, 10, 11
 # cudaErrorStreamCapture*
-UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED = 900, 901, 903, 904
-LEGACY = 0, 1  # handles of the default stream
+UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED, CAPTURED_EVENT = 900, 901, 903, 904, 907
 
 _branches = itertools.count(host_order.BRANCHES)  # handles of streams that a replay has
 STREAM_OF_NODES = -(1 << 40)  # numbers of streams that nodes have until they are replayed
@@ -92,13 +90,21 @@ def refuse_wait(what: str, stream: int | None = None) -> None:
         raise WrongCall(f"{what} while a stream is captured", UNSUPPORTED)
 
 
+def refuse_captured(event: object) -> None:
+    """Raise WrongCall for a host's wait for an event that is recorded in a capture under way."""
+    capture = DEVICE.capture
+    if capture is not None and event in capture.events:
+        capture.failed = True
+        raise WrongCall("a wait for an event that a captured stream has recorded", CAPTURED_EVENT)
+
+
 def begin(stream: int) -> None:
     """Capture what a stream is given, and those that wait for it."""
     if stream in LEGACY:
         raise WrongCall("a capture of the default stream", UNSUPPORTED)
     if DEVICE.capture is not None:
         raise Unsupported("a second capture of a stream at a time")
-    DEVICE.capture = Capture({stream})
+    DEVICE.capture = Capture({stream}, lambda handle: DEVICE.order.stream(DEVICE.index, handle).blocking)
 
 
 def end(stream: int) -> Graph:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...device import DEVICE
-from ...errors import AssertionFailed, EmulatorError, LaunchRefused, Unsupported
+from ...errors import AssertionFailed, EmulatorError, LaunchRefused, Unsupported, WrongCall
 from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
 from ...state.global_memory import HOST
-from .modules import Kernel, WrongCall
+from .modules import Kernel
 
 # cudaLaunchAttributeID, which is CUlaunchAttributeID
 CLUSTER, COOPERATIVE, PROGRAMMATIC, PREFERRED_CLUSTER = 4, 2, 6, 11

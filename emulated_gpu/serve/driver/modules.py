@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ... import target
 from ...device import DEVICE, LoadedModule
-from ...errors import LaunchRefused, Unsupported
+from ...errors import LaunchRefused, Unsupported, WrongCall
 from ...formats import elf, fatbin
 from ..host import build_cache
 
@@ -26,16 +26,7 @@ EXPORTED = "exported"  # in the cache folder: the PTX of machine code that was e
 UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this process has compiled no such code, " \
           "nor has another one exported it by the emulator; if a cache has it, empty that cache"  # fmt: skip
 
-
 INVALID_VALUE, NO_IMAGE = 1, 209  # cudaErrorInvalidValue, cudaErrorNoKernelImageForDevice
-
-
-class WrongCall(Exception):
-    """A call that CUDA answers with an error, and that has no effect. status: the cudaError_t."""
-
-    def __init__(self, message: str, status: int = INVALID_VALUE):
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass

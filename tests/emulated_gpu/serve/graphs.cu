@@ -68,6 +68,36 @@ static void captures(int *a, int *b) {
   add<<<1, 32, 0, t>>>(b, 4);
   SAY(904, cudaStreamEndCapture(s, &none));
   SAY(900, cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal));
+  unsigned long long number = 0, another = 0;
+  cudaGetLastError();
+  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+  OK(cudaStreamGetCaptureInfo(s, &status, &number));
+  SAY(cudaStreamCaptureStatusActive, status);
+  OK(cudaEventRecord(fork, s));
+  add<<<1, 32>>>(a, 3);  // s does not block
+  OK(cudaGetLastError());
+  SAY(907, cudaEventSynchronize(fork));
+  OK(cudaStreamGetCaptureInfo(s, &status));
+  SAY(cudaStreamCaptureStatusInvalidated, status);
+  SAY(901, cudaStreamEndCapture(s, &none));
+  // The default stream would wait for one that blocks
+  cudaStream_t blocking;
+  OK(cudaStreamCreate(&blocking));
+  OK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal));
+  OK(cudaStreamGetCaptureInfo(blocking, &status, &another));
+  SAY(1, number && another > number);
+  SAY(906, cudaStreamIsCapturing(nullptr, &status));
+  SAY(906, cudaStreamGetCaptureInfo(cudaStreamLegacy, &status));
+  OK(cudaStreamIsCapturing(blocking, &status));
+  SAY(cudaStreamCaptureStatusActive, status);
+  cudaGetLastError();
+  add<<<1, 32>>>(b, 4);
+  SAY(906, cudaGetLastError());
+  SAY(901, cudaStreamEndCapture(blocking, &none));
+  OK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal));
+  SAY(906, cudaMemsetAsync(a, 0, 128, nullptr));
+  SAY(901, cudaStreamEndCapture(blocking, &none));
+  OK(cudaStreamDestroy(blocking));
   OK(cudaStreamDestroy(s));
   OK(cudaStreamDestroy(t));
   cudaGetLastError();

@@ -65,6 +65,18 @@ int main() {
   struct Copy2D out = {0, 1, 2, 0, rows, 0, pitch, 0, 0, 1, back, 0, 0, 12, 12, 3};  // from the second row on
   WANT(of("cuMemcpy2D", 12000)(&in) == 0 && of("cuMemcpy2D", 12000)(&out) == 0);
   WANT(back[0] == 3 && back[8] == 11);
+  out.height = 1000;  // past both ends
+  WANT(of("cuMemcpy2D", 12000)(&out) == 1);
+  out.height = 3, out.type = 2, out.device = memory - 1024 * 1024;  // no memory of the device's, and the host's
+  WANT(of("cuMemcpy2D", 12000)(&out) == 1);
+  out.source_type = 1, out.source_host = (void *)rows;  // the device's, as if it were the host's
+  WANT(of("cuMemcpy2D", 12000)(&out) == 1);
+  WANT(of("cuMemcpyHtoD", 12000)(memory, values, (size_t)132) == 1);
+  WANT(of("cuMemcpyDtoH", 12000)(back, memory + 4, (size_t)128) == 1);
+  WANT(of("cuMemcpyHtoD", 12000)((Address)back, values, (size_t)4) == 1);
+  WANT(of("cuMemsetD32", 12000)(memory, 0, (size_t)33) == 1);
+  WANT(of("cuMemsetD8", 12000)((Address)back, 0, (size_t)4) == 1);
+  WANT(of("cuMemsetD2D8", 12000)(rows, pitch, 0, (size_t)12, (size_t)1000) == 1);
   WANT(of("cuMemHostRegister", 12000)(values, (size_t)128, 0) == 0);
   WANT(of("cuMemHostRegister", 12000)(values, (size_t)128, 0) == 712);
   WANT(of("cuMemHostUnregister", 12000)(values) == 0);
