@@ -12,8 +12,10 @@ README.md in this folder says what runs and what is refused, EVIDENCE.md what a 
 walks through the code.
 """
 
-from .device import DEVICE, device_tensors, launch, protect, session, synchronize, timing, written
+from .calls import device_tensors, protect, session, synchronize, timing, written
+from .device import DEVICE
 from .errors import EmulatorError, Fault, Hang, Unsupported
+from .launch_ptx import launch
 from .serve.cute.cute_dsl import install
 
 __version__ = "0.1.0"

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import math
 import mmap
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -19,25 +16,21 @@ from . import packages, target
 from .arena import PAGE, Heap
 from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, HostOrderFault, LaunchRefused, Unsupported
+from .interfaces import Allocator, Guard
 from .machine.engine import collecting
 from .machine.hosts import Capture, Host, Hosts
 from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchOptions
 from .machine.node import Node, Queued, learn
-from .machine.schedule import Schedule
-from .model.node import TimedNode
-from .model.profile import Profile, load
-from .model.run import Recorded, TimedRun
-from .model.tally import tallied
-from .model.trace import Trace
+from .model.run import Recorded
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
+from .sessions import Session
 from .state.definedness import A_LAUNCH, MOST_BYTES, MOST_EVENTS, MOST_FOLLOWED, Definedness
 from .state.global_memory import HOST, GlobalMemory, Region
 from .state.host_order import Access, HostOrder, Work, named, place, runs_of
-from .state.pdl_dependency import WORD, Dependencies, Footprint
+from .state.pdl_dependency import WORD, Footprint
 
 ALIGNMENT = 512  # of what is allocated here
-CUDA_ALIGNMENT = 256  # what cudaMalloc promises
 NOBODY = "nothing has written since it was allocated"
 GUARD = 512  # bytes around every allocation that no kernel may touch
 
@@ -113,130 +106,6 @@ def will_fill(address: int, size: int) -> None:
     first = -(-address // PAGE) * PAGE
     if address + size > first:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + size - first), mmap.MADV_HUGEPAGE)
-
-
-@dataclass
-class Session:
-    """Holds schedule and checks of the launches inside a `with session(...)`, and collects their findings."""
-
-    schedule: Schedule = field(default_factory=Schedule)
-    checks: bool = True
-    most: int = 1  # findings, before launches fail
-    strict: bool = False  # what has a note is a finding, too
-    crowded: bool = False  # grids of other streams have the rest of the GPU
-    notes: list[Fault] = field(default_factory=list)  # see errors.NOTES
-    launches: int = 0
-    findings: list[str] = field(default_factory=list)
-    errors: list[EmulatorError] = field(default_factory=list)  # the findings
-    failure: EmulatorError | None = None
-    predecessors: dict[int, Dependencies] = field(default_factory=dict)  # of the last launch on each device
-    recorded: list | None = None  # launches to be timed instead of run
-    most_recorded: float = math.inf  # later launches are left out
-    timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
-    followed: int = 0  # events of launches that have been run once more, see state/definedness.py
-    kept: list | None = None  # memory that launches to be timed may need when the script has freed it
-
-    def after(self) -> Session:
-        """Return the session of what comes after this one: with the memory that this one keeps, so that its launches
-        can be modelled."""
-        return Session(kept=self.kept)
-
-    def report(self) -> list[str]:
-        """One text for each fault, hang or refusal."""
-        return list(self.findings)
-
-    def new(self, faults: list[EmulatorError]) -> list[EmulatorError]:
-        """Return the errors that are not yet among the findings."""
-        known = {error.lines for error in self.errors}
-        return [fault for fault in faults if fault.lines not in known]
-
-    def goes_on(self, faults: list[EmulatorError]) -> bool:
-        """Return whether launches may go on after these faults: fewer findings than wanted."""
-        return len(self.errors) + len(self.new(faults)) < self.most
-
-    def note(self, note: Fault) -> None:
-        """Keep a note, once."""
-        if all(note.lines != other.lines for other in self.notes):
-            self.notes.append(note)
-
-    def watched(self, running: Callable[[], list[Launch]]):
-        """Return a context manager in which launches run: for whoever wants to look at them meanwhile."""
-        return contextlib.nullcontext()
-
-    def ended(self, launch: Launch) -> None:
-        """A launch has run, to its end or as far as it could."""
-
-    def add(self, error: EmulatorError) -> None:
-        """Record a finding. With the last one that is wanted, launches fail from here on."""
-        if self.new([error]):
-            self.errors.append(error)
-            self.findings.append(str(error))
-        if self.failure is None and len(self.errors) >= self.most:
-            self.failure = error
-
-
-@dataclass
-class Timed:
-    """Result of a timed block. runs: one a device; run: that of the first."""
-
-    ends_us: list[float] = field(default_factory=list)
-    run: TimedRun | None = None
-    runs: list[TimedRun] = field(default_factory=list)
-    counted: list[dict[str, int]] = field(default_factory=list)  # what launches moved and multiplied, if it is traced
-
-
-class Allocator(Protocol):
-    """Gives memory of the devices to somebody else's tensors, and knows each thread's current device."""
-
-    library: Any  # what does it, see serve/torch_device/library.py
-    regions: dict[int, Region]  # by address
-    recorded: list[int]  # operators that the capture under way has recorded, by their numbers
-    speaks_of_waits: int  # whether the host's waits warn (1), or are an error (2)
-
-    def limit(self, device: int, size: int) -> None:
-        """Give no more than that many bytes of a device."""
-
-    def current(self) -> int: ...
-
-    def choose(self, device: int) -> None: ...
-
-    def tell(self, keep: bool) -> None:
-        """Register what has been allocated since the last time, and forget what has been freed. keep: from now on,
-        what is freed stays what it is."""
-
-    def has_written(self, region: Region) -> bool:
-        """Whether others than launches and copies may have written to a region."""
-
-    def spoil(self, region: Region) -> None:
-        """A launch has made some of a region of what nobody had written: ask anew who writes there from now on."""
-
-    def count(self, devices: int) -> None:
-        """There are this many devices now."""
-
-    def counts(self, device: int, blocks: bool) -> Any:
-        """How many bytes, or blocks, a device has (`now`), has had at most (`most`), in all (`ever`), and `freed`."""
-
-    def watch(self, devices: int | None = None) -> None:
-        """Let every operator ask what it has to wait for, where it may have to."""
-
-    def works(self) -> None:
-        """Learn what operators have read and written since the last time, each in its stream."""
-
-    def forget_works(self) -> None:
-        """Forget it."""
-
-
-class Guard(Protocol):
-    """Keeps watch over memory of the host that work under way may touch, while the host's own code runs."""
-
-    def lift(self) -> None:
-        """Let everybody touch all."""
-
-    def cover(self, accesses: list[Access]) -> None:
-        """Learn of it from now on when the host's code touches this."""
-
-    def recording(self, work: Work) -> contextlib.AbstractContextManager[None]:
-        """In the block, a function of the host runs in a stream, and adds what it touches to its work."""
 
 
 def accesses_of(own: Footprint, workspace: Region | None) -> list[Access]:
@@ -551,9 +420,10 @@ class Device:
                 if memory.has(region):
                     memory.gone.append(region)
         region.freed = True
-        self._forget(region)
+        self.forget(region)
 
-    def _forget(self, region):
+    def forget(self, region: Region) -> None:
+        """A region is no memory of the device any more."""
         self._arrays.pop(region.start, None)
         for memory in self.memories:
             if memory.has(region):
@@ -834,268 +704,3 @@ class Device:
 
 
 DEVICE = Device()
-
-
-@contextlib.contextmanager
-def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool = False, crowded: bool = False):
-    """Launches in this block run under a schedule (a seed, see machine/schedule.py) and with or without checks.
-
-    What the PTX ISA does not promise and silicon does (errors.NOTES) is among the session's `notes`; with `strict`, it
-    is a failure like any other. crowded: each launch has room for one cluster at a time, unless it is cooperative, as
-    where grids of other streams have the rest of the GPU and wait likewise: `residency` of errors.KINDS.
-
-    A failure of a launch that host code swallowed is raised on leaving. With `most` above 1, launches go on, where they
-    can, until there are `most` findings; a launch that cannot go on ends without a word to the host.
-    """
-    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict, crowded)
-    DEVICE.order.forget()
-    here = DEVICE.session
-    here.kept = outer.kept
-    try:
-        yield here
-        DEVICE.synchronize_all()
-    except Exception as e:
-        if here.failure is not None and e is not here.failure:
-            raise here.failure from e  # the host code only saw an error number
-        if type(e).__name__ == "DSLCudaRuntimeError" and not DEVICE.served:
-            raise Unsupported("CuTe DSL asked a GPU: emulated_gpu.install() must run before cute.compile") from e
-        raise
-    finally:
-        DEVICE.session = outer
-        DEVICE.order.forget()
-        if DEVICE.node is not None:
-            DEVICE.node.forget()
-    if here.failure is not None:
-        raise here.failure
-    refused = [error for error in here.errors if isinstance(error, LaunchRefused)]
-    if refused and len(here.errors) >= here.most:  # host code only saw an error number, and others ran behind it
-        raise refused[0]
-
-
-@contextlib.contextmanager
-def timing(
-    profile: str | Profile = "b200", trace: Trace | None = None, enough=None, compute: bool = False,
-    around: Callable[[TimedRun], contextlib.AbstractContextManager] = contextlib.nullcontext,
-):  # fmt: skip
-    """Launches in this block are recorded; on leaving they run back to back on the modelled machine.
-
-    Yields a Timed whose `ends_us` then holds the end of each launch in microseconds after the first one's start, and
-    whose `run` is the TimedRun with all its units. The tensor core computes nothing, and what threads make of its
-    results they do not store. All else is as in any run; a tensor copy's bytes move when somebody else looks at them.
-    compute: but compute and store all, for kernels that await values; times are the same.
-    `enough`: see TimedRun. around: a context manager in which the run takes place, of one device. With
-    several devices, each runs its launches back to back, beside the others: see TimedNode;
-    `ends_us` has the launches in the order of calls, and there is no trace.
-    """
-    timed = Timed()
-    with session() as here:
-        here.recorded = []
-        yield timed
-        machine = load(profile) if isinstance(profile, str) else profile
-        try:
-            if DEVICE.node is not None:
-                timed.runs = TimedNode(machine, DEVICE.memories, here.recorded, computes_mma=compute).run().runs
-            else:
-                timed.runs = [TimedRun(machine, DEVICE.memory, here.recorded, trace, enough, compute)]
-                if trace is not None:
-                    timed.counted = [tallied(one.launch) for one in timed.runs[0].launches]
-                with around(timed.runs[0]):
-                    timed.runs[0].run()
-        finally:
-            for recorded in here.recorded:
-                for region in recorded.held:
-                    DEVICE._forget(region)
-        timed.run = timed.runs[0]
-        rest = [iter(run.ends_us()) for run in timed.runs]
-        timed.ends_us = [end for one in here.recorded if (end := next(rest[one.device], None)) is not None]
-
-
-def synchronize(device: int | None = None) -> None:
-    """Wait until a device, or without a number all of them, has run its launches. Raises what has failed.
-
-    With one device, there is nothing to wait for: `launch` has run the kernel when it returns.
-    """
-    try:
-        if device is None:
-            DEVICE.synchronize_all()
-        else:
-            DEVICE.synchronize(device)
-    finally:
-        DEVICE.session.failure = None  # as behind `launch`
-
-
-def device_tensors(obj, name: str = "tensor", copy: bool = True):
-    """Deep copy of nested lists, tuples and dicts with their CPU torch tensors in memory of the current device.
-
-    Layout is kept; a tensor is named by its place, e.g. `tensor[0][2][1]`, in what the checks report. Without `copy`
-    all contents are zero: for timing, where a kernel's course does not depend on them.
-    """
-    packages.need("device_tensors", "torch")
-    import torch
-
-    if isinstance(obj, torch.Tensor):
-        return DEVICE.tensor_like(obj, name, copy)
-    if isinstance(obj, (list, tuple)):
-        return type(obj)(device_tensors(o, f"{name}[{i}]", copy) for i, o in enumerate(obj))
-    if isinstance(obj, dict):
-        return {k: device_tensors(v, f"{name}[{k!r}]", copy) for k, v in obj.items()}
-    return obj
-
-
-def protect(obj) -> None:
-    """Kernels may from now on only read the device tensors in nested lists, tuples and dicts."""
-    for region in _regions(obj):
-        region.read_only = True
-
-
-def written(obj) -> None:
-    """Count the device tensors in nested lists, tuples and dicts as written by the launch before the next one.
-
-    What a GPU's kernels put into a tensor, the host puts there here. To be called inside of a `session`; with it, a
-    dependent launch that touches the tensors before griddepcontrol.wait is a fault, as it is a race on a GPU.
-    """
-    by = Dependencies.of_writes("the launch that wrote it", DEVICE.memory, _regions(obj))
-    DEVICE.session.predecessors[DEVICE.index] = by
-
-
-def _regions(obj) -> list[Region]:
-    """Where the device tensors in nested lists, tuples and dicts lie; tensors of the host are left out."""
-    if isinstance(obj, dict):
-        obj = list(obj.values())
-    if isinstance(obj, (list, tuple)):
-        return [region for o in obj for region in _regions(o)]
-    if hasattr(obj, "data_ptr") and obj.numel() and DEVICE.memory.covers(obj.data_ptr(), 1):
-        return [DEVICE.memory.find(obj.data_ptr(), 1, False)]
-    return []
-
-
-def _triple(x) -> tuple[int, int, int]:
-    x = (x,) if isinstance(x, int) else tuple(x)
-    return tuple(int(v) for v in (*x, 1, 1)[:3])
-
-
-def _extent(a) -> tuple[int, int]:
-    """Return (address, bytes) of what a kernel gets to see of a NumPy array or a torch tensor."""
-    return (a.ctypes.data, a.nbytes) if isinstance(a, np.ndarray) else (a.data_ptr(), a.untyped_storage().nbytes())
-
-
-def _allocation(a) -> tuple[object, int, int, bool]:
-    """Return (owner, address, bytes, whether it may be written) of the memory that an array or tensor is part of."""
-    if not isinstance(a, np.ndarray):
-        storage = a.untyped_storage()
-        return storage, storage.data_ptr(), storage.nbytes(), True
-    while isinstance(a.base, np.ndarray):
-        a = a.base
-    return a, a.ctypes.data, a.nbytes, a.flags.writeable
-
-
-class Staged:
-    """Copies in device memory of arguments that lie where a GPU's memory could not, or where a launch cannot see them.
-
-    NumPy and torch give memory that is aligned to 16 or 64 bytes, cudaMalloc to 256. All of an allocation is copied,
-    so that views of it keep their distances, and lies at one address as long as its owner lives: what launches do to
-    each other goes by addresses. One that somebody has aligned stays where it is.
-    """
-
-    kept: ClassVar[dict[int, tuple[weakref.ref, np.ndarray]]] = {}  # by address: the owner, the copy
-
-    def __init__(self, args):
-        self.copies: dict[int, tuple[np.ndarray, int, bool]] = {}  # address -> copy, bytes, whether it may be written
-        later = DEVICE.session.recorded is not None or DEVICE.session.timed is not None  # it runs when we are gone
-        for a in args:
-            if isinstance(a, (int, float, np.integer, bytes, bytearray)):
-                continue
-            (address, size), (owner, start, whole, writable) = _extent(a), _allocation(a)
-            misplaced = DEVICE.heap is not None or not later and address % CUDA_ALIGNMENT and start % CUDA_ALIGNMENT
-            if misplaced and size and start not in self.copies and not DEVICE.memory.covers(address, size):
-                copy = self.copy_of(owner, start, whole)
-                self.copies[start] = copy, whole, writable
-                ctypes.memmove(copy.ctypes.data, start, whole)
-
-    @classmethod
-    def copy_of(cls, owner, start: int, size: int) -> np.ndarray:
-        """Return the memory for copies of an allocation."""
-        found = cls.kept.get(start)
-        if found is None or found[0]() is not owner:
-            found = cls.kept[start] = weakref.ref(owner, partial(cls.forget, start)), allocate(size)
-        return found[1]
-
-    @classmethod
-    def forget(cls, start: int, owner: weakref.ref) -> None:
-        """An owner is gone."""
-        if start in cls.kept and cls.kept[start][0] is owner:
-            del cls.kept[start]
-
-    def place(self, a) -> tuple[int, object]:
-        """Return (address, owner) of the memory that the kernel gets for an array."""
-        address, start = _extent(a)[0], _allocation(a)[1]
-        if start not in self.copies:
-            return address, a
-        copy = self.copies[start][0]
-        return copy.ctypes.data + address - start, copy
-
-    def give_back(self) -> None:
-        """Copy what the kernel has made of the copies to where they come from."""
-        for start, (copy, size, writable) in self.copies.items():
-            if writable:
-                ctypes.memmove(start, copy.ctypes.data, size)
-
-
-def launch(
-    ptx: str, kernel: str, grid, block, args, *, cluster=None, shared: int = 0, pdl: bool = False,
-    cooperative: bool = False, device: int | None = None,
-) -> None:  # fmt: skip
-    """Run a kernel of a PTX text, on the current device or that one.
-
-    grid, block, cluster: ints or up to three of them. args: one for each parameter, in order: an int (of its
-    size), a float (f32 or f64 by size), bytes (by value: structs, tensormaps), a NumPy array or a CPU torch tensor
-    (passed as a pointer: the kernel works on its memory, or on a copy that has a GPU's alignment and is copied back).
-    shared: dynamic bytes. pdl: a dependent launch; cooperative: one whose CTAs all run at once. Of several devices, the
-    kernel runs when somebody waits for it (`synchronize`), always on the memory that it is passed, which is that of the
-    first device that got it and which the others may access. Raises EmulatorError: Unsupported, Fault or Hang.
-    """
-    if device is not None:
-        with DEVICE.on(device):
-            return launch(
-                ptx, kernel, grid, block, args, cluster=cluster, shared=shared, pdl=pdl, cooperative=cooperative
-            )
-    module = DEVICE.module(ptx)
-    parameters = module.program(kernel).kernel.params
-    if len(args) != len(parameters):
-        raise Unsupported(f"{kernel} takes {len(parameters)} arguments, {len(args)} given")
-    block_bytes = bytearray(module.program(kernel).kernel.param_bytes)
-    held, alive = [], []
-    staged = Staged(args if DEVICE.node is None else ())
-    for n, (p, a) in enumerate(zip(parameters, args, strict=True)):
-        if isinstance(a, float):
-            a = np.array(a, f"f{p.size}").tobytes()
-        elif isinstance(a, (int, np.integer)):
-            a = (int(a) & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little")
-        elif not isinstance(a, (bytes, bytearray)):
-            address, owner = staged.place(a)
-            size = _extent(a)[1]
-            if not DEVICE.memory.covers(address, size) and DEVICE.node is not None:
-                alive.append(a)
-                DEVICE.lend(a, address, size, f"argument {n}")
-            elif not DEVICE.memory.covers(address, size):
-                held.append(DEVICE.memory.register(address, size, f"argument {n}", owner=owner))
-            a = address.to_bytes(p.size, "little")
-        if len(a) > p.size:
-            raise Unsupported(f"argument {n} has {len(a)} bytes, parameter {p.name} {p.size}")
-        block_bytes[p.offset : p.offset + len(a)] = a
-    try:
-        DEVICE.launch(
-            module, kernel, _triple(grid), _triple(block), bytes(block_bytes),
-            cluster=None if cluster is None else _triple(cluster), dynamic_shared=shared, pdl=pdl,
-            cooperative=cooperative, held=alive,
-        )  # fmt: skip
-    finally:
-        staged.give_back()
-        if DEVICE.session.recorded is not None:
-            DEVICE.session.recorded[-1].held = held  # until it has run
-        elif DEVICE.session.timed:
-            DEVICE.session.timed[-1].held += held  # somebody may ask how long it takes
-        else:
-            for region in held:
-                DEVICE._forget(region)
-        DEVICE.session.failure = None

@@ -13,7 +13,7 @@ FLOORS = (
     *(f"emulated_gpu.{room}" for room in ("errors", "packages", "finding_rows", "chip", "arena", "grid")),
     *(f"emulated_gpu.{room}" for room in ("jit", "formats", "ptx", "target", "state", "native", "units")),
     *(f"emulated_gpu.{room}" for room in ("machine", "model")),
-    *(f"emulated_gpu.{room}" for room in ("page", "device")),
+    *(f"emulated_gpu.{room}" for room in ("page", "sessions", "interfaces", "device", "calls", "launch_ptx")),
     *(f"emulated_gpu.serve.{room}" for room in ("host", "driver", "cute", "cuda_cpp", "triton")),
     *(f"emulated_gpu.serve.{room}" for room in ("doors", "torch_device", "ranks")),
     *("emulated_gpu.serve", "emulated_gpu"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..device import DEVICE, Session
+from ..device import DEVICE
 from ..errors import Unsupported
 from ..model.node import TimedNode
 from ..model.profile import load
@@ -21,6 +21,7 @@ from ..model.trace import Trace
 from ..page import hot
 from ..page.verdicts import verdicts, with_gains
 from ..page.write import write_page
+from ..sessions import Session
 from . import run as running
 from .host.watch import watched
 from .mended import Mended

@@ -24,13 +24,14 @@ import numpy as np
 
 from .. import packages
 from ..chip import CHIPS
-from ..device import DEVICE, Session
+from ..device import DEVICE
 from ..errors import EmulatorError, Fault, Unsupported
 from ..finding_rows import NOT_PROMISED, WRONG, of_runs, row_of
 from ..machine.hosts import Stopped
 from ..machine.launch import Launch
 from ..machine.schedule import Schedule
 from ..page.findings import events
+from ..sessions import Session
 from . import doors
 from .cuda_cpp import executables, toolkit
 from .cute import cute_dsl
@@ -56,7 +57,7 @@ class Options:
 
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
     events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
-    findings. crowded: as of device.session. timeout: seconds that a launch may take, 0 for any time. devices: how many
+    findings. crowded: as of calls.session. timeout: seconds that a launch may take, 0 for any time. devices: how many
     GPUs there are; ranks: as how many processes the script runs, each a thread, 0 for one a device. events: whether to
     keep the last events of launches with findings.
     """

@@ -28,7 +28,8 @@ from pathlib import Path
 import click
 import pytest
 
-from emulated_gpu.device import DEVICE, Session
+from emulated_gpu.device import DEVICE
+from emulated_gpu.sessions import Session
 from tests.public.__main__ import PLACE, ROOT, versions
 from tests.public.cases import explanation
 

@@ -9,13 +9,14 @@ import pytest
 
 import emulated_gpu
 from emulated_gpu.chip import B200
-from emulated_gpu.device import DEVICE, Session, allocate
+from emulated_gpu.device import DEVICE, allocate
 from emulated_gpu.model import report
 from emulated_gpu.model.timeline import Timeline, write_timeline
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page import write as page
 from emulated_gpu.serve import profile as profiling
 from emulated_gpu.serve.driver import timed
+from emulated_gpu.sessions import Session
 
 BYTES = 4096
 # Warp 0 loads BYTES into shared memory, warp 1 waits for them and stores them back with one bulk copy.

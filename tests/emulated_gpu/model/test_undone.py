@@ -52,7 +52,7 @@ class Kernel:
         for array in (src, out):
             DEVICE.adopt(array, "array")
         way = undone.Undone.of(what, busy)
-        with emulated_gpu.device.session() as here:
+        with emulated_gpu.session() as here:
             here.recorded = []
             for _ in range(self.launches):
                 emulated_gpu.launch(HEAD + self.body + TAIL, "kernel", self.grid, self.threads, [src, out, self.turns],

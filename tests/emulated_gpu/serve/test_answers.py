@@ -44,7 +44,7 @@ class Timed:
         self.turns = allocate(4)
         DEVICE.adopt(self.turns, "turns")
         self.turns.view("u4")[:] = 20 if grid < 100 else 5
-        with emulated_gpu.device.session() as here:
+        with emulated_gpu.session() as here:
             here.recorded = []
             for _ in range(launches):
                 emulated_gpu.launch(PTX, "kernel", grid, 32, [self.turns])

@@ -1,0 +1,74 @@
+"""What launches run under, and what they have found."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .errors import EmulatorError, Fault
+from .machine.launch import Launch
+from .machine.schedule import Schedule
+from .model.run import Recorded
+from .state.pdl_dependency import Dependencies
+
+
+@dataclass
+class Session:
+    """Holds schedule and checks of the launches inside a `with session(...)`, and collects their findings."""
+
+    schedule: Schedule = field(default_factory=Schedule)
+    checks: bool = True
+    most: int = 1  # findings, before launches fail
+    strict: bool = False  # what has a note is a finding, too
+    crowded: bool = False  # grids of other streams have the rest of the GPU
+    notes: list[Fault] = field(default_factory=list)  # see errors.NOTES
+    launches: int = 0
+    findings: list[str] = field(default_factory=list)
+    errors: list[EmulatorError] = field(default_factory=list)  # the findings
+    failure: EmulatorError | None = None
+    predecessors: dict[int, Dependencies] = field(default_factory=dict)  # of the last launch on each device
+    recorded: list | None = None  # launches to be timed instead of run
+    most_recorded: float = math.inf  # later launches are left out
+    timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
+    followed: int = 0  # events of launches that have been run once more, see state/definedness.py
+    kept: list | None = None  # memory that launches to be timed may need when the script has freed it
+
+    def after(self) -> Session:
+        """Return the session of what comes after this one: with the memory that this one keeps, so that its launches
+        can be modelled."""
+        return Session(kept=self.kept)
+
+    def report(self) -> list[str]:
+        """One text for each fault, hang or refusal."""
+        return list(self.findings)
+
+    def new(self, faults: list[EmulatorError]) -> list[EmulatorError]:
+        """Return the errors that are not yet among the findings."""
+        known = {error.lines for error in self.errors}
+        return [fault for fault in faults if fault.lines not in known]
+
+    def goes_on(self, faults: list[EmulatorError]) -> bool:
+        """Return whether launches may go on after these faults: fewer findings than wanted."""
+        return len(self.errors) + len(self.new(faults)) < self.most
+
+    def note(self, note: Fault) -> None:
+        """Keep a note, once."""
+        if all(note.lines != other.lines for other in self.notes):
+            self.notes.append(note)
+
+    def watched(self, running: Callable[[], list[Launch]]):
+        """Return a context manager in which launches run: for whoever wants to look at them meanwhile."""
+        return contextlib.nullcontext()
+
+    def ended(self, launch: Launch) -> None:
+        """A launch has run, to its end or as far as it could."""
+
+    def add(self, error: EmulatorError) -> None:
+        """Record a finding. With the last one that is wanted, launches fail from here on."""
+        if self.new([error]):
+            self.errors.append(error)
+            self.findings.append(str(error))
+        if self.failure is None and len(self.errors) >= self.most:
+            self.failure = error
