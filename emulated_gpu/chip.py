@@ -18,6 +18,7 @@ else:
 
 FOLDER = Path(__file__).parent / "machines"
 SYSTEM_SHARED = 1024  # bytes of shared memory that the system takes from each CTA
+WARP_REGISTERS = 256  # registers are given to a warp in these portions: CUDA occupancy calculator, 9.0 and 10.0
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,20 @@ class Chip:
             left = max(left - sms, 0)
         return clusters
 
-    def resident_ctas(self, shared: int, threads: int) -> int:
-        """CTAs of this much shared memory and this many threads that an SM runs at once, by these alone; at least 1."""
-        return max(1, min(self.shared_per_sm // (shared + SYSTEM_SHARED), self.threads_per_sm // threads))
+    def resident_ctas(self, shared: int, threads: int, registers: int = 0) -> int:
+        """CTAs of this much shared memory and this many threads that an SM runs at once, by these alone; at least 1.
+
+        registers: of a thread, 0 if not known.
+        """
+        rooms = [self.shared_per_sm // (shared + SYSTEM_SHARED), self.threads_per_sm // threads]
+        if registers:
+            rooms.append(self.registers_per_sm // registers_of_cta(threads, registers))
+        return max(1, min(rooms))
+
+
+def registers_of_cta(threads: int, registers: int) -> int:
+    """Return how many registers a CTA takes. registers: of a thread, 0 if not known, as is the answer then."""
+    return -(-threads // 32) * -(-32 * registers // WARP_REGISTERS) * WARP_REGISTERS
 
 
 def read(path: Path) -> Chip:

@@ -7,6 +7,7 @@ as `cuobjdump -res-usage` shows them: .nv.info has records (format, attribute, s
 
 from __future__ import annotations
 
+import functools
 import struct
 
 from . import elf
@@ -14,6 +15,7 @@ from . import elf
 ATTRIBUTES = {0x11: "frame", 0x12: "min stack", 0x2F: "registers"}
 
 
+@functools.lru_cache(maxsize=64)  # a launch asks for it, and a script launches a kernel often
 def resources(cubin: bytes) -> dict[str, dict[str, int]]:
     """Return {kernel: (registers, bytes of stack frame)} per thread; spills and arrays live in the frame."""
     parts = elf.sections(cubin)
@@ -30,3 +32,8 @@ def resources(cubin: bytes) -> dict[str, dict[str, int]]:
                 found.setdefault(name, {})[ATTRIBUTES[attribute]] = number
             at += value
     return found
+
+
+def of_kernel(cubin: bytes | None, name: str) -> dict[str, int]:
+    """Return what `resources` says of the kernel of this name; {} without a cubin."""
+    return resources(cubin).get(name, {}) if cubin else {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from ..chip import B200, Chip
+from ..chip import B200, Chip, registers_of_cta
 from ..errors import EmulatorError, Fault, Hang, LaunchRefused, ResultsDecide
 from ..formats import cubin
 from ..formats.lanes import ranges
@@ -31,7 +31,7 @@ from ..state.shared_memory import BASE, RANK_SHIFT
 from .clock import Clock
 from .cta import Cluster
 from .engine import Engine
-from .placement import Placement
+from .placement import Needs, Placement
 from .schedule import FunctionalClock, Schedule
 from .special import TIMERS, Origins
 from .warp import actor_of, follows, place_of, selects_alone
@@ -239,6 +239,7 @@ class Launch:
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
+        self.needs = Needs(self.shared_bytes, math.prod(self.block), self._registers_of_cta())
         self.thread_index: dict[tuple, object] = {}  # axis, warp of a CTA, its lanes -> what they read from %tid
         self.tmem_columns = 0  # the most that a CTA had at once
 
@@ -269,7 +270,7 @@ class Launch:
         kernel, code = self.program.kernel, self.program.machine_code
         if not any(i.parts[0] == "setmaxnreg" for i in kernel.instrs):
             return None
-        if code and (used := cubin.resources(code).get(kernel.name)):
+        if used := cubin.of_kernel(code, kernel.name):
             return -(-used["registers"] // 8) * 8
         if most := kernel.directives.get("maxnreg"):
             return most[0]
@@ -278,6 +279,20 @@ class Launch:
             return None
         ctas = kernel.directives.get("minnctapersm", (1,))[0]
         return min(256, 65536 // (math.prod(threads) * ctas) // 8 * 8)
+
+    def _registers_of_cta(self) -> int:
+        """Return how many registers a CTA takes: those that ptxas says; without machine code those that threads start
+        with, where the PTX says how many (`_registers`), else 0."""
+        program = self.program
+        of_thread = cubin.of_kernel(program.machine_code, program.kernel.name).get("registers") or self.registers or 0
+        taken, threads = registers_of_cta(math.prod(self.block), of_thread), math.prod(self.block)
+        if taken > self.chip.registers_per_sm:
+            raise LaunchRefused(
+                f"{threads} threads of {of_thread} registers each take {taken} of an SM's "
+                f"{self.chip.registers_per_sm}: cudaErrorLaunchOutOfResources",
+                701,
+            )
+        return taken
 
     def _place_variables(self, kernel, code: Code):
         self.symbols = dict(code.symbols)
@@ -342,9 +357,9 @@ class Launch:
 
     def start_clusters(self):
         """Start as many clusters as there is room for."""
-        size, threads = math.prod(self.cluster), math.prod(self.block)
+        size = math.prod(self.cluster)
         while self._next is not None and not (self.one_by_one and self.running):
-            sms = self.placement.place(size, self.shared_bytes, threads)
+            sms = self.placement.place(size, self.needs)
             if sms is None:
                 if not self.running:
                     self.owner.no_room(self)
@@ -377,7 +392,7 @@ class Launch:
         self.running.discard(cluster)
         self.engine.progress += 1
         for cta in cluster.ctas:
-            self.placement.release(cta.sm, self.shared_bytes, cta.threads)
+            self.placement.release(cta.sm, self.needs)
         self.owner.cluster_done(self, cluster)
         if not self.engine.under_way:  # who still comes may look for its CTAs
             cluster.part()

@@ -1,6 +1,11 @@
-"""Which SM a CTA runs on: as many as fit by shared memory, threads and slots; clusters on neighbouring SMs of a GPC."""
+"""Which SM a CTA runs on: as many as fit by shared memory, threads, registers and slots.
+
+CTAs of a cluster are on neighbouring SMs of a GPC.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from ..chip import Chip
 from ..state.barrier import Waitable
@@ -20,6 +25,15 @@ class Resources(Waitable):
         return f"tensor memory columns of its SM ({self.columns} of {COLUMNS} allocated)"
 
 
+class Needs(NamedTuple):
+    """What a CTA takes of an SM: bytes of shared memory; registers: 0 where nobody says how many, so that these have
+    room anywhere."""
+
+    shared: int
+    threads: int
+    registers: int = 0
+
+
 class Placement:
     """The SMs of a chip, numbered in the order of their use, and what CTAs have taken of each.
 
@@ -29,26 +43,28 @@ class Placement:
     def __init__(self, chip: Chip):
         self.chip = chip
         self.sms = [Resources() for _ in range(chip.sms)]
-        self.used = [[0, 0, 0] for _ in range(chip.sms)]  # CTAs, bytes, threads
+        self.used = [[0, 0, 0, 0] for _ in range(chip.sms)]  # CTAs, bytes, threads, registers
         self.load = [0] * chip.sms  # CTAs
         self.least = 0  # no SM has fewer
-        self.limits = chip.ctas_per_sm, chip.shared_per_sm, chip.threads_per_sm
+        self.limits: tuple[int, ...] = (
+            chip.ctas_per_sm, chip.shared_per_sm, chip.threads_per_sm, chip.registers_per_sm,
+        )  # fmt: skip
 
     def any_shared(self) -> None:
         """Have room for CTAs whatever shared memory they take."""
-        ctas, shared, threads = self.limits
-        self.limits = ctas, ctas * shared, threads
+        ctas, shared, *rest = self.limits
+        self.limits = ctas, ctas * shared, *rest
 
-    def place(self, size: int, shared: int, threads: int) -> list[int] | None:
-        """Take SMs for a cluster of `size` CTAs of `shared` bytes and `threads` threads each; None if none is free.
+    def place(self, size: int, needs: Needs) -> list[int] | None:
+        """Take SMs for a cluster of `size` CTAs with these needs each; None if none is free.
 
         Of those with room the least loaded ones, the first of these: a cluster's load is that of its fullest SM.
         """
-        ctas, bytes_, most = self.limits[0] - 1, self.limits[1] - shared, self.limits[2] - threads
+        ctas, shared, threads, registers = (most - n for most, n in zip(self.limits, (1, *needs), strict=True))
 
         def fits(sm: int) -> bool:
-            c, s, t = self.used[sm]
-            return c <= ctas and s <= bytes_ and t <= most
+            c, s, t, r = self.used[sm]
+            return c <= ctas and s <= shared and t <= threads and r <= registers
 
         if size == 1:
             while self.least not in self.load:
@@ -65,14 +81,17 @@ class Placement:
             return None
         chosen = list(range(first, first + size))
         for sm in chosen:
-            self._add(sm, 1, shared, threads)
+            self._add(sm, 1, needs)
         return chosen
 
-    def release(self, sm: int, shared: int, threads: int) -> None:
-        self._add(sm, -1, -shared, -threads)
+    def release(self, sm: int, needs: Needs) -> None:
+        self._add(sm, -1, needs)
 
-    def _add(self, sm: int, ctas: int, shared: int, threads: int) -> None:
+    def _add(self, sm: int, ctas: int, needs: Needs) -> None:
         used = self.used[sm]
         self.load[sm] += ctas
         self.least = min(self.least, self.load[sm])
-        used[0], used[1], used[2] = used[0] + ctas, used[1] + shared, used[2] + threads
+        used[0] += ctas
+        used[1] += ctas * needs.shared
+        used[2] += ctas * needs.threads
+        used[3] += ctas * needs.registers

@@ -8,20 +8,24 @@ from .sm import SCHEDULERS
 
 if TYPE_CHECKING:
     from .run import TimedRun
+    from .tally import Life
 
 WORDS = {
     "hbm": "HBM at its full rate would bring what is read in",
     "tensor": "the tensor cores multiply for",
+    "warp": "a CTA's busiest warp executes for",
 }
 
 
 class MadeOf(NamedTuple):
     """Shares of a time. hbm: in which HBM at its full rate brings what is read; tensor: for which the tensor cores of
-    all SMs multiply; issue: of the turns of all SMs' schedulers, those that instructions take."""
+    all SMs multiply; issue: of the turns of all SMs' schedulers, those that instructions take; warp: of the CTAs'
+    lives, for which the busiest warp of each executes and does not wait for others: near 1 where they wait for it."""
 
     hbm: float
     tensor: float
     issue: float
+    warp: float
 
     def rounded(self) -> dict[str, float]:
         """Return the shares by name, as recordings keep them."""
@@ -37,9 +41,19 @@ def made_of(run: TimedRun, last: int, count: int = 1) -> MadeOf:
     sms = len(run.clock.sms)
     read = run.read_mb(last, count) / (run.profile["hbm"]["read_tb_s"] * run.profile.us(cycles))
     busy = launches[-1].tensor_busy - (before.tensor_busy if before else 0.0)
-    turns = 0.0
+    turns = lived = worked = 0.0
     for timed in launches:
         executed = getattr(timed.launch.clock, "executed_blocks", [])
         costs = timed.launch.costs
         turns += sum(times * getattr(costs[block], "slots", 0.0) for block, times in enumerate(executed) if times)
-    return MadeOf(read, busy / (sms * cycles), turns / (SCHEDULERS * sms * cycles))
+        for warps in _by_cta(getattr(timed.launch.clock, "lives", {})).values():
+            lived += max(warp.end for warp in warps) - min(warp.begin for warp in warps)
+            worked += max(warp.busy for warp in warps)
+    return MadeOf(read, busy / (sms * cycles), turns / (SCHEDULERS * sms * cycles), worked / lived if lived else 0.0)
+
+
+def _by_cta(lives: dict[tuple[int, int], Life]) -> dict[int, list[Life]]:
+    found: dict[int, list[Life]] = {}
+    for (cta, _), life in lives.items():
+        found.setdefault(cta, []).append(life)
+    return found

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from pathlib import Path
 
-from ..chip import SYSTEM_SHARED, Chip
+from ..chip import SYSTEM_SHARED, Chip, registers_of_cta
 from ..formats import cubin
 from ..state.shared_memory import BASE
 from ..state.tensor_memory import COLUMNS
@@ -15,7 +14,6 @@ from .made_of import MadeOf, made_of
 from .run import TimedLaunch, TimedRun
 from .trace import Trace
 
-WARP_REGISTERS = 256  # registers are given to a warp in these portions: CUDA occupancy calculator, 9.0 and 10.0
 MOVED = {  # what is shown of the counts of tally.py: bytes
     "TMA loads": ("tma_load", "bulk_load"), "TMA stores": ("tma_store", "bulk_store"),
     "thread loads": ("global_load", "async_load"), "thread stores": ("global_store",),
@@ -173,11 +171,9 @@ def floors_us(run: TimedRun, trace: Trace, numbers: list[int]) -> dict[str, floa
     }
 
 
-@functools.lru_cache(maxsize=64)  # a launch asks for it, and a script launches a kernel often
 def resources(program) -> dict:
     """Return what the machine code of a program's kernel uses, {} where there is none: registers, frame."""
-    code = program.machine_code
-    return cubin.resources(code).get(program.kernel.name, {}) if code else {}
+    return cubin.of_kernel(program.machine_code, program.kernel.name)
 
 
 def resident(chip: Chip, threads: int, shared: int, registers: int | None, columns: int) -> dict:
@@ -188,8 +184,7 @@ def resident(chip: Chip, threads: int, shared: int, registers: int | None, colum
         "shared memory": chip.shared_per_sm // (shared + SYSTEM_SHARED),
     }
     if registers:
-        warp = -(-32 * registers // WARP_REGISTERS) * WARP_REGISTERS
-        limits["registers"] = chip.registers_per_sm // (warp * -(-threads // 32))
+        limits["registers"] = chip.registers_per_sm // registers_of_cta(threads, registers)
     if columns:
         limits["tensor memory"] = COLUMNS // columns
     limit = min(limits, key=limits.__getitem__)

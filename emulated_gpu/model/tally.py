@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import cast
@@ -15,33 +16,52 @@ from ..ptx.control_flow import ControlFlow
 from .issue import kind
 from .memory import LINE
 
+FOLLOWED = 64  # CTAs of a launch whose warps' lives are kept
+
+
+class Life:
+    """Of a warp: when it began, when its latest block ended, and the cycles that its blocks took: what it waits for
+    between them, as at barriers, is not among these, but what it waits for inside, as at tcgen05.wait."""
+
+    __slots__ = ("begin", "busy", "end")
+
+    def __init__(self, begin: float):
+        self.begin, self.end, self.busy = begin, begin, 0.0
+
 
 class Tally:
     """A clock that also counts what a launch moves and multiplies, which no schedule and no clock changes.
 
     counted: bytes of each way to move them (lanes that load from one address do it once), the number of MMAs, and their
     multiplications and additions. executed_blocks: how often groups of lanes have executed each block of the program,
-    where each has its turn, as in a timed run; machine code has several in one.
+    where each has its turn, as in a timed run; machine code has several in one. lives: of some CTAs in a timed run,
+    what each warp does.
     """
 
-    def __init__(self, clock: Clock, program: ControlFlow):
+    def __init__(self, clock: Clock, program: ControlFlow, ctas: int):
         copies = "tma_load", "bulk_load", "async_load", "tma_store", "bulk_store", "cluster"
         by_lanes = "global_load", "global_store", "global_atomic", "global_reduction", "constant_load", "prefetch"
         self.counted = dict.fromkeys([*copies, *by_lanes, "tensor_store", "mma", "flops"], 0)
         self._clock, self.executed_blocks = clock, [0] * len(program.start)
+        self.lives: dict[tuple[int, int], Life] = {}
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
         if not clock.quantum:
-            self._count_blocks(clock.executed, clock.parts)
+            self._count_blocks(clock.executed, clock.parts, -(-ctas // FOLLOWED))
 
-    def _count_blocks(self, executed: Callable, parts: Callable) -> None:
-        """Have each execution of a block counted."""
-        counts = self.executed_blocks
+    def _count_blocks(self, executed: Callable, parts: Callable, step: int) -> None:
+        """Have each execution of a block counted, and what it takes in each CTA of number 0, `step`, 2 `step`, ..."""
+        counts, lives = self.executed_blocks, self.lives
 
         def count(group, cost):
             counts[group.pc] += 1
-            return executed(group, cost)
+            end = executed(group, cost)
+            if group.cta.index % step == 0:
+                warp = group.cta.index, group.warp.index
+                life = lives.get(warp) or lives.setdefault(warp, Life(group.begun))
+                life.end, life.busy = end, life.busy + end - group.begun
+            return end
 
         def count_parts(group):
             counts[group.pc] += 1
@@ -132,7 +152,7 @@ class Tally:
 
 def tallied(launch: Launch) -> dict[str, int]:
     """The counts of a launch that has not started, which grow as it runs."""
-    tally = Tally(launch.clock, launch.program)
+    tally = Tally(launch.clock, launch.program, math.prod(launch.grid))
     launch.clock = cast(Clock, tally)  # it has what the clock has that it asks
     return tally.counted
 

@@ -56,7 +56,7 @@ def test_brackets_are_continuous():
             assert other == pytest.approx(1.003 * one)
 
 
-SHARES = MadeOf(0.5, 0.2, 0.1)
+SHARES = MadeOf(0.5, 0.2, 0.1, 0.5)
 
 
 def test_what_is_made_otherwise_than_all_that_is_known_has_no_bracket():
@@ -75,7 +75,7 @@ def test_each_known_kernel_has_a_bracket():
     for known in uncertainty.POINTS["plain"]:
         hbm, tensor = uncertainty.least_shares(known)
         assert 0 < hbm < 1 and 0 < tensor < 1
-        assert not uncertainty.unlike(MadeOf(hbm, tensor, 0.0)), known
+        assert not uncertainty.unlike(MadeOf(hbm, tensor, 0.0, 0.5)), known
 
 
 def test_bytes_of_the_points_are_those_of_the_operands():

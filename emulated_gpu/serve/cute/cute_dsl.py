@@ -119,7 +119,8 @@ def _set_function_attribute(kernel, attribute, value):
 
 @_callback("_cudaOccupancyMaxActiveBlocksPerMultiprocessor", _ptr, _ptr, _i32, _u64)
 def _occupancy(blocks, kernel, threads, dynamic_shared):
-    _i32.from_address(blocks).value = DEVICE.chip.resident_ctas(dynamic_shared, threads)
+    of = modules.kernels[kernel]
+    _i32.from_address(blocks).value = modules.resident(of.loaded(), of.name, threads, dynamic_shared)
     return SUCCESS
 
 

@@ -155,7 +155,7 @@ def block_size(function: int, shared_of: int, shared: int, most: int) -> tuple[i
     threads = min(most or DEVICE.chip.threads_per_cta, DEVICE.chip.threads_per_cta)
     if shared_of:
         shared = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int)(shared_of)(threads)
-    return DEVICE.chip.sms * DEVICE.chip.resident_ctas(shared, threads), threads
+    return DEVICE.chip.sms * max(1, cuda_modules.resident(function, threads, shared)), threads
 
 
 def device_at(bus: bytes) -> int:

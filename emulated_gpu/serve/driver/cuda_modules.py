@@ -117,7 +117,7 @@ def attribute(function, number) -> int:
     """cuFuncGetAttribute, as far as the PTX or the machine code says it: without that, registers and stack are 0."""
     kernel = kernel_of(function)
     loaded = kernel.loaded()
-    used = cubin.resources(loaded.machine_code).get(kernel.name, {}) if loaded.machine_code else {}
+    used = cubin.of_kernel(loaded.machine_code, kernel.name)
     answers = {
         0: lambda: DEVICE.chip.threads_per_cta,
         1: lambda: modules.static_shared(loaded, kernel.name),

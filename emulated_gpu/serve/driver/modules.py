@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import target
+from ...chip import registers_of_cta
 from ...device import DEVICE, LoadedModule
 from ...errors import LaunchRefused, Unsupported, WrongCall
-from ...formats import elf, fatbin
+from ...formats import cubin, elf, fatbin
 from ..host import build_cache
 
 KEEP_PTX = "EMULATED_GPU_PTX"  # environment: a folder for the PTX that is loaded, as it is run here
@@ -72,14 +73,17 @@ def static_shared(module: LoadedModule, name: str) -> int:
 
 
 def resident(module: LoadedModule, name: str, threads: int, shared: int) -> int:
-    """Return how many CTAs of a kernel an SM runs at once: by threads, and by shared memory, of which `shared` bytes
-    are dynamic; 0 if not even one. Raises WrongCall for less than one thread."""
+    """Return how many CTAs of a kernel an SM runs at once: by threads, by shared memory, of which `shared` bytes are
+    dynamic, and by registers, where there is machine code; 0 if not even one. Raises WrongCall for less than one
+    thread."""
     if threads < 1:
         raise WrongCall(f"the occupancy of blocks of {threads} threads")
     chip, shared = DEVICE.chip, shared + static_shared(module, name)
-    if threads > chip.threads_per_cta or shared > chip.shared_per_cta:
+    registers = cubin.of_kernel(module.machine_code, name).get("registers", 0)
+    taken = registers_of_cta(threads, registers)
+    if threads > chip.threads_per_cta or shared > chip.shared_per_cta or taken > chip.registers_per_sm:
         return 0
-    return min(chip.resident_ctas(shared, threads), chip.ctas_per_sm)
+    return min(chip.resident_ctas(shared, threads, registers), chip.ctas_per_sm)
 
 
 def digest(machine_code: bytes) -> bytes:
