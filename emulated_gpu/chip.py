@@ -30,6 +30,9 @@ class Chip:
     gpcs: SMs that one cluster can lie in, group by group; empty where nobody has measured it, so that any can be.
     fp4_k: K of an instruction of tcgen05 with packed FP4. exclusive_columns: of tensor memory, that a CTA gets by
     .exclusive; 0: there is no such form. wide_addresses: whether matrix descriptors have 15 bits for an address.
+    double_ratio: how many operations of float a unit does for one of double. ecc: whether memory is corrected.
+    printf_buffer: of one launch, by default. pitch: rows of cudaMallocPitch begin at its multiples. integrated: whether
+    the host's memory is the device's.
     """
 
     machine: str
@@ -49,10 +52,15 @@ class Chip:
     memory_clock_khz: int
     memory_bus_bits: int
     cluster: int
+    double_ratio: int
+    ecc: bool
+    printf_buffer: int
+    pitch: int
     gpcs: tuple[int, ...] = ()
     fp4_k: tuple[int, ...] = (64,)
     exclusive_columns: int = 0
     wide_addresses: bool = False
+    integrated: bool = False
 
     @property
     def compute(self) -> int:

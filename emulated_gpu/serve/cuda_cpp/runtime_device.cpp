@@ -1,7 +1,6 @@
 // The device: which one, its attributes and limits.
 #include "runtime.hpp"
 
-#include <array>
 #include <cstring>
 
 extern "C" {
@@ -22,14 +21,8 @@ cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig *config) {
 }
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
-// Of an H100: stack, printf, heap
-static std::array<size_t, cudaLimitPersistingL2CacheSize + 1> limits = {1024, 8650752, 8388608};
-cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) {
-  return limit < limits.size() ? (*value = limits[limit], cudaSuccess) : kept(cudaErrorUnsupportedLimit);
-}
-cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {  // there is as much as a kernel needs
-  return limit < limits.size() ? (limits[limit] = value, cudaSuccess) : kept(cudaErrorUnsupportedLimit);
-}
+cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) { return kept(cuCtxGetLimit(value, CUlimit(limit))); }
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) { return kept(cuCtxSetLimit(CUlimit(limit), value)); }
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
   return *can = 0, on(device || peer);
 }
@@ -96,6 +89,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
   p->concurrentManagedAccess = get(cudaDevAttrConcurrentManagedAccess);
   p->computePreemptionSupported = get(cudaDevAttrComputePreemptionSupported);
   p->clusterLaunch = get(cudaDevAttrClusterLaunch);
+  p->integrated = get(cudaDevAttrIntegrated);
   return kept(status);
 }
 }

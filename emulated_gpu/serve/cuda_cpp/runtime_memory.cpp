@@ -89,8 +89,9 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
   return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, queue, 0);
 }
 cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
-  *pitch = (width + 511) / 512 * 512;  // as on an H100
-  return cudaMalloc(address, *pitch * height);
+  if (!address || !pitch) return kept(cudaErrorInvalidValue);
+  if (!width || !height) return *address = nullptr, *pitch = 0, cudaSuccess;
+  return kept(cuMemAllocPitch(reinterpret_cast<CUdeviceptr *>(address), pitch, width, height, 4));
 }
 cudaError_t cudaMemset(void *to, int value, size_t size) {
   CALLED;

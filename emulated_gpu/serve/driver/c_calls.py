@@ -22,10 +22,13 @@ PINNED, DEVICE_MEMORY, ARRAY, EITHER = 1, 2, 3, 4  # CUmemorytype
 BUS = "0000:%02x:00.0"  # where a device is on the PCI bus
 LAZY = 2  # CUmoduleLoadingMode
 READ_WRITE = 3  # CUmemAccess_flags
-# CUlimit -> its value, as an H100 says: stack, printf, heap; then devices' launches, L2
-LIMITS = {0: 1024, 1: 8650752, 2: 8388608, 3: 2, 4: 2048, 5: 128, 6: 0}
+STACK, PRINTF, HEAP, DEPTH, PENDING, FETCH, PERSISTING = range(7)  # CUlimit, which is cudaLimit
+# What CUDA has where nobody has set another; the rest is the machine's
+LIMITS = {STACK: 1024, HEAP: 8 << 20, DEPTH: 2, PENDING: 2048, FETCH: 128, PERSISTING: 0}
+UNSUPPORTED_LIMIT = 215
 
 _pools = itertools.count(POOL + 1)
+_limits: dict[int, int] = {}  # those that have been set
 _registered: dict[int, np.ndarray] = {}  # cuMemHostRegister address -> the host's memory
 
 
@@ -67,9 +70,16 @@ def put_long(address: int, value: int) -> None:
 
 
 def limit(number: int) -> int:
-    if number not in LIMITS:
-        raise launches.WrongCall(f"cuCtxGetLimit of limit {number}", 215)  # CUDA_ERROR_UNSUPPORTED_LIMIT
-    return LIMITS[number]
+    known = LIMITS | {PRINTF: DEVICE.chip.printf_buffer} | _limits
+    if number not in known:
+        raise launches.WrongCall(f"limit {number}, which there is not", UNSUPPORTED_LIMIT)
+    return known[number]
+
+
+def set_limit(number: int, value: int) -> None:
+    """Remember a limit: there is as much as a kernel needs."""
+    limit(number)
+    _limits[number] = value
 
 
 def copy_rows(c: Copy2D | Copy3D, rows: Iterable[tuple[int, int]], stream: int, waits: bool, what: str) -> None:
@@ -140,7 +150,7 @@ def address_range(address: int) -> tuple[int, int]:
 
 def pitched(width: int, height: int, element: int) -> tuple[int, int]:
     """Return (address, pitch) of rows of this many bytes."""
-    pitch = -(-width // 512) * 512  # as on an H100
+    pitch = -(-width // DEVICE.chip.pitch) * DEVICE.chip.pitch
     return cuda_bindings.allocate_bytes(pitch * height), pitch
 
 
@@ -196,7 +206,7 @@ def stream_context(queue: int, *outs: int) -> None:
 
 # What changes no result
 WITHOUT_EFFECT = """
-    cuCtxSetLimit cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetSharedMemConfig cuCtxSetFlags cuCtxDetach
+    cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetSharedMemConfig cuCtxSetFlags cuCtxDetach
     cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxReset cuDeviceSetMemPool cuMemPoolDestroy cuMemPoolSetAttribute
     cuMemPoolTrimTo cuMemPoolSetAccess cuMemAdvise cuMemPrefetchAsync cuStreamAttachMemAsync cuStreamSetAttribute
     cuStreamCopyAttributes cuProfilerStart cuProfilerStop cuFuncSetSharedMemConfig cuKernelSetCacheConfig
@@ -212,7 +222,7 @@ def calls() -> dict:
         "cuDevicePrimaryCtxGetState": state_of_context,
         "cuCtxGetApiVersion": lambda context, out: put_int(out, cuda_bindings.VERSION),
         "cuCtxGetFlags": lambda: 0, "cuCtxGetId": lambda context, out: put_long(out, CONTEXT),
-        "cuCtxGetLimit": limit, "cuCtxGetCacheConfig": lambda: 0,
+        "cuCtxGetLimit": limit, "cuCtxSetLimit": set_limit, "cuCtxGetCacheConfig": lambda: 0,
         "cuCtxEnablePeerAccess": lambda context, flags: DEVICE.enable_peer_access(context - CONTEXT),
         "cuStreamGetCtx": stream_context,
         "cuStreamGetPriority": lambda queue, out: put_int(out, 0),

@@ -44,11 +44,11 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     15: lambda chip: 1,  # copies beside kernels
     16: lambda chip: chip.sms,
     17: lambda chip: 0,  # no limit of a kernel's time
-    18: lambda chip: 0,  # integrated
+    18: lambda chip: int(chip.integrated),
     19: lambda chip: 1,  # maps the host's memory
     20: lambda chip: 0,  # compute mode: default
     31: lambda chip: 1,  # concurrent kernels
-    32: lambda chip: 1,  # ECC
+    32: lambda chip: int(chip.ecc),
     33: lambda chip: 0, 34: lambda chip: 0, 50: lambda chip: 0,  # PCI bus, device, domain
     36: lambda chip: chip.memory_clock_khz,
     37: lambda chip: chip.memory_bus_bits,
@@ -66,7 +66,7 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     83: lambda chip: 1,  # managed memory
     84: lambda chip: 0, 85: lambda chip: 0,  # boards of several GPUs
     86: lambda chip: 0,  # native atomics on the host's memory
-    87: lambda chip: 2,  # rate of float over double
+    87: lambda chip: chip.double_ratio,
     88: lambda chip: 0, 89: lambda chip: 1,  # pageable memory; managed memory beside the host
     90: lambda chip: 1,  # preemption of kernels
     95: lambda chip: 1, 96: lambda chip: 0,  # cooperative launches; on several devices

@@ -15,7 +15,7 @@ from ...device import DEVICE
 from ...state.global_memory import Region
 from . import launches
 
-GRANULARITY = 2 << 20  # as on an H100
+GRANULARITY = 2 << 20  # large pages, which every machine has
 FIXED, PRIVATE_ANONYMOUS, SHARED = 0x10, 0x22, 0x01  # of mmap(2)
 
 _handles = itertools.count(1)

@@ -216,6 +216,12 @@ static void devices() {
   SAY(101, cudaDeviceEnablePeerAccess(0, 0));
   SAY(0, cudaDeviceGetLimit(&limit, cudaLimitStackSize));
   SAY(215, cudaDeviceGetLimit(&limit, cudaLimit(99)));
+  SAY(0, cudaDeviceGetLimit(&limit, cudaLimitPrintfFifoSize));
+  SAY(132 << 16, int(limit));  // 64 KiB an SM
+  SAY(0, cudaDeviceSetLimit(cudaLimitPrintfFifoSize, 1 << 20));
+  SAY(0, cudaDeviceGetLimit(&limit, cudaLimitPrintfFifoSize));
+  SAY(1 << 20, int(limit));
+  SAY(215, cudaDeviceSetLimit(cudaLimit(99), 1));
   SAY(0, cudaDeviceGetPCIBusId(bus, sizeof bus, 0));
   SAY(0, cudaDeviceGetByPCIBusId(&value, bus));
   SAY(0, value);
