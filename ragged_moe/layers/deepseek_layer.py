@@ -254,8 +254,13 @@ class Layer:
         return [Part("barrier", I32, (2,), 0, kept=True), *of_partials, flags(self.sms)]
 
     def gemm1_configs(self, room: int) -> list[Config]:
-        """GEMM1's configs for as many tokens as use a Space of this room."""
-        return [self.configs(tokens)[0] for tokens in (room // 2 + 1, room)]
+        """GEMM1's configs for as many tokens as use a Space of this room.
+
+        Of a room that is twice the one before, its least and its most tokens have all: of two borders between configs
+        the rows are further apart. The least room is for any number up to it.
+        """
+        every = range(1, room + 1) if room == LEAST_ROOM else (room // 2 + 1, room)
+        return [self.configs(tokens)[0] for tokens in every]
 
     def space(self, tokens: int, arena: Arena | None = None, workspace: torch.Tensor | None = None) -> Space:
         """Scratch memory for this many tokens, of this arena, or of the next launch's; the most of it in `workspace`.

@@ -44,6 +44,21 @@ def launcher_of(gpu: device.Gpu, program=None) -> grouped_gemm_fp8.Launcher:
     return made
 
 
+@pytest.mark.parametrize("capability", [(9, 0), (10, 0)])
+@pytest.mark.parametrize("experts, top_k", [(8, 6), (2, 2), (16, 8), (64, 8), (256, 8)])
+def test_a_room_has_what_each_number_of_tokens_needs(gpu, capability, experts, top_k):
+    """Of 1 to 16 tokens, who share a room, the few with many rows each have another config than the most."""
+    gpu.capability = capability
+    layer = deepseek_layer.Layer(CPU, p.Sizes(256, 128, experts, top_k, experts))
+    for tokens in (*range(1, 70), 127, 128, 129, 255, 257, 300, 400, 511, 513, 700, 1025, 1500, 3000, 9000):
+        room, config = deepseek_layer.room_of(tokens), layer.configs(tokens)[0]
+        sizes = {part.name: part.shape[0] for part in layer.kept_parts(room)}
+        must = grouped_gemm_fp8.partials(config, layer.sms)
+        assert sizes.get(must.name, 0) >= must.shape[0], (tokens, config)
+        permuted = next(part for part in layer.shared_parts(room) if part.name == "permuted")
+        assert permuted.shape[0] or not config.permuted
+
+
 def test_calls_of_one_stream_share_one_allocation(gpu):
     """It grows with the largest call, of any layer; smaller ones use its beginning, and find the same again."""
     one, other = deepseek_layer.Layer(CPU, SIZES), deepseek_layer.Layer(CPU, dataclasses.replace(SIZES, hidden=384))
