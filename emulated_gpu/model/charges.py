@@ -176,7 +176,7 @@ CHARGES = {
     "async_copy._bulk_to_shared": ("async_copy._bulk_to_shared", "bulk_load"),
     "async_copy._bulk_to_global": ("async_copy._bulk_to_global", "bulk_store"),
     "async_copy.bulk_prefetch": ("async_copy.bulk_prefetch", "bulk_prefetch"),
-    "async_copy._land_copies": ("async_copy.cp_async", "async_load"),
+    "async_copy._land_copies": ("async_copy._ask_for", "async_load"),
 }
 OTHERWISE = {
     "access.apply_priority": "a hint, which the memory checks",

@@ -19,6 +19,7 @@ from ..jit.rules import (
     count_ones,
     fill,
     int8,
+    int16,
     int32,
     int64,
     mask,
@@ -39,13 +40,15 @@ KEYS = 32  # of words in the table of lanes that are looked at together: of who 
 
 
 class Form(NamedTuple):
-    """An access of this many elements of `size` bytes side by side. nc: a load by the non-coherent cache."""
+    """An access of this many elements of `size` bytes side by side. nc: a load by the non-coherent cache. rows: of
+    matrices, which lanes read for each other."""
 
     write: bool
     shared: bool
     size: int
     elements: int
     nc: bool = False
+    rows: bool = False
 
     @property
     def bytes(self) -> int:
@@ -67,7 +70,7 @@ class Form(NamedTuple):
 
     @property
     def keeps_lanes(self) -> bool:
-        return self.shared and self.size >= HALF
+        return self.shared and self.size >= HALF and not self.rows
 
     @property
     def kind(self) -> Kind:
@@ -75,7 +78,20 @@ class Form(NamedTuple):
 
     def __str__(self) -> str:
         what = f"{'store' if self.write else 'load'}.{'shared' if self.shared else 'global'}"
-        return f"{what}.{self.size}.{self.elements}{'.nc' * self.nc}"
+        return f"{what}.{self.size}.{self.elements}{'.nc' * self.nc}{'.rows' * self.rows}"
+
+
+class Copy(NamedTuple):
+    """A cp.async of this many bytes a lane; 0: cp.async.commit_group."""
+
+    size: int
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return f"copy.{self.size}"
 
 
 class Plane(NamedTuple):
@@ -152,11 +168,11 @@ def note(c, plane, place, number, write):
 
 
 @rule
-def event(c, step, marks):
-    """Number an event of the warp, by an instruction."""
+def event(c, step, marks, component):
+    """Number an event of a component of the warp's cluster, by an instruction."""
     number = c[of.NOW] + 1
     c[of.NOW] = number
-    int32(c[of.COMPONENT])[number] = c[of.UID]
+    int32(c[of.COMPONENT])[number] = component
     int32(c[of.SPACE])[number] = c[of.OWN_SPACE]
     int8(c[of.MARKS])[number] = marks
     int32(c[of.EVENTS])[c[of.EVENT_COUNT]] = step
@@ -388,7 +404,7 @@ def move(c, w, addresses, lanes, values, step, epoch, several, form):
     """Move lanes' elements, one after the other, and keep who did."""
     shadowed, data = w[of.FLAGS] & of.SHADOWED, int8(w[of.DATA])
     if shadowed:
-        event(c, step, GENERIC * form.write)
+        event(c, step, GENERIC * form.write, c[of.UID])
     for k in range(form.elements):
         left = lanes
         while left:
@@ -503,15 +519,15 @@ def move_row(c, w, addresses, active, values, first, step, epoch, form):
                 return False
             slots[k] = slot
     keys, each = int32(w[of.LANE_TABLE] + word * 16), KEYS // 4 // words
-    if form.shared and w[of.LANE_TABLE]:
+    if form.keeps_lanes and w[of.LANE_TABLE]:
         for k in range(LANES // each):
             at = k * KEYS
             own = lanes_of_keys(words) | (epoch + k * each)
             if ((keys[at : at + KEYS] ^ own) - 1 < bounds_of_keys(form.write)).any():
                 return False
     if w[of.FLAGS] & of.SHADOWED:
-        note_row(c, w, plane, word, slots, event(c, step, GENERIC * form.write), form)
-    if form.shared and w[of.LANE_TABLE]:
+        note_row(c, w, plane, word, slots, event(c, step, GENERIC * form.write, c[of.UID]), form)
+    if form.keeps_lanes and w[of.LANE_TABLE]:
         for k in range(LANES // each):
             at = k * KEYS
             own, kept = lanes_of_keys(words) | (epoch + k * each), keys[at : at + KEYS]
@@ -558,19 +574,185 @@ def note_row(c, w, plane, word, slots, number, form):
                     settle(c, w, plane, at + j)
 
 
-# Of `access` in machine code: context, addresses, active, values, step, epoch, one address
+# -- cp.async: copies that are in flight until their threads wait ------------------------------------------------------
+@rule
+def own_or_known(c, number):
+    """Whether an event is of the warp's own copies, which may overlap each other, or has happened before."""
+    if int32(c[of.SPACE])[number] == c[of.OWN_SPACE] and int32(c[of.COMPONENT])[number] == c[of.COPIER]:
+        return True
+    return known(c, number)
+
+
+@rule
+def may_overwrite(c, w, place):
+    """Whether a copy may write a word, which nothing else has under way."""
+    if int16(w[of.IN_FLIGHT])[place] or is_split(w, place):
+        return False
+    plane = plane_of(w, False)
+    if not own_or_known(c, plane.written[place]):
+        return False
+    for k in range(plane.slots):
+        read = plane.reads[k * plane.places + place]
+        if read == 0:
+            return True
+        if not own_or_known(c, read):
+            return False
+    return True
+
+
+@rule
+def slot_of_copy(c, plane, place):
+    """Where a copy's read of a place is kept: in the first slot that is empty or its own component's."""
+    for k in range(plane.slots):
+        at = k * plane.places + place
+        read = plane.reads[at]
+        if read == 0 or (
+            int32(c[of.SPACE])[read] == c[of.OWN_SPACE] and int32(c[of.COMPONENT])[read] == c[of.COPIER]
+        ):
+            return at
+    return NOWHERE
+
+
+@rule
+def may_be_copied(c, w, place):
+    """Whether a copy may read a word of global memory whose reads are kept."""
+    if is_split(w, place):
+        return False
+    plane = plane_of(w, False)
+    return known(c, plane.written[place]) and slot_of_copy(c, plane, place) != NOWHERE
+
+
+@rule
+def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
+    """Lanes `active` begin to copy as many bytes each from global to shared memory as `sizes` say, all or none; zeros
+    fill the rest. What they will do when they land is a row of the table of copies, of one operation.
+
+    Returns whether it is left to Python. First all is looked at, then all is done.
+    """
+    c = int64(context)
+    row = int64(c[of.COPIES]).at(c[of.COPY_COUNT] * of.COPY)
+    if c[of.COPY_COUNT] == c[of.COPY_ROOM]:
+        return True
+    if form.size == 0:
+        row[of.SIZE] = 0
+        c[of.COPY_COUNT] += 1
+        return False
+    if active == 0:
+        return False
+    to, source, sizes, size, count = int64(to_at), int64(from_at), int64(sizes_at), form.size, form.size // WORD
+    if c[of.NOW] + 2 > c[of.ROOM] or c[of.EVENT_COUNT] + 2 > c[of.EVENT_ROOM]:
+        return True
+    reading = bits(sizes[0:LANES] != 0) & active
+    if bits(sizes[0:LANES] < size) & reading or bits((to[0:LANES] | source[0:LANES]) & (size - 1) != 0) & active:
+        return True
+    s, first, end, from_window, kept, left = c.at(of.SHARED), NOWHERE, 0, 0, 0, active
+    if reading:
+        from_window = window_of(c, source[trailing_zeros(reading)], size)
+        if from_window == 0:
+            return True
+        if int64(from_window)[of.FLAGS] & of.CLOSED:
+            c[of.WANTED] = from_window
+            return True
+    w, ordered = int64(from_window), s[of.FLAGS] & of.SHADOWED
+    while left:
+        lane = trailing_zeros(left)
+        left = left & (left - 1)
+        a, b = to[lane], source[lane]
+        if a < s[of.LO] or a + size > s[of.HI]:
+            return True
+        first, end = where(a < first, a, first), where(a + size > end, a + size, end)
+        if ordered:
+            for k in range(count):
+                if not may_overwrite(c, s, (a - s[of.ORIGIN]) // WORD + k):
+                    return True
+        if reading >> lane & 1:
+            if b < w[of.LO] or b + size > w[of.HI]:
+                return True
+            if w[of.FLAGS] & of.SHADOWED:
+                for k in range(count):
+                    place = (b - w[of.ORIGIN]) // WORD + k
+                    if w[of.SETTLED] == 0 or not is_settled(w, place, 1):
+                        kept = 1
+                        if not may_be_copied(c, w, place):
+                            return True
+    if first < s[of.BARRIERS_HI] and s[of.BARRIERS_LO] < end:
+        return True
+    if reading and w[of.WAS_READ]:
+        use_copied(w, source, reading, size)
+    if kept:
+        note_copied(c, w, source, reading, event(c, step, 0, c[of.COPIER]), count)
+    row[of.NUMBER], row[of.STEP], row[of.SIZE], row[of.LANE_COUNT] = 0, step, size, count_ones(active)
+    row[of.FIRST], row[of.END], row[of.GAPS] = first - s[of.ORIGIN], end - s[of.ORIGIN], 0
+    if ordered:
+        row[of.NUMBER] = event(c, step, 0, c[of.COPIER])
+        s[of.BUSY_LO] = where(first < s[of.BUSY_LO], first, s[of.BUSY_LO])
+        s[of.BUSY_HI] = where(end > s[of.BUSY_HI], end, s[of.BUSY_HI])
+    words, n = 0, 0
+    left = active
+    while left:
+        lane = trailing_zeros(left)
+        left = left & (left - 1)
+        a = to[lane]
+        row[of.TO + n], row[of.FROM + n] = a - s[of.ORIGIN], source[lane]
+        row[of.READ + n] = where(reading >> lane & 1 != 0, size, 0)
+        n = n + 1
+        if ordered:
+            fill(int8(s[of.VALID]), a, size, 0)
+            for k in range(count):
+                place = (a - s[of.ORIGIN]) // WORD + k
+                words = words + where(int16(s[of.IN_FLIGHT])[place] == 0, 1, 0)
+                int16(s[of.IN_FLIGHT])[place] = 1
+    row[of.GAPS] = where(words * WORD != end - first, 1, 0)
+    c[of.COPY_COUNT] += 1
+    return False
+
+
+@rule
+def use_copied(w, source, lanes, size):
+    """Keep for other launches what a copy's lanes read."""
+    left = lanes
+    while left:
+        lane = trailing_zeros(left)
+        left = left & (left - 1)
+        fill(int8(w[of.WAS_READ]), (source[lane] - w[of.ORIGIN]) // WORD, size // WORD, 1)
+
+
+@rule
+def note_copied(c, w, source, lanes, number, count):
+    """Keep the read of a copy's lanes."""
+    plane, left = plane_of(w, False), lanes
+    while left:
+        lane = trailing_zeros(left)
+        left = left & (left - 1)
+        for k in range(count):
+            place = (source[lane] - w[of.ORIGIN]) // WORD + k
+            if w[of.SETTLED] == 0 or not is_settled(w, place, 1):
+                plane.reads[slot_of_copy(c, plane, place)] = number
+                if w[of.SETTLED]:
+                    settle(c, w, plane, place)
+
+
+@rule
+def gathered(values, out, places, count):
+    """Elements of 16 bits by their places."""
+    for k in range(count):
+        int16(out)[k] = int16(values)[int32(places)[k]]
+
+
+# Of `access` in machine code: context, addresses, active, values, step, epoch, one address. Of `begin_copy`: context,
+# where to, active, where from, step, sizes
 ARGUMENTS = (64,) * 6 + (1,)
 
 
-_exported: set[Form] = set()
+_exported: set[Form | Copy] = set()
 
 
-def export(forms: set[Form]) -> None:
+def export(forms: set[Form | Copy]) -> None:
     """Compile accesses of such forms, once in a process, for whoever calls them by their names."""
     code, names = Code(), []
-    for form in sorted(forms - _exported):
+    for form in sorted(forms - _exported, key=str):
         given = [Value(f"%p{k}", bits, 0, False, code) for k, bits in enumerate(ARGUMENTS)]
-        code.emit(f"ret {access(*given, form)}")
+        code.emit(f"ret {(begin_copy if isinstance(form, Copy) else access)(*given, form)}")
         code.close(f"define i1 @{form}({', '.join(map(str, given))})")
         names.append(str(form))
     if names:

@@ -23,16 +23,21 @@ from .context_fields import (
     B_READS,
     B_SLOTS,
     B_WRITTEN,
+    BARRIERS_HI,
+    BARRIERS_LO,
     BUSY_HI,
     BUSY_LO,
     BYTES_LOADED,
     BYTES_STORED,
     CLOSED,
+    COPY,
+    COPY_COUNT,
     DATA,
     EVENT_COUNT,
     FIELDS,
     FLAGS,
     HI,
+    IN_FLIGHT,
     LANE_TABLE,
     LO,
     NOW,
@@ -55,7 +60,8 @@ from .context_fields import (
 
 EVENTS_OF_A_TURN = 4096
 TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
-HEAD = struct.Struct("<23q")
+HEAD = struct.Struct("<27q")
+COPIES_OF_A_TURN = 64
 
 
 def _planes(window: np.ndarray, shadow: Shadow) -> None:
@@ -102,9 +108,9 @@ class SharedView:
         self.first = first = smem.rank << RANK_SHIFT
         window[LO], window[ORIGIN] = first + BASE, first
         window[DATA], window[VALID] = pointer(smem.bytes) - first, pointer(smem.valid) - first
-        window[FLAGS] = WRITABLE | (SHADOWED if smem.checks else 0)
+        window[FLAGS], window[IN_FLIGHT] = WRITABLE | (SHADOWED if smem.checks else 0), pointer(smem.busy)
         self.view = View(window)
-        self.state: tuple[tuple[int, int], bool, bool] | None = None
+        self.state: tuple | None = None
 
     def refresh(self, smem: SharedMemory) -> np.ndarray:
         """The window as it is now."""
@@ -113,11 +119,12 @@ class SharedView:
             shadow.words.fit()
             self.view.refresh(shadow)
         lanes = smem.lanes and smem.lanes.table
-        now = smem.busy_range(), bool(smem.absent), lanes is None
+        now = smem.busy_range(), smem.barriers_start, smem.barriers_end, bool(smem.absent), lanes is None
         window = self.view.window
         if now != self.state:
             self.state = now
-            (lo, hi), absent, _ = now
+            (lo, hi), barriers, end, absent, _ = now
+            window[BARRIERS_LO], window[BARRIERS_HI] = self.first + barriers, self.first + end
             window[BUSY_LO], window[BUSY_HI] = self.first + lo, self.first + hi
             window[HI] = self.first + (0 if absent else smem.size)
             window[LANE_TABLE] = 0 if lanes is None else pointer(lanes)
@@ -175,15 +182,17 @@ class Memory:
 
     def __init__(self):
         self.events = np.zeros(EVENTS_OF_A_TURN, np.int32)
-        self.events_at = pointer(self.events)
+        self.copies = np.zeros((COPIES_OF_A_TURN, COPY), np.int64)
+        self.events_at, self.copies_at = pointer(self.events), pointer(self.copies)
         self.every_lane = pointer(EVERY_LANE)
         self.component: np.ndarray | None = None  # of the order of events that `of_order` is about
         self.of_order: tuple[int, ...] = ()
         self.history: tuple[np.ndarray, np.ndarray] | None = None  # with several devices: see Order and Actor
         self.context: Context | None = None
 
-    def begin(self, g, shared: bool) -> int:
-        """Fill the context for a group; returns its address. shared: whether it will look at shared memory."""
+    def begin(self, g, shared: bool, copies: bool) -> int:
+        """Fill the context for a group; returns its address. shared: whether it will look at shared memory; copies:
+        whether it may begin cp.async."""
         launch, actor, context = g.launch, g.warp.actor, self.context
         if context is None or context.launch() is not launch:
             context = self.context = Context(launch)
@@ -198,6 +207,7 @@ class Memory:
             if smem.window is None:
                 smem.window = SharedView(smem)
             context.shared[:] = smem.window.refresh(smem)
+        copier = actor.copier()[1] if copies else 0
         order = actor.order
         if self.component is not order.component:
             self.component = order.component
@@ -209,12 +219,15 @@ class Memory:
         HEAD.pack_into(
             context.numbers.data, 0, launch.checks, order.now, *self.of_order, clock, known, actor.uid,
             actor.space.index, self.events_at, 0, EVENTS_OF_A_TURN, 0, regions, 0, (1 << g.n) - 1, 0, devices, until,
-            0, 0, lanes,
+            0, 0, lanes, copier, self.copies_at, 0, COPIES_OF_A_TURN,
         )  # fmt: skip
         return context.at
 
-    def finish(self, g, origin) -> None:
-        """Take over what has happened. origin: names the instruction of an entry of the events."""
+    def finish(self, g, origin) -> np.ndarray | None:
+        """Take over what has happened. origin: names the instruction of an entry of the events.
+
+        Returns the rows of copies that have begun, which the caller is to take over, too.
+        """
         context = self.context
         assert context is not None  # of `begin`
         numbers = HEAD.unpack_from(context.numbers.data)
@@ -238,3 +251,8 @@ class Memory:
             if stored := numbers[STORED]:
                 warp.actor.unfenced |= g.lanes_at(stored)
                 g.engine.changes += 1
+        if not numbers[COPY_COUNT]:
+            return None
+        if g.cta.smem.window is not None:
+            g.cta.smem.window.state = None  # it has another range in flight
+        return self.copies[: numbers[COPY_COUNT]].copy()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import math
+import re
 import struct
 import textwrap
 import threading
@@ -37,6 +38,7 @@ from .translate import Input, Kinds, Translator
 HEADER = "<qddqIIqq"  # entry, time, limit, block where the lanes meet others, lanes here, alive, context, epoch
 TIME, EPOCH, NUMBERS, ROW = 8, 48, 64, 8 * LANES
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
+ACCESS = re.compile(r"(?:access|async_copy)\.(\w+)\(")
 AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
 
 
@@ -481,8 +483,10 @@ class Region:
         limit = "heap[0][0] + g.clock.quantum if heap else inf"
         scope["begin"] = self.memory.begin
         shared = any(form.shared for form in self.code.forms)
+        copies = any(isinstance(form, access.Copy) for form in self.code.forms)
         header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
-        header += ["g.warp.live_mask", f"begin(g, {shared})" if self.code.forms else "0", "g.warp.actor.epoch"]
+        context = f"begin(g, {shared}, {copies})" if self.code.forms else "0"
+        header += ["g.warp.live_mask", context, "g.warp.actor.epoch"]
         lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
@@ -564,8 +568,9 @@ class Region:
                 with self.buffer_lock:  # another thread of the script may launch the same kernel
                     e = self.by_number[enter(g)]
                     e.save(g)
-                    if self.code.forms:
-                        self.memory.finish(g, self.origin)
+                    copies = self.memory.finish(g, self.origin) if self.code.forms else None
+                    if copies is not None:
+                        self.units["async_copy"].begun(g, copies, self.origin)
             except AMISS:
                 self.widen(g, position)
                 b, first = position
@@ -593,8 +598,8 @@ class Region:
         if not self.program.line_maps[b]:
             self.program.line_maps[b] = writer.finish()[1]
         texts = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
-        k = next(k for k, text in enumerate(texts) if "access." in text)
-        label = "load" if "access.load(" in texts[k] else "store"
+        called, k = next((m[1], k) for k, text in enumerate(texts) if (m := ACCESS.search(text)))
+        label = {"cp_async": "cp.async"}.get(called, called)
         return label, b, len(writer.opening([])) + writer.marks[n] + k + 1
 
     def widen(self, g, position: tuple[int, int]) -> None:

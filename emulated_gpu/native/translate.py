@@ -14,7 +14,7 @@ import numpy as np
 
 from ..formats import alu, convert, lanes
 from ..jit.llvm import LANES, Code, Untranslated, Value, type_of, writer_of
-from ..jit.rules import c_function, float64, int32, pick, rule, vector
+from ..jit.rules import c_function, float64, int32, pick, pointer, rule, vector
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access
 
@@ -28,6 +28,20 @@ FULL = (1 << LANES) - 1
 EVERY_LANE = np.arange(LANES, dtype=np.uint32)
 # State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
 WINDOWS = {"shared": "shared", "global": "global", "generic": "global"}
+
+
+def places_of_matrices(trans: bool) -> np.ndarray:
+    """Where the elements of ldmatrix's registers lie, int32 [4 matrices, 32 lanes, 2], among halves of rows of 16 bytes
+    as lanes load them: the lower halves of all, then the upper ones."""
+    lane = np.arange(LANES)[:, None]
+    row, column = np.broadcast_arrays(lane // 4, 2 * (lane % 4) + np.arange(2))
+    if trans:
+        row, column = column, row
+    lanes = 8 * np.arange(4)[:, None, None] + row
+    return ((column // 4 * LANES + lanes) * 4 + column % 4).astype(np.int32)
+
+
+PLACES = places_of_matrices(False), places_of_matrices(True)
 
 
 @dataclass(frozen=True)
@@ -143,7 +157,7 @@ class Translator(Code):
         self.local: dict[str, object] = {}
         self.bail_to: Callable[[], str] | None = None
         self.index = 0  # of the instruction in its program
-        self.forms: set[access.Form] = set()  # of accesses
+        self.forms: set[access.Form | access.Copy] = set()  # of accesses
         self.meets = False  # whether lanes of the warp meet anywhere
 
     def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
@@ -294,6 +308,10 @@ class Translator(Code):
         called = ast.unparse(node.func)
         if called in ("access.load", "access.store"):
             return self.access(node, called == "access.store")
+        if called in ("async_copy.cp_async", "async_copy.cp_async_commit"):
+            return self.copy(*node.args[1:])
+        if called == "access.ldmatrix":
+            return self.matrices(*node.args[1:])
         if called == "fences.meet":
             return self.meet()
         if called == "g.uniform":
@@ -352,19 +370,53 @@ class Translator(Code):
                 self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
             else:
                 self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
-        kept = self.value("ptrtoint ptr %values to i64", 64, 0)
-        epoch = self.cast(self.cast(self.shift("shl", self.epoch(), LANE_BITS), 32), 64)
-        form = access.Form(write, space == "shared", size, count, nc)
-        self.forms.add(form)
-        self.declarations[str(form)] = f"declare i1 @{form}({', '.join(f'i{bits}' for bits in access.ARGUMENTS)})"
-        active = self.cast(active, 64)
-        given = f"i64 %context, {addresses}, {active}, {kept}, i64 {self.index}, {epoch}, {self.constant(not vary, 1)}"
-        self.bail_where(self.value(f"call i1 @{form}({given})", 1, 0))
+        self.ask(access.Form(write, space == "shared", size, count, nc), addresses, active, one=not vary)
         if write:
             return None
         kind = type_of(8 * size, vary)
         values = [self.value(f"load {kind}, ptr {p}", 8 * size, vary) for p in places]
         return tuple(self.cast(v, max(8 * size, 16)) for v in values)
+
+    def ask(self, form, addresses: Value, active: Value, sizes: Value | None = None, one: bool = False) -> None:
+        """Do what a form says at addresses, with `values`, and for copies with sizes; or leave it to Python."""
+        self.forms.add(form)
+        self.declarations[str(form)] = f"declare i1 @{form}({', '.join(f'i{bits}' for bits in access.ARGUMENTS)})"
+        kept = self.value("ptrtoint ptr %values to i64", 64, 0)
+        if sizes is None:
+            sizes = self.cast(self.cast(self.shift("shl", self.epoch(), LANE_BITS), 32), 64)
+        given = f"i64 %context, {addresses}, {self.cast(active, 64)}, {kept}, i64 {self.index}, {sizes}"
+        self.bail_where(self.value(f"call i1 @{form}({given}, {self.constant(one, 1)})", 1, 0))
+
+    def copy(self, *nodes: ast.expr) -> None:
+        """A cp.async, or with no arguments the end of a group of them."""
+        self.scratch.setdefault("values", 32 * LANES)
+        zero = self.constant(0, 64)
+        if not nodes:
+            return self.ask(access.Copy(0), zero, zero, zero)
+        to, source, size, some, mask = map(self.expression, nodes)
+        if not all(isinstance(at, Value) for at in (to, source)):
+            raise Untranslated("a constant address")
+        active = self.header("active")
+        if isinstance(mask, Value):
+            lanes = self.lanes_true(mask) if mask.vary else self.choose(mask, active, 0)
+            active = self.binary("and", active, lanes)
+        rows = [self.spread(self.cast(v, 64)) for v in (to, source, some)]
+        to, source, sizes = (self.kept(v, name) for v, name in zip(rows, ("s64.0", "values", "s64.1"), strict=True))
+        self.scratch["values"] = 32 * LANES
+        self.ask(access.Copy(size), to, active, sizes)
+
+    def matrices(self, *nodes: ast.expr) -> tuple:
+        """ldmatrix of 8 x 8 elements of 16 bits each: a load of rows of 16 bytes, whose parts change lanes."""
+        address, count, bits, trans = map(self.expression, nodes)
+        if bits != 16 or not isinstance(address, Value):
+            raise Untranslated("matrices of bytes, or at a constant address")
+        self.need_whole_warp()
+        self.scratch["values"], self.scratch["matrices"] = 32 * LANES, 4 * 4 * LANES
+        addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
+        self.ask(access.Form(False, True, 8, 2, rows=True), addresses, self.constant((1 << 8 * count) - 1, 64))
+        values, out = (self.value(f"ptrtoint ptr %{name} to i64", 64, 0) for name in ("values", "matrices"))
+        access.gathered(values, out, self.constant(pointer(PLACES[trans]), 64), 2 * LANES * count)
+        return tuple(vector(int32(out), k * LANES, LANES) for k in range(count))
 
     def value_place(self, offset: int) -> str:
         name = f"%{self.name('place')}"

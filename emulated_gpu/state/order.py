@@ -239,6 +239,10 @@ class Actor:
                 return f"{who}, {f'phase {phase} of {what.name}' if phase >= 0 else FRESH.format(what.name)}"
         return f"none of {self}" if len(waits) < KEPT else f"{self} has waited {KEPT} times since"
 
+    def copier(self) -> tuple[Space, int]:
+        """The component of its cp.async."""
+        return self.space.key(("cp.async", self.uid))
+
     # -- handing on
     def released(self, row: int = KNOWN) -> Knowledge | None:
         """What it hands on: all that it knows and did, or what of that has passed a fence."""

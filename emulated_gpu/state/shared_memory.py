@@ -420,11 +420,16 @@ class SharedMemory:
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
                     self._unwritten(bad, bad + 1, f"{what} reads shared memory at {bad:#x}, which nothing has written")
-            self.in_flight[op] = None
             self.busy[op.place()] += 1
-            if self._in_flight_within is not None:
-                self._in_flight_within = min(self._in_flight_within[0], lo), max(self._in_flight_within[1], hi)
+            self.has_begun(op)
         return op
+
+    def has_begun(self, op: InFlight) -> None:
+        """Keep an operation in flight, whose words are counted as busy."""
+        if self.checks:
+            self.in_flight[op] = None
+            if within := self._in_flight_within:
+                self._in_flight_within = min(within[0], op.lo), max(within[1], op.hi)
 
     def end(self, op: InFlight, late: bool = False):
         """late: what an mbarrier completes has happened when it lands; the rest goes by the order of issue."""

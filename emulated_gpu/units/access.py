@@ -576,16 +576,14 @@ def ldmatrix(g: LaneGroup, address, count: int, bits: int, trans: bool):
     if g.n != 32:
         raise Fault("divergence", "ldmatrix needs the whole warp")
     rows = g.lane_array(address).astype(np.uint64)
-    height = 8 if bits == 16 else 16
-    g.clock.shared_access(g, rows[: height * count], 16)
-    who = g.origin("ldmatrix") if g.launch.checks else None
+    rows = rows[: (8 if bits == 16 else 16) * count]
+    g.clock.shared_access(g, rows, 16)
+    if (rows % np.uint64(16)).any():
+        raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
+    each = (rows[:, None] + HALVES_OF_ROW).ravel()
+    halves = gather(g, "shared", each, 8, None, False, g.origin("ldmatrix") if g.launch.checks else None)
     out = []
-    for k in range(count):
-        base = rows[height * k : height * (k + 1)]
-        if (base % np.uint64(16)).any():
-            raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
-        each = base[:, None] + HALVES_OF_ROW
-        matrix = gather(g, "shared", each.ravel(), 8, None, False, who).view(f"u{bits // 8}").reshape(height, -1)
+    for matrix in halves.view(f"u{bits // 8}").reshape(count, len(rows) // count, -1):
         if bits == 8:
             out += fragments.store_transposed_bytes(matrix)
             continue

@@ -16,10 +16,11 @@ import numpy as np
 from ..errors import Fault, ResultsDecide, Unsupported
 from ..formats import alu, swizzle
 from ..formats.tensormap import PADDED
+from ..native import context_fields as fields
 from ..state.barrier import Waitable
 from ..state.order import KNOWN, STRONG
 from ..state.shadow import WORD
-from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT
+from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT, InFlight
 from . import im2col, tma
 from .access import note_global
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
@@ -464,12 +465,10 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
     if ((to | read) & size - 1).any():
         bad = int(np.flatnonzero((to | read) & size - 1)[0])
         raise Fault("misaligned", f"cp.async of {size} bytes from {int(read[bad]):#x} to {int(to[bad]):#x}")
-    actor = g.warp.actor  # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
-    key, origin = actor.space.key(("cp.async", actor.uid)), g.origin("cp.async")
-    copies = open_copies(g)
-    if (some := n > 0).any():
-        copies.land = max(copies.land, g.clock.async_load(g, read[some].astype(np.uint64), size))
-    for width in np.unique(n[some]).tolist() if (n < size).any() else (size,):
+    # several lanes may copy to one place, as CuTe DSL's blockwise_gemm.py has them do
+    key, origin = g.warp.actor.copier(), g.origin("cp.async")
+    _ask_for(g, read, n, size)
+    for width in np.unique(n[n > 0]).tolist() if (n < size).any() else (size,):
         note_global(g, read[n == width], width, False, origin, key)
     if (np.diff(to) != size).any():
         order = np.argsort(to, kind="stable")
@@ -492,6 +491,30 @@ def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray,
         words = (np.unique(at + lo)[:, None] // WORD + np.arange(size // WORD)).ravel()
     op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, words, owner=g.warp.actor)
     open_copies(g).append((cta, lo + at, read, n, size, op))
+
+
+def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
+    """Machine code has begun copies, and ended groups. rows: see native/access.py, begin_copy. origin: names an
+    instruction by its number."""
+    actor = g.warp.actor
+    for row in rows:
+        number, step, size, count, lo, hi, gaps = row[: fields.GAPS + 1].tolist()
+        if not size:
+            cp_async_commit(g)
+            continue
+        to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
+        words = (np.unique(to)[:, None] // WORD + np.arange(size // WORD)).ravel() if gaps else None
+        op = InFlight(lo, hi, True, origin(g, step), actor.copier(), number, "", words, actor)
+        g.cta.smem.has_begun(op)
+        _ask_for(g, read, n, size)
+        open_copies(g).append((g.cta, to, read, n, size, op))
+
+
+def _ask_for(g: LaneGroup, read: np.ndarray, n: np.ndarray, size: int) -> None:
+    """Tell the clock what lanes read."""
+    if n.any():
+        copies = open_copies(g)
+        copies.land = max(copies.land, g.clock.async_load(g, read[n > 0].astype(np.uint64), size))
 
 
 def open_copies(g: LaneGroup) -> Copies:
