@@ -21,7 +21,7 @@ from pathlib import Path
 
 from emulated_gpu.model import ranking, uncertainty
 from ragged_moe.measure.markdown import markdown
-from silicon.whole_kernels import exam, hopper
+from silicon.whole_kernels import exam, foreign, hopper
 from tests.public.case import OTHERS
 from tests.public.cases import CASES, explanation
 from worklog import figures, picture
@@ -343,11 +343,13 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "evaluation/ATTACKS.md": {"attacks": attacks},
     "emulated_gpu/VALIDATION.md": {
         "intervals": intervals,
+        "foreign": foreign.summary,
         "whole kernels h200": whole_kernels_h200,
         "cases": cases,
     },
     "silicon/whole_kernels/README.md": {
         "published": published,
+        "foreign": foreign.table,
         "ladder": ladder,
         "steps": steps,
         "record": lambda: of_record(in_a_row=True),

@@ -12,6 +12,7 @@ from ..state.tensor_memory import COLUMNS
 from . import timeline, uncertainty
 from .made_of import MadeOf, made_of
 from .run import TimedLaunch, TimedRun
+from .sm_clock import sustained_us
 from .trace import Trace
 
 MOVED = {  # what is shown of the counts of tally.py: bytes
@@ -64,7 +65,10 @@ def partial(run: TimedRun) -> str:
     )
 
 
-SCALED = "us", "us_corrected", "us_interval", "first_us", "end_us", "moved_bytes", "hbm_bytes", "flops", "floors_us"
+SCALED = (
+    "us", "us_corrected", "us_interval", "first_us", "end_us", "moved_bytes", "hbm_bytes", "flops", "floors_us",
+    "sustained_us",
+)  # fmt: skip
 
 
 def whole(row: dict, share: float | None) -> dict:
@@ -148,6 +152,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         "l2_hits": max(0.0, 1 - read / given) if given else 0.0,
         "flops": mean(counted[n]["flops"] for n in numbers),
         "floors_us": floors_us(run, trace, numbers),
+        "sustained_us": sustained_us(profile, us, shares.tensor),
     }
 
 
@@ -223,7 +228,16 @@ def kernel_lines(kernel: dict) -> list[str]:
         f"  moved: {moved or 'nothing'}; HBM {size(kernel['hbm_bytes'])}, L2 hits {100 * kernel['l2_hits']:.0f} %; "
         f"{kernel['flops'] / 1e9:.3f} GFLOP by MMAs",
         f"  floors: {floors}",
+        *sustained(kernel),
     ]
+
+
+def sustained(kernel: dict) -> list[str]:
+    """Say what the power limit makes of a launch in a long row of them, if it slows it."""
+    us, of = kernel["sustained_us"], kernel["us"]
+    if us <= of:
+        return []
+    return [f"  in a row of more than some milliseconds the power limit slows it: {us:.2f} us at most for {of:.2f}"]
 
 
 def between(timed: dict) -> str:

@@ -7,6 +7,9 @@ does not. A wgmma takes as many cycles as ever. What copies out of the L2 bring 
 clock of its own, and so has the HBM.
 
 Times stay cycles of the fastest clock; what an SM does takes `slower` times as many of them.
+
+Apart from that, and after milliseconds, the card's power limit slows all SMs (`sustained_ghz`): a timed run is of calls
+that are over before, as benchmarks of some tens of calls are.
 """
 
 from __future__ import annotations
@@ -14,6 +17,22 @@ from __future__ import annotations
 import math
 
 RECENT_NS = 1000.0  # over which the share of the tensor cores that work is taken: so long does the clock take to sink
+
+
+def sustained_ghz(profile, tensor: float) -> float:
+    """Return the clock that the power limit leaves where calls follow each other for longer than [power] after_ms.
+
+    tensor: the share of the time for which the tensor cores of all SMs multiply, which is noise. Power goes with the
+    share and with the clock and its voltage: so the clock that is left goes with a power of the share, measured on an
+    H200 (silicon/probes/power_clock.py).
+    """
+    power = profile["power"]
+    return min(profile.clock_ghz, power["all_ghz"] * max(tensor, 1e-9) ** -power["exponent"])
+
+
+def sustained_us(profile, us: float, tensor: float) -> float:
+    """Return what a call of `us` microseconds takes at that clock, if all it does waits for the SMs."""
+    return us * profile.clock_ghz / sustained_ghz(profile, tensor)
 
 
 class Clocked:

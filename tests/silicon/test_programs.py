@@ -35,6 +35,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.operands": [],
     "silicon.probes.pdl_chain": ["card"],
     "silicon.probes.policies": [],
+    "silicon.probes.power_clock": ["run", "FOLDER/x"],
     "silicon.probes.release": ["run", "FOLDER/x"],
     "silicon.probes.row_stores": ["run", "FOLDER/x"],
     "silicon.probes.accesses": ["run", "FOLDER/x"],
