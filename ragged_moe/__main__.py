@@ -1,4 +1,5 @@
-"""`python -m ragged_moe`: bench gemm|layer|experts|parallel|transformers, check gemm|layer|parallel, model gemm|layer.
+"""`python -m ragged_moe`: bench gemm|layer|experts|parallel|transformers, check gemm|layer|parallel|peers, model
+gemm|layer.
 """
 
 import importlib
@@ -7,7 +8,7 @@ import click
 
 COMMANDS = {
     "bench": ("gemm", "layer", "experts", "parallel", "transformers"),
-    "check": ("gemm", "layer", "parallel"),
+    "check": ("gemm", "layer", "parallel", "peers"),
     "model": ("gemm", "layer"),
 }
 

@@ -55,6 +55,15 @@ def functions() -> SimpleNamespace:
     return SimpleNamespace(**{function.__name__: function for function in all_of_them})
 
 
+def requires_grad(*args, **options) -> bool:
+    """Whether any of these values is a tensor that requires gradients."""
+    return any(isinstance(x, Tensor) and x.requires_grad for x in (*args, *options.values()))
+
+
+# torch's own, in C++, is private: a version may be without it
+any_requires_grad = getattr(torch._C, "_any_requires_grad", requires_grad)
+
+
 @functools.cache
 def is_eager(keys: int) -> bool:
     """Whether nothing is between autograd and the function for a set of dispatch keys, of these bits."""
@@ -68,20 +77,17 @@ def without_gradients(made, function: Callable, keys, *args, **options):
     Where nothing is between autograd and the function, as a tracer would be, it is called here: to go through torch
     once more takes as long as all that the function does.
     """
-    learning = ()
-    if torch.is_grad_enabled():
-        for x in (*args, *options.values()):
-            if isinstance(x, Tensor) and x.requires_grad:
-                learning += (x,)
-        if learning and not made._schema.returns:
-            raise RuntimeError(f"{made} writes to out, but an operand requires gradients, of which there are none")
-    if not learning and is_eager(keys.raw_repr()):
+    learns = torch.is_grad_enabled() and any_requires_grad(*args, **options)
+    if learns and not made._schema.returns:
+        raise RuntimeError(f"{made} writes to out, but an operand requires gradients, of which there are none")
+    if not learns and is_eager(keys.raw_repr()):
         return function(*args, **options)
     below = keys & BELOW_AUTOGRAD
     with torch._C._AutoDispatchBelowAutograd():
         found = made.redispatch(below, *args, **options)
-    if not learning:
+    if not learns:
         return found
+    learning = [x for x in (*args, *options.values()) if isinstance(x, Tensor) and x.requires_grad]
     several = isinstance(found, tuple)
     results = found if several else (found,)
     results = NoGradients.apply(str(made), len(results), *results, *learning)

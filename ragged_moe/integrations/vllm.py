@@ -104,10 +104,22 @@ class Fp8ExpertsBase(mk.FusedMoEExpertsModular):
         return {"gate_first": True, "limit": config.gemm1_clamp_limit, "alpha": alpha, "shift": beta}
 
     def weights(self, w1: torch.Tensor, w2: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """w13, w13_scale, w2, w2_scale; ValueError if vLLM has none of the scales."""
+        """w13, w13_scale, w2, w2_scale, without scales where weights are bf16; ValueError if others have none."""
+        if w1.dtype is torch.bfloat16:
+            return w1, None, w2, None
         if self.w1_scale is None or self.w2_scale is None:
             raise ValueError("the experts' weights have no scales, but must have some")
         return w1, of_rows(self.w1_scale, w1), w2, of_rows(self.w2_scale, w2)
+
+
+def local(topk_ids: torch.Tensor, expert_map: torch.Tensor | None) -> torch.Tensor:
+    """Numbers of experts here, by a map [experts] that has -1 for others; all are here where vLLM has none, or False.
+
+    The map is read on the GPU: it may be changed between calls, and between replays of a graph (EPLB).
+    """
+    if not isinstance(expert_map, torch.Tensor):
+        return topk_ids
+    return torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0).long()])
 
 
 def of_rows(scale: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -150,8 +162,7 @@ class Fp8Experts(Fp8ExpertsBase):
         a1q_scale, a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input,
     ) -> None:  # fmt: skip
         """Write into output. Weights that are already on the input are not applied again."""
-        if expert_map is not None:
-            topk_ids = torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0).long()])
+        topk_ids = local(topk_ids, expert_map)
         if apply_router_weight_on_input:
             topk_weights = torch.ones_like(topk_weights)
         experts_out_op(
