@@ -266,19 +266,19 @@ class Launch:
 
     def _registers(self) -> int | None:
         """Return how many registers a thread starts with: what ptxas says, or its rule for a kernel with setmaxnreg: as
-        many as the CTAs that have to fit leave it."""
+        many as the CTAs that have to fit leave it. None where ptxas ignores setmaxnreg, as nothing says how many."""
         kernel, code = self.program.kernel, self.program.machine_code
-        if not any(i.parts[0] == "setmaxnreg" for i in kernel.instrs):
+        said = kernel.directives
+        threads = said.get("maxntid") or said.get("reqntid")
+        bounded = "maxnreg" in said or threads is not None and "minnctapersm" in said
+        if not bounded or not any(i.parts[0] == "setmaxnreg" for i in kernel.instrs):
             return None
         if used := cubin.of_kernel(code, kernel.name):
             return -(-used["registers"] // 8) * 8
-        if most := kernel.directives.get("maxnreg"):
+        if most := said.get("maxnreg"):
             return most[0]
-        threads = kernel.directives.get("maxntid") or kernel.directives.get("reqntid")
-        if threads is None:
-            return None
-        ctas = kernel.directives.get("minnctapersm", (1,))[0]
-        return min(256, 65536 // (math.prod(threads) * ctas) // 8 * 8)
+        assert threads is not None
+        return min(256, 65536 // (math.prod(threads) * said["minnctapersm"][0]) // 8 * 8)
 
     def _registers_of_cta(self) -> int:
         """Return how many registers a CTA takes: those that ptxas says; without machine code those that threads start

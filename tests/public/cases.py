@@ -54,16 +54,16 @@ for clc in True, False:
     close(c, a @ b, 0.001)"""
 
 TRITON = (
-    tutorial("01-vector-add.py"),
+    tutorial("01-vector-add.py", machines=(*BOTH, *OTHERS)),
     tutorial("02-fused-softmax.py"),
-    tutorial("03-matrix-multiplication.py"),
-    tutorial("04-low-memory-dropout.py"),
+    tutorial("03-matrix-multiplication.py", machines=(*BOTH, *OTHERS)),
+    tutorial("04-low-memory-dropout.py", machines=(*BOTH, *OTHERS)),
     tutorial("05-layer-norm.py", "test_layer_norm(151, 1024, torch.float16)", until="test_layer_norm(1151", explained="lines 179, 182: no barrier between all warps' load of Count and one thread's exchange of it, so a late warp reads 1; Triton 3.9 puts one there, and agrees"),
-    tutorial("06-fused-attention.py", _ATTENTION.format(128, True, False), of=", forward"),
+    tutorial("06-fused-attention.py", _ATTENTION.format(128, True, False), of=", forward", machines=(*BOTH, *OTHERS)),
     tutorial("06-fused-attention.py", _ATTENTION.format(128, True, True), of=", forward, warp specialised", machines=B200),
     tutorial("06-fused-attention.py", _ATTENTION.format(1024, False, False), of=", forward, 1 x 2 x 1024 x 64"),
     tutorial("06-fused-attention.py", "test_op(1, 2, 128, 64, True, False, 'bwd', 'triton-fp16')", of=", backward"),
-    tutorial("07-extern-functions.py"),
+    tutorial("07-extern-functions.py", machines=(*BOTH, *OTHERS)),
     tutorial("08-grouped-gemm.py", _GROUPED, until="group_m = ["),
     tutorial("09-persistent-matmul.py", "validate(256, 256, 256, torch.float16)"),
     *(

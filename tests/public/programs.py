@@ -111,10 +111,10 @@ def llm(name: str, args: str, *edits: tuple[str, str], **more) -> Case:
 
 _LLM = (
     llm("gelu_forward", "2", **_ALL),
-    llm("residual_forward", "2"),
-    llm("layernorm_forward", "3"),
-    llm("gelu_backward", "2"),
-    llm("fused_residual_forward", "4"),
+    llm("residual_forward", "2", **_ALL),
+    llm("layernorm_forward", "3", **_ALL),
+    llm("gelu_backward", "2", **_ALL),
+    llm("fused_residual_forward", "4", **_ALL),
 )
 
 

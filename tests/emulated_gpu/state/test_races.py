@@ -235,6 +235,8 @@ def test_setmaxnreg_asks_for_more_than_the_cta_has():
     dec = "setmaxnreg.dec.sync.aligned.u32 {};"
     wrong("hang", body.format(dec.format(40)), r"2304 registers of its CTA's pool, which has 256", **options)
     right(body.format(dec.format(24)), **options)
+    unbounded = options | {"directives": ".maxntid 384"}  # ptxas ignores all of them (C7508)
+    right(body.format(dec.format(40)), (0,), **unbounded)
     wrong("setmaxnreg", body.format(dec.format(176)), "that has 168", **options)
     late = "atom.add.global.u32 x, [out], 1;"  # behind which others may go first, also those that await registers
     right(body.format(late + dec.format(24)), range(12), **options)
