@@ -23,7 +23,7 @@ from emulated_gpu.model import ranking, uncertainty
 from ragged_moe.measure.markdown import markdown
 from silicon.whole_kernels import exam, foreign, hopper
 from tests.public.case import OTHERS
-from tests.public.cases import CASES, explanation
+from tests.public.cases import all_cases, explanation
 from worklog import figures, picture
 from worklog.figures import ROOT, Row
 
@@ -266,7 +266,7 @@ def speed() -> str:
 def public_scripts() -> str:
     """Write the table of public scripts on the emulator, group by group."""
     record, rows = figures.scripts(), []
-    for group, cases in itertools.groupby(CASES, lambda case: case.group):
+    for group, cases in itertools.groupby(all_cases(record), lambda case: case.group):
         known = [case for case in cases if case.name in record]
         if not known:
             continue
@@ -283,7 +283,7 @@ def public_scripts() -> str:
 def other_machines() -> str:
     """Write the table of those that ran on machines that people own."""
     record, rows = figures.scripts(), []
-    for case in CASES:
+    for case in all_cases(record):
         found = record.get(case.name, {})
         if any(machine in found for machine in OTHERS):
             ran = [f"{r['verdict']}, {r['seconds']:.0f} s" if (r := found.get(m)) else "" for m in OTHERS]

@@ -14,6 +14,7 @@ from posixpath import normpath
 from typing import NoReturn
 
 from ..errors import Unsupported
+from . import device_runtime
 from .inline import link
 from .syntax import (
     SINK,
@@ -567,6 +568,8 @@ class _Parser:
 def parse(text: str) -> Module:
     """Parse the text of one PTX module. Raises `Unsupported`, naming the line, for what it does not know."""
     module = _Parser(text).parse()
+    if any(name in text and name not in module.functions for name in device_runtime.NAMES):
+        module.functions |= _Parser(device_runtime.GRID_BARRIER).parse().functions
     link(module)
     for kernel in module.kernels.values():
         kernel.source = text

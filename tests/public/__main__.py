@@ -1,12 +1,15 @@
 """Run public scripts from fetched repositories on the emulator, and record what became of each.
 
-    python -m tests.public FOLDER... [--only WORD]... [--list]
+    python -m tests.public FOLDER... [--cases FILE] [--only WORD]... [--list]
 
 A FOLDER is a checkout of one of the repositories that cases.py names; cases whose files are in none of them keep what
 is recorded. No part of `make test`: the scripts are others' and stay in their repositories. What scripts import beside
 torch, triton and CuTe DSL (pandas and tabulate for Triton's tutorials, ...) has to be installed. `python -m
 worklog.pages` then redraws emulated_gpu/PUBLIC.md. Exit status 1 if a case neither agrees nor has a word of
 explanation.
+
+What is not to be built by this repository has its cases elsewhere: --cases takes a file of Python with CASES, and their
+rows of the record say their group and what is known of them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import json
 import os
 import re
 import resource
+import runpy
 import signal
 import subprocess
 import sys
@@ -159,16 +163,20 @@ def versions() -> dict[str, str]:
 
 @click.command(help=__doc__)
 @click.argument("folders", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--cases", "other", type=click.Path(dir_okay=False, path_type=Path), help="A file with other CASES.")
 @click.option("--only", multiple=True, metavar="WORD", help="Cases whose group, name or machine has these words.")
 @click.option("--list", "show", is_flag=True, help="Say which there are, and run nothing.")
 @click.option("--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep what the cases print there.")
 @click.option("--record", default=RECORD, type=click.Path(dir_okay=False, path_type=Path), help="Where results go.")
-def main(folders: tuple[Path, ...], only: tuple[str, ...], show: bool, logs: Path | None, record: Path):
+def main(
+    folders: tuple[Path, ...], other: Path | None, only: tuple[str, ...], show: bool, logs: Path | None, record: Path
+):
     if logs:
         logs.mkdir(parents=True, exist_ok=True)
     folders = tuple(folder.resolve() for folder in folders)
     unexplained = 0
-    for case in CASES:
+    for case in runpy.run_path(str(other))["CASES"] if other else CASES:
+        known_by = {"group": case.group, "explained": case.explained, "file": case.script, "args": case.args}
         for machine in case.machines:
             if not all(word in f"{case.group}: {case.name}, {machine}" for word in only):
                 continue
@@ -176,7 +184,7 @@ def main(folders: tuple[Path, ...], only: tuple[str, ...], show: bool, logs: Pat
                 print(f"{case.group}: {case.name}, {machine}")
             elif row := run(case, machine, folders, logs):
                 known = json.loads(record.read_text()) if record.exists() else {}
-                known.setdefault(case.name, {})[machine] = row | {"versions": versions()}
+                known.setdefault(case.name, {})[machine] = row | {"versions": versions()} | (known_by if other else {})
                 record.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
                 unexplained += row["verdict"] != "agrees" and not case.explained
                 said = f"{row['verdict']:9} {row['seconds']:6.1f} s  {case.name}, {machine}"

@@ -428,6 +428,15 @@ SUITES = (
 
 CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *CUPY, *TINYGRAD, *TILELANG, *SUITES)
 
+
+def all_cases(record: dict[str, dict[str, dict]]) -> list[Case]:
+    """Return the cases, and behind them, group by group, those of other files (`--cases`) that the record knows."""
+    known = {case.name for case in CASES}
+    rows = {name: next(iter(found.values())) for name, found in record.items() if name not in known}
+    others = [Case(row["group"], name, row["file"], row["args"], explained=row["explained"]) for name, row in rows.items() if "group" in row]
+    return [*CASES, *sorted(others, key=lambda case: case.group)]
+
+
 # Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
 DRAWN = {
     "test_atomic_poll[": "it counts the polls in the PTX's text, of which Triton 3.9 has one before the loop, too; the kernel's result is right",

@@ -28,7 +28,7 @@ HANDLES = """
 STRING = "char const *"
 RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")
 
-PTX_INPUT = 1  # CUjitInputType
+PTX_INPUT, LIBRARY_INPUT = 1, 4  # CUjitInputType
 MEMORY_TYPES = {None: 0, "host": 1, "device": 2}  # CUmemorytype, cudaMemoryType
 
 _handles = itertools.count(1)
@@ -151,6 +151,8 @@ def link_create(count: int, options: int, values: int, out: int) -> None:
 
 
 def link_add(link: int, kind: int, data: int, size: int, name: bytes, *_) -> None:
+    if kind == LIBRARY_INPUT:
+        return  # a call of what only that has is refused where it is made; of libcudadevrt see ptx/device_runtime.py
     if kind != PTX_INPUT:
         raise Unsupported(f"cuLinkAddData of input type {kind} on the emulated device, which links PTX ({PTX_INPUT})")
     _links[link].append(ctypes.create_string_buffer(ctypes.string_at(data, size)))

@@ -53,6 +53,40 @@ def test_the_grid_waits_for_all_of_it(schedule):
     assert q.tolist() == [*range(1, 12), 0]
 
 
+def by_the_library(scope: int) -> str:
+    """PTX in which the barrier is a call of CUDA's device library, as numba's compiler makes it."""
+    declared = """.extern .func (.param .b64 r) cudaCGGetIntrinsicHandle(.param .b32 s);
+.extern .func (.param .b32 r) cudaCGSynchronize(.param .b64 h, .param .b32 f);
+.visible .entry"""
+    call = f"""{{
+  .param .b32 s; .param .b64 h; .param .b32 f; .param .b32 r;
+  st.param.b32 [s], {scope};
+  call.uni (h), cudaCGGetIntrinsicHandle, (s);
+  ld.param.b64 %w, [h];
+  .param .b64 given;
+  st.param.b64 [given], %w;
+  st.param.b32 [f], 0;
+  call.uni (r), cudaCGSynchronize, (given, f);
+  }}"""
+    before, _, rest = PTX.partition("  mov.u32 %high")
+    _, _, behind = rest.partition("  fence.acq_rel.gpu;\n  add.u32")
+    start = "  mov.u32 %i, %ctaid.x;\n  mov.u32 %n, %nctaid.x;\n  mul.wide.u32 %o, %i, 4;\n  add.s64 %q, %q, %o;\n"
+    start += "  add.s64 %o, %p, %o;\n  st.global.u32 [%o], %i;\n"
+    return before.replace(".visible .entry", declared) + start + call + "\n  add.u32" + behind
+
+
+@pytest.mark.parametrize("schedule", [0, 1])
+def test_the_barrier_of_cudas_device_library(schedule):
+    p, q = np.zeros((2, 12), np.uint32)
+    text = by_the_library(1)
+    with emulated_gpu.session(schedule=schedule):
+        emulated_gpu.launch(text, "neighbours", 12, 32, [p, q], cooperative=True)
+    assert q.tolist() == [*range(1, 12), 0]
+    without = text.replace("call.uni (r), cudaCGSynchronize, (given, f);", "")
+    with pytest.raises(emulated_gpu.EmulatorError, match="race"):
+        emulated_gpu.launch(without, "neighbours", 12, 1, [p, q], cooperative=True)
+
+
 def test_without_the_barrier_there_is_a_race():
     p, q = np.zeros((2, 12), np.uint32)
     with pytest.raises(emulated_gpu.EmulatorError, match="race"):

@@ -11,7 +11,7 @@ import pytest
 from emulated_gpu.errors import Fault, Unsupported
 from tests.public import drawn
 from tests.public.__main__ import ROOT, run, verdict
-from tests.public.cases import CASES, Case
+from tests.public.cases import CASES, Case, all_cases
 
 WRONG = {"class": "wrong", "kind": "race", "message": "read at (/a/b/c.py:7)\nmore"}
 
@@ -48,6 +48,12 @@ def test_a_case_runs_under_its_limit_and_only_where_its_files_are(tmp_path):
 def test_names_are_each_one_case():
     names = [case.name for case in CASES]
     assert len(names) == len(set(names))
+
+
+def test_rows_of_other_files_are_cases_of_the_table():
+    row = {"group": "others", "explained": "line 3", "file": "x.cu", "args": "1"}
+    made = all_cases({"theirs": {"b200": row}, CASES[0].name: {"b200": {}}, "gone": {"b200": {}}})
+    assert made == [*CASES, Case("others", "theirs", "x.cu", "1", explained="line 3")]
 
 
 OWN_TESTS = """
