@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 
+from ..ptx.control_flow import ControlFlow
 from .run import TimedRun
 from .trace import Span, Trace
 
 BIN_NS = 10.0  # resolution of the breakdown
 BUSY = 0.85  # of the peak rate: from there on HBM counts as the bottleneck
+DUTIES = {"load": "loads", "mma": "MMA", "tmem": "epilogue"}  # what makes a role; who only stores has that one
 SMOOTH_NS = 300.0  # over which its rate is averaged: about a round trip
 COLOURS = {
     "tensor busy": "#2a9d3a", "waiting for loads, HBM at its limit": "#d1495b", "waiting for loads": "#f4a259",
@@ -29,12 +32,23 @@ COLOURS = {
 }  # fmt: skip
 
 
+def role_with(duties: set[str]) -> str:
+    """Name the role of a warp with these duties; who has one beside stores is named by that."""
+    parts = [name for duty, name in DUTIES.items() if duty in duties]
+    if len(parts) == 1:
+        return "TMA loads" if parts == ["loads"] else parts[0]
+    return ", ".join(parts) or ("stores" if "store" in duties else "other")
+
+
 class Timeline:
     """Spans of a run by launch, CTA and role, and what follows from them. Times are in cycles unless they say us."""
 
     def __init__(self, run: TimedRun, trace: Trace):
         self.run, self.trace, self.us = run, trace, run.profile.us
         self.launches = [launch for launch in run.launches if launch.end is not None]
+        self.program_of = {launch.number: launch.launch.program for launch in run.launches}
+        self.warps = {launch.launch.program: -(-math.prod(launch.launch.block) // 32) for launch in run.launches}
+        self._roles: dict[ControlFlow, list[str]] = {}  # of the warps of a program
         self.ctas: dict[tuple[int, int], list[Span]] = {}  # (launch, cta) -> its spans
         for span in trace.spans:
             self.ctas.setdefault((span.launch, span.cta), []).append(span)
@@ -46,18 +60,26 @@ class Timeline:
             if warps:
                 self.life[key] = min(w.start for w in warps), max(w.end for w in warps)
 
-    def role(self, warp: int) -> str:
-        """Name a warp's role by what it did."""
-        duties = self.trace.duties.get(warp, set())
-        for duty, name in (("mma", "MMA"), ("tmem", "epilogue"), ("load", "TMA loads"), ("store", "stores")):
-            if duty in duties:
-                return name
-        return "other"
+    def role(self, program: ControlFlow, warp: int) -> str:
+        """Name a warp's role by what it did: the part that it has alone, or several; "all" where warps share all."""
+        if program not in self._roles:
+            did = [self.trace.duties.get((program, one), set()) for one in range(self.warps[program])]
+            named = [role_with(one) for one in did]
+            self._roles[program] = named if any(one != did[0] for one in did) else ["all"] * len(did)
+        return self._roles[program][warp]
 
-    def reason(self, what: str) -> str:
-        """Return the reason for a wait, with warp roles in place of warp numbers."""
+    def role_of(self, span: Span) -> str:
+        """Name the role of the warp of a span."""
+        return self.role(self.program_of[span.launch], span.warp)
+
+    def reason_of(self, span: Span) -> str:
+        """Return the reason for a span that is a wait."""
+        return self.reason(self.program_of[span.launch], span.what)
+
+    def reason(self, program: ControlFlow, what: str) -> str:
+        """Return the reason for a wait in a program, with warp roles in place of warp numbers."""
         if what.startswith("warp "):
-            roles = {self.role(int(number)) for number in what[5:].split("+")}
+            roles = {self.role(program, int(number)) for number in what[5:].split("+")}
             return f"arrivals of {' and '.join(sorted(roles))}"
         names = {"mma": "the tensor core", "loads": "loads", "bulk async-groups": "stores to leave shared memory"}
         return names.get(what, "the launch before" if what.startswith("the completion") else what)
@@ -117,9 +139,9 @@ class Timeline:
             if busy:
                 paint(self.sm_of[key], max(span.end for span in busy), end, "epilogue and exit")
             issuer = key if any(span.warp >= 0 for span in busy) or not busy else (key[0], self._issuer(key))
-            consumer = "MMA" if busy else None
+            program = self.program_of[key[0]]
             for span in self.ctas.get(issuer, ()):
-                mine = self.role(span.warp) == consumer if consumer else span.what == "loads"
+                mine = "mma" in self.trace.duties.get((program, span.warp), ()) if busy else span.what == "loads"
                 if span.kind == "wait" and mine:
                     name = "waiting for loads" if span.what == "loads" else "MMA warp waits for others"
                     begin = max(span.start, min(loads, default=start))
@@ -161,11 +183,11 @@ class Timeline:
         lives: dict[str, int] = {}  # role -> the warps of it that ended here
         for span in inside:
             if span.kind == "warp":
-                lives[self.role(span.warp)] = lives.get(self.role(span.warp), 0) + 1
+                lives[self.role_of(span)] = lives.get(self.role_of(span), 0) + 1
         for span in inside:
             if span.kind == "wait":
-                name = f"{self.role(span.warp)} for {self.reason(span.what)}"
-                warps = lives.get(self.role(span.warp), 1)
+                name = f"{self.role_of(span)} for {self.reason_of(span)}"
+                warps = lives.get(self.role_of(span), 1)
                 waits[name] = waits.get(name, 0.0) + self.us(span.end - span.start) / warps
         loaded: dict[int, int] = {}
         shown = self.launches[-2] if len(self.launches) > 1 else self.launches[-1]
@@ -246,8 +268,8 @@ class Timeline:
                 thread, label = self._lane(lanes, span), f"{span.kind} {span.nbytes} B"
                 name = f"copies {thread - 100}"
             else:
-                thread, name = span.warp, f"warp {span.warp}: {self.role(span.warp)}"
-                label = f"launch {span.launch}" if span.kind == "warp" else f"wait for {self.reason(span.what)}"
+                thread, name = span.warp, f"warp {span.warp}: {self.role_of(span)}"
+                label = f"launch {span.launch}" if span.kind == "warp" else f"wait for {self.reason_of(span)}"
             if (span.sm, thread) not in tracks:
                 tracks.add((span.sm, thread))
                 track(span.sm, thread, name)
@@ -316,10 +338,10 @@ class Timeline:
             rows = [("warps", warps, "#5c5c5c", 0.9 / max(1, len({s.warp for s in warps})))]
             rows.append(("TMA loads in flight", [s for s in spans if s.kind == "load"], "#3b6ea5", 0.12))
             rows.append(("tensor core", [s for s in spans if s.kind == "tensor"], "#2a9d3a", 1.0))
-            for role in ("TMA loads", "MMA", "epilogue", "stores", "other"):
-                waits = [s for s in spans if s.kind == "wait" and self.role(s.warp) == role]
+            for role in sorted({self.role_of(s) for s in warps}):
+                waits = [s for s in spans if s.kind == "wait" and self.role_of(s) == role]
                 alpha = 1 / max(1, len({s.warp for s in waits}))
-                rows.append((f"{role} waits", waits, "#f4a259" if role == "MMA" else "#8e6bbf", alpha))
+                rows.append((f"{role} waits", waits, "#f4a259" if "MMA" in role else "#8e6bbf", alpha))
             rows.append(("TMA stores", [s for s in spans if s.kind == "store"], "#111111", 0.4))
             for name, group, colour, alpha in (row for row in rows if row[1]):  # a kernel without TMA has no row of it
                 bars = [(us(s.start), us(s.end - s.start)) for s in group]

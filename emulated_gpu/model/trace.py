@@ -60,10 +60,11 @@ class Spread:
 
 @dataclass
 class Trace(NoTrace):
-    """spans, in the order in which they ended or became known; duties: what each warp index of the blocks did."""
+    """spans, in the order in which they ended or became known; duties: what each warp index of a
+    program's blocks did."""
 
     spans: list[Span] = field(default_factory=list)
-    duties: dict[int, set[str]] = field(default_factory=dict)  # warp -> load, store, mma, tmem
+    duties: dict[tuple, set[str]] = field(default_factory=dict)  # (program, warp) -> load, store, mma, tmem
     # (program, block, line of its Python or 0 for all of it, reason) -> cycles of warps: "issue", "wait WHAT", accesses
     spent: dict[tuple, float] = field(default_factory=dict)
     # (program, block, line, way) -> what accesses there took that could have taken less
@@ -83,7 +84,7 @@ class Trace(NoTrace):
         self.spread.setdefault((group.program, group.pc, line, way), Spread()).add(took, least)
 
     def duty(self, group, kind: str):
-        self.duties.setdefault(group.warp.index, set()).add(kind)
+        self.duties.setdefault((group.program, group.warp.index), set()).add(kind)
 
     def stall(self, group, why: str, cycles: float):
         self.spend(group, why, cycles)

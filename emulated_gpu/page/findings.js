@@ -37,7 +37,7 @@
     const links = (kind, places) => places.map((calls) => {
       const p = element("p", undefined, "calls");
       calls.forEach((call, i) => {
-        const link = element("a", call[0].split("/").pop() + ":" + call[1], kind);
+        const link = element("button", call[0].split("/").pop() + ":" + call[1], kind);
         link.onclick = () => goTo(call);
         p.append(i ? " > " : "", link);
       });
@@ -75,14 +75,18 @@
   }
 
   const items = data.findings.map((one) => {
-    const li = element("li", one.kind + ": " + one.message + (one.where && ", at " + one.where)
-      + " (" + one.of + (one.class === "wrong" ? "" : ", " + one.class) + ")");
+    const li = element("li"), button = element("button", one.title);
+    li.append(button, element("div", one.kind + ": " + one.message + (one.where && ", at " + one.where)
+      + " (" + one.of + (one.class === "wrong" ? "" : ", " + one.class) + ")"));
     li.onclick = () => show(one, li);
     byId("findings").append(li);
     return li;
   });
   function show(one, li) {
-    items.forEach((item) => item.classList.toggle("shown", item === li));
+    items.forEach((item) => {
+      item.classList.toggle("shown", item === li);
+      item.firstChild.setAttribute("aria-expanded", item === li);
+    });
     source(one);
     events(one);
   }

@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import finding_rows
 from ..machine.launch import Launch
 from . import hot
+from .titles import title_of
 from .write import FOLDER, filled, texts
 
 MOST_EVENTS = 400  # of a launch, the last ones
@@ -54,6 +55,7 @@ def write_findings(
         files |= {name for place in (*there, *here) for name, _ in place}
         warp = WARP.search(one["where"])
         row = {name: one[name] for name in ("class", "kind", "message", "where", "of", "other")}
+        row["title"] = title_of(one["kind"])
         row |= {"here": here, "there": there, "warp": warp and warp[0], "events": before(one)}
         shown.append(row)
     data = {"title": title, "findings": shown, "none": none, "sources": texts(files, sources, elsewhere)}

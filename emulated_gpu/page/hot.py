@@ -37,9 +37,9 @@ class Line:
         return " > ".join(names)
 
 
-def reason_of(timeline: Timeline, reason: str) -> str:
-    """Name what a warp waited for as the timeline does."""
-    return f"waits for {timeline.reason(reason[5:])}" if reason.startswith("wait ") else reason
+def reason_of(timeline: Timeline, program, reason: str) -> str:
+    """Name what a warp of a program waited for as the timeline does."""
+    return f"waits for {timeline.reason(program, reason[5:])}" if reason.startswith("wait ") else reason
 
 
 def instructions(timeline: Timeline) -> dict[tuple, Counter]:
@@ -55,7 +55,15 @@ def instructions(timeline: Timeline) -> dict[tuple, Counter]:
         share = timeline.us(cycles) / len(numbers)
         for number in numbers:
             last = len(program.kernel.instrs) - 1  # what falls off the end has a block, but no instruction
-            found[program, min(number, last)][reason_of(timeline, reason)] += share
+            found[program, min(number, last)][reason_of(timeline, program, reason)] += share
+    return found
+
+
+def spreads(trace: Trace) -> dict[tuple, dict[str, Spread]]:
+    """What accesses that could have taken less took, by way, of each (program, number of an instruction)."""
+    found: dict[tuple, dict[str, Spread]] = {}
+    for (program, block, line, way), spread in trace.spread.items():
+        found.setdefault((program, number_at(program, block, line)), {})[way] = spread
     return found
 
 
@@ -89,8 +97,9 @@ def lines(found: dict[tuple, Counter], trace: Trace) -> list[Line]:
         row.us.update(us)
         row.ptx.add(instr.line)
         row.programs.add(program)
-    for (program, block, line, way), spread in trace.spread.items():
-        at = lines_of(program.kernel.instrs[number_at(program, block, line)])
-        if at in rows and (way not in rows[at].spread or rows[at].spread[way].took < spread.took):
-            rows[at].spread[way] = spread
+    for (program, number), ways in spreads(trace).items():
+        row = rows.get(lines_of(program.kernel.instrs[number]))
+        for way, spread in ways.items() if row else ():
+            if way not in row.spread or row.spread[way].took < spread.took:
+                row.spread[way] = spread
     return sorted(rows.values(), key=lambda row: -row.us.total())

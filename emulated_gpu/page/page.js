@@ -9,7 +9,7 @@ function view(data, root, alone) {
   };
   const byId = (id) => root.querySelector("#" + id);
   const sum = (us) => Object.values(us).reduce((a, b) => a + b, 0);
-  const figure = (value) => (value >= 0.005 ? value.toFixed(2) : "");
+  const figure = (value) => (value < 0.005 ? "" : Number.isInteger(value) ? String(value) : value.toFixed(2));
   const size = (bytes) => (bytes >= 1e5 ? (bytes / 1e6).toFixed(2) + " MB" : (bytes / 1e3).toFixed(2) + " KB");
   const between = (of) => of.us_corrected.toFixed(2)
     + (of.us_interval ? " (" + of.us_interval.map((x) => x.toFixed(2)).join(" to ") + ")" : " (no bracket)");
@@ -62,10 +62,11 @@ function view(data, root, alone) {
     const made = element("table"), head = element("thead"), body = element("tbody"), line = element("tr");
     let shown = rows, words = [];
     const fill = () => {
-      const text = (row) => columns.map(([, value]) => String(value(row))).join(" ").toLowerCase();
+      const text = (row) => [...columns.map(([, value]) => String(value(row))), row.spread].join(" ").toLowerCase();
       const kept = words.length ? shown.filter((row) => words.every((word) => text(row).includes(word))) : shown;
       body.replaceChildren(...kept.map((row) => {
         const tr = element("tr", undefined, onClick ? "link" : "");
+        if (row.spread) tr.title = row.spread;
         columns.forEach(([, value, text]) => {
           const shown = value(row);
           tr.append(element("td", typeof shown === "number" ? figure(shown) : shown, text ? "text" : ""));
@@ -100,7 +101,14 @@ function view(data, root, alone) {
     made.append(head, body);
     byId(place).append(made);
     fill();
-    return (sought) => { words = sought.toLowerCase().split(/\s+/).filter(Boolean); fill(); };
+    return {
+      find: (sought) => { words = sought.toLowerCase().split(/\s+/).filter(Boolean); fill(); },
+      use: (others) => {
+        shown = rows = others;
+        [...line.children].forEach((other) => other.removeAttribute("aria-sort"));
+        fill();
+      },
+    };
   }
   table("launches", [
     ["launch", (x) => String(x.launch)], ["kernel", (x) => x.title + (x.pdl ? ", dependent" : ""), true],
@@ -150,12 +158,20 @@ function view(data, root, alone) {
   const few = reasons.map((why, i) => [why, totals[why] / all, palette[i]]), rest = 1 - few.reduce((a, x) => a + x[1], 0);
   stack("stalls", "time of all warps", rest > 0.0005 ? [...few, ["other", rest, "#777"]] : few);
   const wide = (data.sms && innerWidth < 900 ? 3 : 5); // columns of reasons that fit
-  const search = table("hot", [
+  const hot = table("hot", [
     ["line", (x) => x.shown, true], ["% of time", (x) => 100 * sum(x.us) / all], ["us", (x) => sum(x.us)],
     ...(data.baseline ? [["baseline us", (x) => data.baseline.lines[x.shown] || 0]] : []),
-    ["sectors, conflicts", (x) => x.spread, true], ...reasons.slice(0, wide).map((why) => [why, (x) => x.us[why] || 0]),
-  ], data.lines, (row) => { show(row); mark(row.shown); });
-  byId("find").oninput = (event) => search(event.target.value);
+    ...[["sectors", 0], ["needed", 1], ["bank conflicts", 2]].filter(([, at]) => data.lines.some((x) => x.figures[at]))
+      .map(([name, at]) => [name, (x) => x.figures[at]]),
+    ...reasons.slice(0, wide).map((why) => [why, (x) => x.us[why] || 0]),
+  ], data.lines, (row) => { show(row); mark((row.of || row).shown); });
+  byId("find").oninput = (event) => hot.find(event.target.value);
+  const instructions = data.ptx.map(([, number, text, , us, spread = "", figures = [0, 0, 0]]) => {
+    const of = data.lines.find((row) => row.ptx.includes(number)) || { calls: [["PTX", number]], shown: "PTX:" + number };
+    return { shown: number + ": " + text, us, spread, figures, ptx: [number], calls: of.calls, of };
+  });
+  byId("by").onchange = (event) => hot.use(event.target.selectedIndex
+    ? instructions.filter((row) => sum(row.us)).sort((a, b) => sum(b.us) - sum(a.us)) : data.lines);
 
   // -- source beside PTX
   const ofLine = {}; // file:line -> time of all that it calls, too
@@ -185,9 +201,46 @@ function view(data, root, alone) {
       marked.has(i + 1), own[0] === i + 1)));
     if (!text.length) byId("source").append(element("div", "its text was not found"));
     byId("ptx").replaceChildren(...data.ptx.map(([, number, shown, , us]) => row(number, shown, us, wanted.has(number))));
-    reveal(byId("source"));
-    reveal(byId("ptx"));
+    if (data.sass.length) byId("sass").replaceChildren(...data.sass.map(([, address, shown, number, stall, waits]) => {
+      const us = timeOf[number], part = us && Object.fromEntries(Object.entries(us).map(([why, x]) => [why, x / partsOf[number]]));
+      const told = String(stall).padStart(2) + (waits.length ? " sb" + waits.join(",") : "").padEnd(7) + shown;
+      return row(address, told, part, wanted.has(number));
+    }));
+    ["source", "ptx", ...(data.sass.length ? ["sass"] : [])].forEach((place) => reveal(byId(place)));
   }
+  // -- rows of PTX and SASS: a click, or arrows and Enter, shows what they belong to
+  const timeOf = {}, partsOf = {};
+  data.ptx.forEach(([, number, , , us]) => { timeOf[number] = us; });
+  data.sass.forEach(([, , , number]) => { partsOf[number] = (partsOf[number] || 0) + 1; });
+  if (!data.sass.length) { byId("sass").parentElement.remove(); byId("ofsass").remove(); }
+  [["ptx", (at) => data.ptx[at][1]], ["sass", (at) => data.sass[at][3]]].forEach(([name, lineOf]) => {
+    const place = byId(name);
+    if (!place) return;
+    let at = -1;
+    const pick = () => {
+      const one = instructions.find((row) => row.ptx[0] === lineOf(at));
+      if (!one) return;
+      show({ ...one, shown: one.of.shown });
+      mark(one.of.shown);
+    };
+    place.onclick = (event) => {
+      at = [...place.children].indexOf(event.target.closest("div"));
+      if (at >= 0) pick();
+    };
+    place.onkeydown = (event) => {
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (step) {
+        const marked = [...place.children].findIndex((div) => div.classList.contains("marked"));
+        at = Math.max(0, Math.min(place.children.length - 1, (at < 0 ? marked : at) + step));
+        place.querySelectorAll(".at").forEach((div) => { div.classList.remove("at"); div.removeAttribute("id"); });
+        place.children[at].classList.add("at");
+        place.children[at].id = name + "-at";
+        place.setAttribute("aria-activedescendant", name + "-at");
+        place.children[at].scrollIntoView({ block: "nearest" });
+      } else if (event.key === "Enter" && at >= 0) pick();
+      if (step || event.key === "Enter") event.preventDefault();
+    };
+  });
   data.verdicts.forEach((verdict) => {
     const li = element("li", verdict.text), entry = data.lines.find((x) => x.shown === verdict.shown);
     if (entry) {

@@ -69,11 +69,11 @@ def of_waits(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
     lives: dict[str, float] = {}
     waits: dict[tuple[str, str], float] = {}
     for span in timeline.trace.spans:
-        role, cycles = timeline.role(span.warp), span.end - span.start
+        role, cycles = timeline.role_of(span), span.end - span.start
         if span.kind == "warp":
             lives[role] = lives.get(role, 0.0) + cycles
         elif span.kind == "wait":
-            key = role, timeline.reason(span.what)
+            key = role, timeline.reason_of(span)
             waits[key] = waits.get(key, 0.0) + cycles
     out = []
     for (role, reason), cycles in waits.items():
@@ -82,7 +82,8 @@ def of_waits(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
             continue
         where = max(lines, key=lambda line: line.us[f"waits for {reason}"])
         text = f"{role} warps wait {100 * share:.0f} % of their time for {reason}"
-        weight = min(share, 1.0) * (1.0 if role == "MMA" else 0.6)  # what feeds the tensor core matters more
+        feeds = "MMA" in role or role == "all"  # what feeds the tensor core matters more
+        weight = min(share, 1.0) * (1.0 if feeds else 0.6)
         found = {"text": text, "weight": weight, "shown": str(where)}
         out.append(found | ({"undo": MENDED[reason]} if reason in MENDED else {}))
     return out
@@ -153,9 +154,18 @@ def of_accesses(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
     return out
 
 
-def spread_of(line: hot.Line) -> str:
-    """Say by what accesses at a line take more than they have to."""
-    return ", ".join(excess(way, line.spread[way]) for way in hot.ACCESSES if way in line.spread)
+def spread_of(spread: dict[str, Spread]) -> str:
+    """Say by what accesses at a place take more than they have to. spread: of a hot.Line."""
+    return ", ".join(excess(way, spread[way]) for way in hot.ACCESSES if way in spread)
+
+
+def figures_of(spread: dict[str, Spread]) -> list[float]:
+    """Return what `spread_of` says as figures: sectors an access, those that would do, degree of bank conflicts; 0 for
+    what is as it should be."""
+    of_global = [spread[way] for way in ("global loads", "global stores") if way in spread]
+    worst = max(of_global, key=lambda one: one.took / one.least, default=None)
+    sectors = [round(worst.took / worst.count, 2), round(worst.least / worst.count, 2)] if worst else [0, 0]
+    return [*sectors, round(spread["shared memory"].most, 2) if "shared memory" in spread else 0]
 
 
 def excess(way: str, spread: Spread) -> str:

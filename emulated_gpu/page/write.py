@@ -12,7 +12,8 @@ from ..model.run import TimedRun
 from ..model.timeline import COLOURS, Timeline
 from ..model.trace import Span, Trace
 from . import hot
-from .verdicts import spread_of, verdicts
+from .sass import sass
+from .verdicts import figures_of, spread_of, verdicts
 
 FOLDER = Path(__file__).parent
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>')
@@ -62,12 +63,13 @@ def gathered(title: str, run: TimedRun, trace: Trace, report: dict, sources: dic
         "lines": [
             {
                 "shown": str(one), "calls": one.calls, "us": rounded(one.us), "ptx": sorted(one.ptx),
-                "spread": spread_of(one),
+                "spread": spread_of(one.spread), "figures": figures_of(one.spread),
             }
             for one in lines[:MOST_LINES]
         ],  # fmt: skip
         "sources": texts({file for one in lines for file, _ in one.calls}, sources),
-        "ptx": listing(found),
+        "ptx": listing(found, hot.spreads(trace)),
+        "sass": machine_code(found),
         "map": state_map(timeline),
         "spans": spans(timeline),
     }
@@ -127,14 +129,28 @@ def texts(files: set[str], sources: dict[str, Path], elsewhere: bool = True) -> 
     return found
 
 
-def listing(found: dict) -> list[list]:
-    """[kernel, PTX line, instruction, calls, us by reason] of all instructions of the kernels that were timed."""
-    rows = []
+def listing(found: dict, spreads: dict) -> list[list]:
+    """[kernel, PTX line, instruction, calls, us by reason, what its accesses take in words and figures] of all
+    instructions of the kernels that were timed."""
+    rows: list[list] = []
     for program in dict.fromkeys(program for program, _ in found):
         kernel = program.kernel
         for number, instr in enumerate(kernel.instrs[:MOST_PTX]):
             us = rounded(found.get((program, number), {}))
-            rows.append([kernel.title, instr.line, instr.shown(), instr.loc, us])
+            spread = spreads.get((program, number), {})
+            took = [spread_of(spread), figures_of(spread)] if spread else []
+            rows.append([kernel.title, instr.line, instr.shown(), instr.loc, us, *took])
+    return rows
+
+
+def machine_code(found: dict) -> list[list]:
+    """[kernel, address, instruction, PTX line, stall, scoreboards that it waits for] of what ptxas makes of the kernels
+    that were timed, as sass.py has it."""
+    rows: list[list] = []
+    for program in dict.fromkeys(program for program, _ in found):
+        kernel = program.kernel
+        of_kernel = sass(kernel.source).get(kernel.name, [])
+        rows += ([kernel.title, f"{one.address:04x}", one.text, *one[2:]] for one in of_kernel[:MOST_PTX])
     return rows
 
 
@@ -173,8 +189,8 @@ def spans(timeline: Timeline) -> dict:
             elif span.kind in ("load", "store"):
                 track, what = f"TMA {span.kind}s", f"{span.nbytes} B"
             else:
-                track = f"warp {span.warp}: {timeline.role(span.warp)}"
-                what = "alive" if span.kind == "warp" else f"waits for {timeline.reason(span.what)}"
+                track = f"warp {span.warp}: {timeline.role_of(span)}"
+                what = "alive" if span.kind == "warp" else f"waits for {timeline.reason_of(span)}"
             row = [track, round(us(span.start), 3), round(us(span.end), 3), what, *ends_of(timeline, span)]
             rows.append([texts.setdefault(item, len(texts)) if isinstance(item, str) else item for item in row])
         rows.sort(key=lambda row: row[3] != texts.get("alive"))  # waits are drawn over lives
@@ -195,7 +211,7 @@ def ends_of(timeline: Timeline, span: Span) -> list:
     elif "copy" in by.label:
         track = "TMA loads"
     else:
-        track = f"warp {by.warp}: {timeline.role(by.warp)}"
+        track = f"warp {by.warp}: {timeline.role(by.program, by.warp)}"
     return [place, track, shown(by.program, by.program.instruction_at(by.block, by.lineno)), by.sm]
 
 

@@ -1,5 +1,6 @@
 """Timelines: a kernel with one load, one store and a known wait gives the spans, bars and shares that it must."""
 
+import dataclasses
 import gzip
 import json
 import signal
@@ -92,10 +93,17 @@ def test_spans(traced):
 
 def test_roles_and_reasons(traced):
     timeline = Timeline(*traced)
-    assert [timeline.role(warp) for warp in (0, 1, 2)] == ["TMA loads", "stores", "other"]
-    assert timeline.reason("loads") == "loads"
-    assert timeline.reason("warp 0+1") == "arrivals of TMA loads and stores"
-    assert timeline.reason("the completion") == "the launch before"
+    program = timeline.launches[0].launch.program
+    assert [timeline.role(program, warp) for warp in (0, 1)] == ["TMA loads", "stores"]
+    assert timeline.reason(program, "loads") == "loads"
+    assert timeline.reason(program, "warp 0+1") == "arrivals of TMA loads and stores"
+    assert timeline.reason(program, "the completion") == "the launch before"
+    run, trace = traced
+    alike = {(program, warp): {"tmem"} for warp in range(timeline.warps[program])}  # Triton's, and where one has more
+    several = "loads, MMA, epilogue"
+    for own, roles in (({"tmem"}, ["all", "all"]), ({"load", "mma", "tmem"}, [several, "epilogue"])):
+        of = Timeline(run, dataclasses.replace(trace, duties=alike | {(program, 0): own}))
+        assert [of.role(program, warp) for warp in (0, 1)] == roles
 
 
 def test_breakdown(traced):

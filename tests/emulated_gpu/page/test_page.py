@@ -10,11 +10,13 @@ import pytest
 
 import emulated_gpu
 from emulated_gpu.device import DEVICE, allocate
+from emulated_gpu.errors import KINDS, NOTES
 from emulated_gpu.finding_rows import of_runs, row_of
 from emulated_gpu.model import report
 from emulated_gpu.model.timeline import Timeline
 from emulated_gpu.model.trace import Trace
-from emulated_gpu.page import findings, hot
+from emulated_gpu.page import findings, hot, sass
+from emulated_gpu.page.titles import TITLES
 from emulated_gpu.page.write import DATA, views, write_page
 from emulated_gpu.serve.run import Loud, report_of
 
@@ -103,6 +105,11 @@ def test_what_the_page_says(page):
         "own.py:3": "", "own.py:4": "32 sectors of 32 bytes an access, 4 would do",
         "own.py:5": "32-way bank conflicts", "own.py:6": "",
     }  # fmt: skip
+    figures = {line["shown"]: line["figures"] for line in data["lines"]}
+    assert (figures["own.py:4"], figures["own.py:5"], figures["own.py:6"]) == ([32, 4, 0], [0, 0, 32], [0, 0, 0])
+    assert {row[2].split()[0]: row[6] for row in data["ptx"] if len(row) > 5 and row[6][2] == 0} == {
+        "ld.global.u32": [32, 4, 0]
+    }
     assert data["sources"] == {"own.py": SOURCE.splitlines()}
     assert {run[0] for run in data["map"]["runs"]} == set(range(148))
     assert page.stat().st_size < 3e6
@@ -186,12 +193,48 @@ def test_a_finding_of_several_schedules_is_one():
     assert one["of"] == "schedule 0, launch 1, and 2 times more" and other["of"] == "schedule 3, launch 1"
 
 
+def test_every_kind_of_finding_has_a_title_of_ten_words():
+    assert set(TITLES) == {*KINDS, *NOTES, "hang", "unsupported", "error"}
+    assert all(2 < len(title.split()) <= 10 for title in TITLES.values())
+
+
+# As nvdisasm -c -hex -gp prints it
+SASS = """\t.section\t.text.double,"ax",@progbits
+\t//## File ".nv_debug_ptx_txt", line 36
+        /*0010*/                   S2R R4, SR_TID.X ;                          /* 0x0000000000047919 */
+                                                                               /* 0x000e220000002100 */
+\t//## File ".nv_debug_ptx_txt", line 46
+        /*0180*/              @!P1 LDG.E R0, desc[UR4][R4.64] ;                /* 0x0000000404009981 */
+                                                                               /* 0x010ee4000c1e1900 */
+"""
+
+
+def test_sass_has_the_line_of_ptx_and_the_control_word():
+    first, second = sass.read(SASS)["double"]
+    assert first == (0x10, "S2R R4, SR_TID.X", 36, 1, ())
+    assert second == (0x180, "@!P1 LDG.E R0, desc[UR4][R4.64]", 46, 2, (4,))
+
+
+def test_sass_of_a_kernel(page):
+    """Where there are a ptxas and nvdisasm."""
+    if not all(any(sass.tools(name)) for name in ("ptxas", "nvdisasm")):
+        pytest.skip("no ptxas, or no nvdisasm")
+    rows = data_of(page)["sass"]
+    of_line = {row[3]: row[2] for row in rows if "LDG" in row[2]}
+    load = next(number for _, number, text, *_ in data_of(page)["ptx"] if text.startswith("ld.global"))
+    assert [*of_line] == [load] and sass.sass("no PTX") == {} == sass.sass(".target sm_100a\nnonsense")
+
+
 @pytest.mark.thorough
 def test_the_page_of_findings_in_a_browser(findings_page, tmp_path):
     dumped = in_browser(findings_page, tmp_path, """
         data.canvases = document.querySelectorAll("canvas").length;
         data.here = document.querySelector("pre .here").textContent;
+        data.title = document.querySelector("#findings button").textContent;
+        data.unreachable = document.querySelectorAll("#findings li, .calls").length
+          - document.querySelectorAll("#findings button, .calls button:first-child").length;
     """)  # fmt: skip
+    assert 'data-title="Order these two accesses' in dumped and 'data-unreachable="0"' in dumped
     assert 'data-canvases="1"' in dumped and "smem[tid * 32] = x" in re.search(r'data-here="[^"]*"', dumped)[0]
 
 
@@ -259,6 +302,25 @@ def test_the_page_in_a_browser(page, profiled, tmp_path):
         find.value = "32-way bank";
         find.dispatchEvent(new Event("input"));
         data.found = text("#hot tbody tr td:first-child").join(" ");
+        find.value = "";
+        find.dispatchEvent(new Event("input"));
+        const by = document.querySelector("#by");
+        by.selectedIndex = 1;
+        by.dispatchEvent(new Event("change"));
+        all("#hot th button").find((x) => x.textContent === "sectors").click();
+        data.sectors = text("#hot tbody tr:first-child td").join(" ");
+        all("#hot th button").find((x) => x.textContent === "bank conflicts").click();
+        data.conflicts = text("#hot tbody tr:first-child td").join(" ");
+        const ptx = document.querySelector("#ptx");
+        key(ptx, "ArrowDown");
+        data.active = ptx.querySelector("#" + ptx.getAttribute("aria-activedescendant")).textContent;
+        key(ptx, "Enter");
+        data.picked = document.querySelector("#ptx .marked").textContent;
+        data.sass = text("#sass div").find((x) => x.includes("LDG")) || "";
+        const load = all("#sass div").find((x) => x.textContent.includes("LDG"));
+        if (load) load.click();
+        data.loaded = document.querySelector("#source .marked").textContent;
+        data.three = all("#source, #ptx, #sass").map((x) => x.offsetTop === ptx.offsetTop).join(" ");
         data.occupancy = text("#kernels dd")[3];
         data.memory = text("#memory").join();
         data.wide = document.documentElement.scrollWidth - innerWidth;
@@ -274,6 +336,11 @@ def test_the_page_in_a_browser(page, profiled, tmp_path):
     assert told["unreachable"] == "0"
     assert (told["first"], told["last"]) == ("own.py:3 ascending", "own.py:6 descending")
     assert told["focus"] == "own.py:5" and told["found"] == "own.py:5"
+    assert "ld.global.u32" in told["sectors"] and " 32 4 " in told["sectors"]
+    assert "st.shared.u32" in told["conflicts"]
+    assert told["active"][-20:] == told["picked"][-20:]
+    if data_of(against)["sass"]:  # there are ptxas and nvdisasm
+        assert "LDG" in told["sass"] and "load(x)" in told["loaded"] and told["three"] == "true true true"
     assert "81 % of an SM's warps in theory" in told["occupancy"] and "HBM" in told["memory"]
     assert int(told["wide"]) <= 0 and told["tables"] == ""
 
