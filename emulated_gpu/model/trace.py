@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..machine.clock import NoTrace
+from ..ptx.control_flow import ControlFlow
 from ..state.barrier import MBarrier
 
 
@@ -18,7 +19,7 @@ class Arrival(NamedTuple):
     label: str
     sm: int
     warp: int
-    program: object
+    program: ControlFlow
     block: int
     lineno: int
 

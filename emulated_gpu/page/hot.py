@@ -98,8 +98,8 @@ def lines(found: dict[tuple, Counter], trace: Trace) -> list[Line]:
         row.ptx.add(instr.line)
         row.programs.add(program)
     for (program, number), ways in spreads(trace).items():
-        row = rows.get(lines_of(program.kernel.instrs[number]))
-        for way, spread in ways.items() if row else ():
-            if way not in row.spread or row.spread[way].took < spread.took:
-                row.spread[way] = spread
+        of = rows[at].spread if (at := lines_of(program.kernel.instrs[number])) in rows else {}
+        for way, spread in ways.items():
+            if way not in of or of[way].took < spread.took:
+                of[way] = spread
     return sorted(rows.values(), key=lambda row: -row.us.total())
