@@ -1,7 +1,8 @@
 """Runs peers' own tests with ragged_moe's functions in their kernels' place: python -m ragged_moe check peers
 
-DIR is what the peer publishes: vLLM's source distribution, or a checkout of FlashInfer's repository. Nothing of it has
-to be built or installed; pytest has to be. A row a test function says what came of it (PEERS.md). The files of DIR run
+DIR is what the peer publishes: vLLM's source distribution, a checkout of FlashInfer's repository, or SGLang's wheel,
+unpacked, which has no such tests: a layer of ours runs in its MoeRunner. Nothing of it has to be built or installed;
+pytest has to be. A row a test function says what came of it (PEERS.md). The files of DIR run
 with your rights: read them first.
 
 On a Hopper or Blackwell GPU if there is one, else on an emulated one, where tests of large sizes are left out.
@@ -25,17 +26,20 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.command()
 @click.option("--vllm", type=FOLDER, metavar="DIR", help="Where vLLM's sources lie, vllm/ and tests/.")
 @click.option("--flashinfer", type=FOLDER, metavar="DIR", help="Where FlashInfer's lie, flashinfer/ and tests/.")
+@click.option("--sglang", type=FOLDER, metavar="DIR", help="Where SGLang's wheel was unpacked, sglang/.")
 @click.option("--emulated", type=click.Choice(["h200", "b200"]), help="This GPU instead of a real one.")
 @click.option("--each", type=click.IntRange(1), default=2, show_default=True, help="Parameters of a function to run.")
 @click.option("--only", default="", metavar="EXPRESSION", help="Those tests alone, as of pytest's -k.")
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write all rows there.")
 def main(
-    vllm: Path | None, flashinfer: Path | None, emulated: str | None, each: int, only: str, file: Path | None
-) -> None:
+    vllm: Path | None, flashinfer: Path | None, sglang: Path | None, emulated: str | None, each: int, only: str,
+    file: Path | None,
+) -> None:  # fmt: skip
     """Run peers' tests, and print what came of those that were applicable. Exits with 1 if one failed."""
-    peers = {name: path for name, path in (("vllm", vllm), ("flashinfer", flashinfer)) if path}
+    given = {"vllm": vllm, "flashinfer": flashinfer, "sglang": sglang}
+    peers = {name: path for name, path in given.items() if path}
     if not peers:
-        raise click.UsageError("nothing to run: give --vllm or --flashinfer")
+        raise click.UsageError("nothing to run: give --vllm, --flashinfer or --sglang")
     on_gpu = torch.cuda.is_available() and not emulated
     rows = []
     for peer, path in peers.items():

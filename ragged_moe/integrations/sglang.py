@@ -2,12 +2,12 @@
 `enable()`.
 
 Written against sglang 0.5.23, sglang/srt/layers/moe/moe_runner/base.py, and checked against stubs of it
-(tests/ragged_moe/serving_stubs.py). It has not run in SGLang itself.
+(tests/ragged_moe/serving_stubs.py), and in its MoeRunner (checks/peers/sglang_layer.py). It has not run in a server.
 """
 
 from sglang.srt.layers.moe.moe_runner import register_moe_runner_core
 from sglang.srt.layers.moe.moe_runner.base import DispatchMoeRunnerCore
-from sglang.srt.layers.moe.token_dispatcher.deepep import DeepEPLLCombineInput
+from sglang.srt.layers.moe.token_dispatcher.deepep import DeepEPLLCombineInput, DeepEPNormalCombineInput
 from sglang.srt.layers.moe.token_dispatcher.standard import StandardCombineInput
 from sglang.srt.layers.moe.utils import resolve_moe_runner_backend
 
@@ -26,7 +26,7 @@ def enable() -> None:
 
 
 class Fp8RunnerCore(DispatchMoeRunnerCore):
-    """Runs what SGLang's standard dispatcher and DeepEP's low-latency one hand over.
+    """Runs what SGLang's standard dispatcher hands over, and DeepEP's, the normal and the low-latency one.
 
     ValueError, which says what, for a layer that ragged_moe.experts cannot do.
     """
@@ -38,6 +38,7 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
             (not config.is_gated, "its experts have no gate"),
             (config.no_combine, "it leaves the sums over experts to the caller (no_combine)"),
             (config.gemm1_alpha is not None, "its SwiGLU has an alpha (gemm1_alpha)"),
+            (config.gemm1_beta is not None, "its SwiGLU has a beta (gemm1_beta)"),
             (config.gemm1_clamp_limit is not None, "its SwiGLU has gpt-oss's limit (gemm1_clamp_limit)"),
         ):
             if is_so:
@@ -59,6 +60,8 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
         form = dispatch_output.format.value
         if form == "standard":
             return self.run_standard(dispatch_output, weights, options)
+        if form == "deepep_normal":
+            return self.run_received(dispatch_output, weights, options)
         if form == "deepep_ll":
             return self.run_by_expert(dispatch_output, weights, options)
         raise ValueError(f"ragged_moe.experts cannot run what the dispatcher {form} hands over")
@@ -75,6 +78,16 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
             apply_router_weight_on_input=self.config.apply_router_weight_on_input, **options,
         )  # fmt: skip
         return StandardCombineInput(hidden_states=out)
+
+    def run_received(self, dispatched, weights: tuple, options: dict):
+        """Tokens [T, H] that other ranks have sent, too, and their experts here, to their weighted sums."""
+        out = experts_op(
+            dispatched.hidden_states, dispatched.topk_ids, dispatched.topk_weights.float(), *weights,
+            hidden_scale=dispatched.hidden_states_scale, hidden_scale_layout="tokens_first",
+            num_experts=self.config.num_experts,
+            apply_router_weight_on_input=self.config.apply_router_weight_on_input, **options,
+        )  # fmt: skip
+        return DeepEPNormalCombineInput(out, dispatched.topk_ids, dispatched.topk_weights)
 
     def run_by_expert(self, dispatched, weights: tuple, options: dict):
         """Tokens [E, M, H] and their counts to as many rows, which the combine weights and adds."""

@@ -151,6 +151,7 @@ class MoeRunnerConfig:
     no_combine: bool = False
     routed_scaling_factor: float | None = None
     gemm1_alpha: float | None = None
+    gemm1_beta: float | None = None
     gemm1_clamp_limit: float | None = None
     swiglu_limit: float | None = None
 
@@ -200,6 +201,18 @@ class StandardDispatchOutput(NamedTuple):
         return Format.STANDARD
 
 
+class DeepEPNormalDispatchOutput(NamedTuple):
+    hidden_states: Any
+    hidden_states_scale: Any
+    topk_ids: Any
+    topk_weights: Any
+    num_recv_tokens_per_expert: Any
+
+    @property
+    def format(self):
+        return Format.DEEPEP_NORMAL
+
+
 class DeepEPLLDispatchOutput(NamedTuple):
     hidden_states: Any
     hidden_states_scale: Any
@@ -217,6 +230,12 @@ class StandardCombineInput(NamedTuple):
     hidden_states: Any
 
 
+class DeepEPNormalCombineInput(NamedTuple):
+    hidden_states: Any
+    topk_ids: Any
+    topk_weights: Any
+
+
 class DeepEPLLCombineInput(NamedTuple):
     hidden_states: Any
     topk_ids: Any
@@ -228,7 +247,8 @@ def sglang(monkeypatch) -> dict:
     moe, cores = "sglang.srt.layers.moe", {}
     put(monkeypatch, f"{moe}.moe_runner", register_moe_runner_core=cores.__setitem__)
     put(monkeypatch, f"{moe}.moe_runner.base", DispatchMoeRunnerCore=DispatchMoeRunnerCore)
-    put(monkeypatch, f"{moe}.token_dispatcher.deepep", DeepEPLLCombineInput=DeepEPLLCombineInput)
+    put(monkeypatch, f"{moe}.token_dispatcher.deepep", DeepEPLLCombineInput=DeepEPLLCombineInput,
+        DeepEPNormalCombineInput=DeepEPNormalCombineInput)  # fmt: skip
     put(monkeypatch, f"{moe}.token_dispatcher.standard", StandardCombineInput=StandardCombineInput)
     put(monkeypatch, f"{moe}.utils", resolve_moe_runner_backend=lambda name: name)
     return cores

@@ -243,10 +243,25 @@ def test_sglang_runs_tokens_by_expert(monkeypatch, calls):
     assert found["expected_m"] == 4 and combined[1:] == (ids, given) and combined.hidden_states.shape == (E, 16, H)
 
 
+def test_sglang_runs_tokens_that_others_have_sent(monkeypatch, calls):
+    """DeepEP's normal mode: numbers are of experts here, weights count, and the combine of all ranks scales."""
+    stubs.sglang(monkeypatch)
+    module = adapter(monkeypatch, "sglang", calls)
+    config, ids, given = stubs.MoeRunnerConfig(num_experts=8, routed_scaling_factor=2.5), object(), torch.ones(4, 2)
+    scale = torch.ones(4, 2)
+    dispatched = stubs.DeepEPNormalDispatchOutput(torch.zeros(4, H), scale, ids, given, [4, 0, 0])
+    combined = module.Fp8RunnerCore(config).run_from_dispatch(dispatched, quant_info(), config)
+    ((name, found),) = calls
+    assert name == "experts_op" and found["topk_ids"] is ids and found["hidden_scale"] is scale
+    assert torch.equal(found["topk_weights"], given) and found["hidden_scale_layout"] == "tokens_first"
+    assert isinstance(combined, stubs.DeepEPNormalCombineInput) and combined[1:] == (ids, given)
+
+
 @pytest.mark.parametrize("config, info, sentence", [
     ({"activation": "gelu"}, {}, "its activation is gelu, not silu"),
     ({"no_combine": True}, {}, "it leaves the sums over experts to the caller"),
     ({"gemm1_alpha": 1.702}, {}, r"its SwiGLU has an alpha \(gemm1_alpha\)"),
+    ({"gemm1_beta": 1.0}, {}, r"its SwiGLU has a beta \(gemm1_beta\)"),
     ({}, {"block_shape": [1, 32]}, "its weights are not e4m3 in blocks of 128 x 128"),
     ({}, {"is_fp4_experts": True}, "its weights are not e4m3 in blocks of 128 x 128"),
 ])  # fmt: skip

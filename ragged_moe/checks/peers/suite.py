@@ -135,7 +135,8 @@ def too_long(*_) -> None:
 
 
 def name_of(item) -> str:
-    return item.nodeid.partition("[")[0]
+    name = item.nodeid.partition("[")[0]
+    return item.path.name + name if name.startswith("::") else name  # a file of ours, outside of the sources
 
 
 def last_line(said: object) -> str:
