@@ -132,6 +132,15 @@ def test_finding_names_the_source_line():
         run(kernel, 0, ptx + '.file 1 "kernel.py"\n')
 
 
+def test_the_page_for_upstream_names_planted_bugs_of_its_kinds():
+    """A row of UPSTREAM.md ends with the smallest program, one of the corpus that ends with the row's kind."""
+    page = (Path(emulated_gpu.__file__).parent / "UPSTREAM.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
+    named = [(row[-1], row[2].strip("`")) for row in rows if len(row) == 5 and ": " in row[-1]]
+    kinds = {f"{bug.kernel}: {bug.name}": bug.kinds for bug in BUGS}
+    assert len(named) >= 5 and all(kind in kinds[name] for name, kind in named), named
+
+
 def test_corpus_covers_every_class():
     found = {kind for bug in BUGS for kind in bug.kinds} - {"hang"}
     elsewhere = {"internal", "scale-factors-not-replicated"}  # cannot happen; test_mma.py

@@ -155,6 +155,7 @@ BUGS = [
     bug("meet", "lanes that do not come", "divergence hang", ("shfl.sync", "setp.ge.u32 p, lane, 16;\n@p bra finish;\nshfl.sync")),
     bug("meet", "barrier in divergent code", "divergence", ("bar.sync 1, 64;", "setp.ge.u32 p, lane, 16;\n@p bra other;\nbar.sync 1, 64;\nbra both;\nother:\nbar.sync 1, 64;\nboth:")),
     # -- plain memory
+    bug("reuse", "words used again before all have read them", "race", ("bar.sync 0; // second\n", "")),
     bug("plain", "vector at an address of its element", "misaligned", ("[at];", "[at+4];")),
     bug("plain", "read beyond the input", "out-of-bounds", ("mad.wide.u32 at, t, 8, src;", "mad.wide.u32 at, t, 16, src;")),
     bug("plain", "write beyond the output", "out-of-bounds", ("mad.wide.u32 to, t, 4, out;", "mad.wide.u32 to, t, 8, out;")),

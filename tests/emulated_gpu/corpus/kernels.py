@@ -493,6 +493,36 @@ finish:
     return Kernel("meet", ptx, lanes + (lanes ^ 16), launches=(("meet", 1, 64, None, False),))
 
 
+def _reuse() -> Kernel:
+    """Two warps reduce twice by the same words of shared memory, and all read the first sum before the second."""
+
+    def reduced(first: int) -> str:
+        return f"""
+add.u32 r2, w, {first};
+@elected st.shared.b32 [r1], r2;
+bar.sync 0;
+@first ld.shared.v2.b32 {{r3, r4}}, [words];
+@first add.u32 r3, r3, r4;
+@first st.shared.b32 [words], r3;
+bar.sync 0;
+"""
+
+    body = f"""
+mov.u32 r1, words;
+mad.lo.u32 r1, w, 4, r1;
+{reduced(1)}
+ld.shared.b32 r5, [words];
+bar.sync 0; // second
+{reduced(10)}
+ld.shared.b32 r0, [words];
+add.u32 r0, r0, r5;
+{STORE}
+"""
+    expected = np.full(64, 1 + 2 + 10 + 11, np.uint32)
+    ptx = entry("reuse", body, shared=".align 8 .b32 words[2]")
+    return Kernel("reuse", ptx, expected, launches=(("reuse", 1, 64, None, False),))
+
+
 def _plain() -> Kernel:
     """Global, local and parameter memory, one thread an element."""
     body = f"""
@@ -644,6 +674,7 @@ KERNELS = {
         _tensor_memory(),
         _pair(),
         _meet(),
+        _reuse(),
         _plain(),
         _chain(),
         _gather(),
