@@ -57,12 +57,26 @@ def warn_of_misplaced(script: str, args: tuple[str, ...]) -> None:
         click.echo(f"emulated-gpu: the script gets {' and '.join(found)}; for the emulator write {meant}", err=True)
 
 
+def order(_context, _parameter, text: str) -> str:
+    """Return an order of events, given as text or in a file."""
+    from .machine.schedule import Schedule
+
+    if not text:
+        return ""
+    try:
+        return str(Schedule.of_text(Path(text).read_text() if Path(text).is_file() else text))
+    except (ValueError, OSError) as why:
+        raise click.BadParameter(str(why)) from None
+
+
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
     """What the command line asks of `run`: the Options of serve/run.py, how often it runs, and where findings go."""
 
     schedule: int
     schedules: int | None
+    explore: int
+    replay: str
     machine: str
     checks: bool
     most: int
@@ -85,6 +99,9 @@ class RunOptions:
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
 @click.option("--schedules", type=click.IntRange(1), metavar="N", help="Run SCRIPT N times, with seeds 0 to N - 1.")
+@click.option("--explore", type=click.IntRange(0), default=0, metavar="N",
+              help="Try each launch in N other orders, too; say which few delays cause a finding.")  # fmt: skip
+@click.option("--replay", default="", callback=order, metavar="ORDER", help="An order that --explore has found.")
 @MACHINE
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
 @click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
@@ -124,6 +141,10 @@ def run(script, args, **given):
     if asked.timed and asked.machine not in profiles.names():
         known = ", ".join(profiles.names())
         raise click.UsageError(f"--timed: no profile says how fast a machine {asked.machine} is; there are {known}")
+    if asked.replay and (asked.schedules or asked.schedule or asked.explore):
+        raise click.UsageError("--replay is one order: without --schedule, --schedules and --explore")
+    if (asked.explore or asked.replay) and not (asked.checks and asked.devices == 1 and not asked.timed):
+        raise click.UsageError("--explore and --replay are for one device, with checks, without --timed")
     own = {field.name: given[field.name] for field in dataclasses.fields(Options) if field.name in given}
     options = Options(**own | {"events": asked.events or bool(asked.html)})
     try:

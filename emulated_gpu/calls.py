@@ -31,8 +31,14 @@ class Timed:
 
 
 @contextlib.contextmanager
-def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool = False, crowded: bool = False):
+def session(
+    schedule: int | str = 0, checks: bool = True, most: int = 1, strict: bool = False, crowded: bool = False,
+    explore: int = 0,
+):  # fmt: skip
     """Launches in this block run under a schedule (a seed, see machine/schedule.py) and with or without checks.
+
+    explore: in as many other orders each launch is tried, too, on the memory that it had; a finding of one says which
+    few delays cause it, and which text, given as `schedule`, is that order again.
 
     What the PTX ISA does not promise and silicon does (errors.NOTES) is among the session's `notes`; with `strict`, it
     is a failure like any other. crowded: each launch has room for one cluster at a time, unless it is cooperative, as
@@ -41,7 +47,8 @@ def session(schedule: int = 0, checks: bool = True, most: int = 1, strict: bool 
     A failure of a launch that host code swallowed is raised on leaving. With `most` above 1, launches go on, where they
     can, until there are `most` findings; a launch that cannot go on ends without a word to the host.
     """
-    outer, DEVICE.session = DEVICE.session, Session(Schedule(schedule), checks, most, strict, crowded)
+    order = Schedule.of_text(str(schedule))
+    outer, DEVICE.session = DEVICE.session, Session(order, checks, most, strict, crowded, explore)
     DEVICE.order.forget()
     here = DEVICE.session
     here.kept = outer.kept

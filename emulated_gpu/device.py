@@ -21,6 +21,8 @@ from .machine.engine import collecting
 from .machine.hosts import Capture, Host, Hosts
 from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchOptions
 from .machine.node import Node, Queued, learn
+from .machine.rerun import Reruns
+from .machine.schedule import Watched
 from .model.run import Recorded
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
@@ -504,7 +506,10 @@ class Device:
         what, before = f"launch {session.launches} ({code.program.kernel.title})", session.predecessors.get(self.index)
         with self._launching(stream, session, what):
             with collecting():
-                found, notes = self._run(session, start)
+                if session.runs_again(asked.number) and Reruns.possible(launched):
+                    found, notes = self._explored(session, launched, asked)
+                else:
+                    found, notes = self._run(session, start)
             made = session.predecessors.get(self.index)
             if found:  # nobody knows what it would have written
                 for region in self.memory.regions:
@@ -635,13 +640,35 @@ class Device:
         self, session: Session, device: int, launched: tuple, asked: LaunchOptions, environment=Environment()
     ) -> Launch:
         """Make a launch that the device runs next. launched: the first arguments of Launch."""
-        options = dataclasses.replace(
+        launch = Launch(*launched, self._options(session, device, asked), environment)
+        session.predecessors[device] = launch.dependencies
+        return launch
+
+    def _options(self, session: Session, device: int, asked: LaunchOptions) -> LaunchOptions:
+        """Return the options of a launch that a session makes."""
+        return dataclasses.replace(
             asked, schedule=session.schedule, checks=session.checks, strict=session.strict, crowded=session.crowded,
             predecessor=session.predecessors.get(device), collect=session.goes_on if session.most > 1 else None,
         )  # fmt: skip
-        launch = Launch(*launched, options, environment)
-        session.predecessors[device] = launch.dependencies
-        return launch
+
+    def _explored(self, session: Session, launched: tuple, asked: LaunchOptions):
+        """Run a launch, and then in other orders, as far as the session wants it: (findings, notes)."""
+        reruns = Reruns(launched, self._options(session, self.index, asked), session.watched)
+        made: list[Launch] = []
+        watched = Watched()
+        asked = dataclasses.replace(asked, watched=watched)
+
+        def start() -> Launch:
+            made.append(self._launch(session, self.index, launched, asked))
+            return made[0]
+
+        found, notes = self._run(session, start)
+        if made and len(session.errors) + len(found) < session.most + bool(found):
+            first = found[-1] if found else None
+            other = reruns.explored(made[0], watched, first, session.explores)
+            if other is not None and other is not first:
+                found = [*found, other]
+        return found, notes
 
     def _run(self, session: Session, start: Callable[[], Launch]):
         """Run a launch, of which nothing is left then but what it has found: (findings, notes)."""

@@ -38,6 +38,7 @@ KINDS = {
     "mbarrier": "An mbarrier is misused: not initialised or not visibly so, initialised twice, overwritten, read, "
     "freed in use, more arrivals or more transaction bytes than its phase expects.",
     "barrier": "The threads at a named barrier do not match its count; or a grid leaves arrivals in its own.",
+    "order-dependent": "What a launch leaves differs between orders, and no sum of floats, ticket or time explains it.",
     "residency": "A CTA spins on what one writes that need not run beside it: found in a crowded session.",
     "divergence": "A .sync or .aligned instruction is executed without lanes that it needs.",
     "cluster": "Another CTA of the cluster is accessed before it is known to run, or after it has exited.",
@@ -77,10 +78,12 @@ class EmulatorError(Exception):
 
     before: of each party, a line that says what it had waited for last. event: number of the last one of its launch
     until then (state/order.py), 0 where that was the launch's last; other: that of the other party, 0 if there is none.
+    order: lines that say which delays cause it, where that was looked for (machine/explore.py).
     """
 
     kind = "error"
     before: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
     event, other = 0, 0
 
     def __init__(self, message: str, where: str = ""):
@@ -101,8 +104,8 @@ class EmulatorError(Exception):
         return getattr(self, "note", "") or self.kind, *kernel, *sorted({*here, *others})
 
     def __str__(self) -> str:
-        lines = [f"{self.kind}: {self.message}", *([f"at {self.where}"] if self.where else ()), *self.before]
-        return "\n  ".join(lines)
+        lines = [f"{self.kind}: {self.message}", *([f"at {self.where}"] if self.where else ())]
+        return "\n  ".join([*lines, *self.before, *self.order])
 
 
 class ResultsDecide(Exception):

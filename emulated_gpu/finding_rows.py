@@ -22,6 +22,7 @@ def row_of(of_class: str, found: EmulatorError) -> dict:
     """Return what a row has of a finding itself."""
     return {
         "class": of_class, "kind": found.kind, "message": found.message, "where": found.where, "before": found.before,
+        "order": found.order,
         "event": found.event, "other": found.other,
     }  # fmt: skip
 

@@ -23,6 +23,7 @@ class Session:
     most: int = 1  # findings, before launches fail
     strict: bool = False  # what has a note is a finding, too
     crowded: bool = False  # grids of other streams have the rest of the GPU
+    explores: int = 0  # as many other orders of each launch are tried, see machine/explore.py
     notes: list[Fault] = field(default_factory=list)  # see errors.NOTES
     launches: int = 0
     findings: list[str] = field(default_factory=list)
@@ -43,6 +44,11 @@ class Session:
     def report(self) -> list[str]:
         """One text for each fault, hang or refusal."""
         return list(self.findings)
+
+    def runs_again(self, number: int) -> bool:
+        """Whether a launch is to be run in other orders, too: all are, or an order of it is replayed."""
+        replayed = self.schedule.late is not None and self.schedule.launch == number
+        return self.checks and (self.explores > 0 or replayed)
 
     def new(self, faults: list[EmulatorError]) -> list[EmulatorError]:
         """Return the errors that are not yet among the findings."""

@@ -70,13 +70,18 @@ class Clock(ABC):
         """Return how many ticks pass before a warp that is woken at `time` runs."""
 
     @abstractmethod
-    def hesitation(self) -> float:
+    def hesitation(self, warp) -> float:
         """Return for how many ticks a warp stops behind an arrival or an atomic: who waited for it may go first."""
 
     @abstractmethod
-    def lingering(self, wrote: bool) -> float:
+    def lingering(self, warp, wrote: bool) -> float:
         """Return for how many ticks a warp stops behind a strong load: what it has seen may be old then. wrote: or
         behind a strong store: others may see that before the next one."""
+
+    def stop(self, group, access) -> float:
+        """Return for how many ticks a group stops behind an access by which others may see it, or it them: a
+        units/group.Meeting."""
+        return 0.0
 
     @abstractmethod
     def cta_start(self, launch: int, sms: list[int]) -> float:

@@ -79,8 +79,8 @@ class Engine:
         """Return whether nothing will ever happen again: no event but turns of groups of lanes is to come, and each has
         come back to a state in which it was since anything changed. To be asked at every turn of a group from the
         CALMth of `turns` on."""
-        if self.nested or group.launch.reads_time:  # time changes by itself
-            return False  # nested: the group that lets others go first is in no queue, and goes on
+        if group.launch.reads_time:  # time changes by itself
+            return False
         mark = self.changes, self.progress, self.landed
         if mark != self.mark:
             self.mark, self.turns = mark, 0
@@ -95,6 +95,8 @@ class Engine:
             known.add(state)
             return False
         self.again.add(group)
+        if self.nested:  # the group that lets others go first is in no queue, and goes on
+            return False
         return self.again.issuperset(call.__self__ for _, _, call in self.heap if type(call) is MethodType)
 
     def run(self, stalled) -> None:

@@ -32,7 +32,7 @@ from .clock import Clock
 from .cta import Cluster
 from .engine import Engine
 from .placement import Needs, Placement
-from .schedule import FunctionalClock, Schedule
+from .schedule import FunctionalClock, Schedule, Watched
 from .special import TIMERS, Origins
 from .warp import actor_of, follows, place_of, selects_alone
 
@@ -126,7 +126,8 @@ class LaunchOptions:
     pdl: it may start before the launch ahead has ended. cooperative: all CTAs run at once, or it is a Fault; the grid
     gets a barrier of its own in global memory (CUDA C++ Programming Guide, Grid Synchronization). number: which launch
     of its session it is; grid_id: what %gridid is, if not that: the same in all replays of a graph. predecessor: the
-    accesses of the launch ahead. notes_reads: whether `dependencies` is to have what it reads, too.
+    accesses of the launch ahead. notes_reads: whether `dependencies` is to have what it reads, too. watched: gets
+    what its clock decides, if it is tried in several orders; again: it has been run before, and what it prints printed.
 
     collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict: whether
     what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams have the rest
@@ -139,6 +140,7 @@ class LaunchOptions:
     pdl: bool = False
     cooperative: bool = False
     schedule: Schedule = Schedule()
+    watched: Watched | None = None
     checks: bool = True
     strict: bool = False
     crowded: bool = False
@@ -150,6 +152,7 @@ class LaunchOptions:
     collect: Callable[[list[Fault]], bool] | None = None
     computes_mma: Callable[[tuple[int, int, int]], bool] | None = None
     tracked: Definedness | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class Launch:
         self.collect: Callable[[list[Fault]], bool] | None = options.collect
         self.faults: list[Fault] = []
         self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
-        self.strict, self.tracked = options.strict, options.tracked
+        self.strict, self.tracked, self.again = options.strict, options.tracked, options.again
         self.notes: list[Fault] = []
         self.computes_mma, self.sampled_clusters = options.computes_mma, options.computes_mma is not None
         if self.sampled_clusters and (instr := program.results.decides):
@@ -222,7 +225,7 @@ class Launch:
         self.changed_maps: dict[int, tuple[object, set[int]]] = {}
         self.schedule, self.owner = options.schedule, environment.owner
         self.engine = environment.engine or Engine()
-        self.clock = environment.clock or FunctionalClock(self.schedule, self.engine)
+        self.clock = environment.clock or FunctionalClock(self.schedule, self.engine, number, options.watched)
         self.placement = environment.placement or Placement(self.chip)
         self.sms = len(self.placement.sms)
         self.program = self.clock.program(program)

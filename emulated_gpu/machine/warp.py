@@ -33,7 +33,7 @@ from ..units import (
     wgmma,
     wmma,
 )
-from ..units.group import LaneGroup
+from ..units.group import LaneGroup, Meeting
 from .around_warp import Cta, Launch
 from .clock import Clock
 from .engine import CALM, Engine
@@ -545,14 +545,19 @@ class Group(LaneGroup):
             return self.lane_mask
         return sum(1 << lane for lane in self.lanes[np.broadcast_to(mask, self.n)].tolist())
 
-    def linger(self, wrote: bool = False):
-        if wrote:
-            self.t += self.clock.lingering(wrote)  # a release is its block's first instruction
+    def linger(self, access: Meeting):
+        if access.writes:
+            self.t += self.clock.lingering(self.warp, True)  # a release is its block's first instruction
         else:
-            self._let_pass(self.clock.lingering(wrote))
+            self._let_pass(self.clock.lingering(self.warp, False))
+        self.pass_by(access)
 
-    def hesitate(self):
-        self._let_pass(self.clock.hesitation())
+    def hesitate(self, access: Meeting):
+        self._let_pass(self.clock.hesitation(self.warp))
+        self.pass_by(access)
+
+    def pass_by(self, access: Meeting):
+        self.t += self.clock.stop(self, access)  # where this is not 0, a block ends here: ControlFlow.stops
 
     def _let_pass(self, ticks: float):
         if ticks:

@@ -125,10 +125,10 @@ class TimingClock(Clock):
     def wake(self, warp, time: float) -> float:
         return self.p["sync"]["wake_cycles"] * self.clocks.slower(warp.cta.sm, time)
 
-    def hesitation(self) -> float:
+    def hesitation(self, warp) -> float:
         return 0.0
 
-    def lingering(self, wrote: bool) -> float:
+    def lingering(self, warp, wrote: bool) -> float:
         return 0.0
 
     def after(self, time: float, ns: float) -> float:

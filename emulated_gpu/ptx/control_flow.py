@@ -237,6 +237,13 @@ class ControlFlow:
         return self._live_lists[block]
 
     @functools.cached_property
+    def stops(self) -> ControlFlow:
+        """The same, with a block that ends behind each instruction by which warps meet: one can be stopped there."""
+        instrs = self.kernel.instrs
+        leaders = {i + 1 for i, instr in enumerate(instrs) if (found := lookup(instr)) and may_stop(instr, found)}
+        return ControlFlow(self.kernel, self.name, self.machine_code, leaders=self.leaders | leaders)
+
+    @functools.cached_property
     def hands_on(self) -> bool:
         """Whether any instruction does; see `hands_on`."""
         return any(map(hands_on, self.kernel.instrs))
@@ -388,6 +395,12 @@ def meets(instr: Instr, handler: Handler) -> bool:
     """Whether the lanes of a warp wait for each other in this instruction, or may see by it what another one did."""
     strong = {"volatile", "relaxed", "acquire"} & {*instr.parts}
     return handler.collective or handler.blocking or instr.parts[0] in ("atom", "red") or bool(strong)
+
+
+def may_stop(instr: Instr, handler: Handler) -> bool:
+    """Whether others may learn of a warp by this instruction, or it of them."""
+    arrives = instr.parts[0] in ("mbarrier", "bar", "barrier") or instr.op.startswith("tcgen05.commit")
+    return meets(instr, handler) or arrives or bool(STRONG_FORMS & {*instr.parts})
 
 
 class BlockWriter:

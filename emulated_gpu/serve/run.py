@@ -55,6 +55,8 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class Options:
     """Holds the options of a run, for the script's process and those that it starts.
 
+    explore: in how many other orders each launch is tried, too. replay: an order of events as Schedule.of_text reads
+    it, in place of a schedule's number.
     machine: a key of chip.CHIPS. most: findings before launches fail. timed: whether the model times what is between
     events. findings: a file that gets a line of JSON for each finding, note and launch. strict: whether notes are
     findings. crowded: as of calls.session. timeout: seconds that a launch may take, 0 for any time. devices: how many
@@ -74,6 +76,8 @@ class Options:
     devices: int = 1
     ranks: int = 0
     events: bool = False
+    explore: int = 0
+    replay: str = ""
 
     @classmethod
     def of_environment(cls) -> Options:
@@ -176,10 +180,11 @@ def install() -> None:
 
 def start(options: Options) -> None:
     """Make what is launched from now on what the options ask for."""
-    schedule = Schedule(options.schedule)
+    schedule = Schedule.of_text(options.replay or str(options.schedule))
     session = Loud(
-        schedule, options.checks, options.most, options.strict, options.crowded, file=options.findings
-    )
+        schedule, options.checks, options.most, options.strict, options.crowded, options.explore,
+        file=options.findings,
+    )  # fmt: skip
     session.timeout, session.events = options.timeout, options.events
     if options.timed:
         session.timed, session.kept = [], []
@@ -325,7 +330,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
             command += ["--timed"] * options.timed + ["--strict"] * options.strict
             command += ["--crowded"] * options.crowded
             command += ["--devices", str(options.devices), "--ranks", str(options.ranks)]
-            command += ["--events"] * options.events
+            command += ["--events"] * options.events + ["--explore", str(options.explore)]
             command += ["--timeout", str(options.timeout)] * bool(options.timeout)
             command += [*["--no-checks"] * (not options.checks), script, *args]
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -16,7 +16,7 @@ from ..state.shared_memory import OFFSET_MASK, RANK_SHIFT, Places
 from .addresses import active, pick, shared_cta, state_space
 from .barriers import barrier_at, landed, pass_dependency
 from .fences import handed_on, publish
-from .group import LaneGroup
+from .group import LaneGroup, Meeting
 from .tensor_maps import descriptor_bytes
 
 ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits of the register that holds it
@@ -196,7 +196,7 @@ def _loaded(
     elif strong:
         _acquire(g, space, addresses, "sys", strong == "sys+")
     if strong:
-        g.linger()
+        g.linger(Meeting((space, addresses), size))
 
 
 def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool | str = False, who: object = None) -> int:
@@ -306,7 +306,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             store_one(g, space, address + k * size, size, v, who, bool(sync))
         if sync:
             _release(g, space, address, sync, mask)
-            g.linger(wrote=True)
+            g.linger(Meeting((space, address), size * count, True))
         return
     lanes = None if mask is True else np.flatnonzero(mask)
     if lanes is not None and not len(lanes):
@@ -351,7 +351,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             scatter(g, space, side_by_side(addresses, size, len(typed)), size, whole, lanes, who, bool(sync))
     if sync:
         _release(g, space, addresses, sync, mask)
-        g.linger(wrote=True)
+        g.linger(Meeting((space, addresses), width, True))
 
 
 def _leave_out(g: LaneGroup, space: str, addresses: np.ndarray, size: int, sync: str) -> None:
@@ -503,7 +503,7 @@ def atomic(
             note_global(g, unique, size * count, True, who, marks=marks)
         _acquire(g, space, unique, sync.rstrip("+"), acquires)
         _release(g, space, unique, sync, mask)
-        g.hesitate()
+        g.hesitate(Meeting((space, unique), size * count, True, not wants_old and what not in ("exch", "cas")))
     if not wants_old:
         return None
     if g.n == 1:

@@ -14,7 +14,7 @@ from ..state.barrier import MBarrier
 from ..state.order import KNOWN, Knowledge
 from .addresses import active, pick, shared_cta
 from .fences import hand_on, handed_on, learn, publish, release
-from .group import LaneGroup
+from .group import LaneGroup, Meeting
 
 LONG = 1_000_000  # ns; longer limits of mbarrier.try_wait (CUTLASS has 10 ms) outlast what is emulated
 
@@ -85,7 +85,7 @@ def bar_arrive(g: LaneGroup, number, count, aligned: bool):
     hand_on(g, barrier.released)
     pass_dependency(g, barrier)
     barrier.arrive(thread_count(g), count)
-    g.hesitate()
+    g.hesitate(Meeting(barrier, 0, True, True))
 
 
 def bar_result(g: LaneGroup):
@@ -110,7 +110,7 @@ def cluster_arrive(g: LaneGroup, releases: bool, aligned: bool):
     g.warp.cluster_released = barrier.released
     g.engine.progress += 1
     barrier.arrive(g.n, g.cta.cluster.live_threads)
-    g.hesitate()
+    g.hesitate(Meeting(barrier, 0, True, True))
 
 
 def cluster_wait(g: LaneGroup, acquires: bool) -> bool:
@@ -176,7 +176,7 @@ def mbarrier_arrive(g: LaneGroup, address, count, expect, drop: bool, no_complet
     states, released, origin = np.zeros(g.n, np.uint64), False, g.origin("mbarrier.arrive")
     if g.launch.checks:
         g.warp.actor.order.next(g.warp.actor.key, origin)
-    hands_on = handed_on(g, scope)
+    hands_on, barrier = handed_on(g, scope), None
     for p in active(g, mask):
         a = pick(address, p)
         tx = None if expect is None else pick(expect, p)
@@ -194,7 +194,7 @@ def mbarrier_arrive(g: LaneGroup, address, count, expect, drop: bool, no_complet
             remote_arrive(g, cta, barrier, pick(count, p), origin, None if scope == "cta" else hands_on)
         else:
             states[p] = barrier.arrive(pick(count, p), tx, drop, no_complete, origin, hands_on)
-    g.hesitate()
+    g.hesitate(Meeting(barrier, 0, True, True))
     return int(states[0]) if g.n == 1 else states
 
 
@@ -258,6 +258,7 @@ def mbarrier_test(g: LaneGroup, address, phase, parity: bool, relaxed: bool):
         elif done:
             learn(g, barrier.completed)
             take_dependency(g, barrier)
+        g.pass_by(Meeting(barrier))
         return done
 
     if not alu.is_array(address) and not alu.is_array(phase):

@@ -8,12 +8,25 @@ run are machine/warp.Group; a unit uses nothing of them but what `LaneGroup` dec
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..ptx.control_flow import ControlFlow
 from .protocols import Cta, Engine, Launch, Warp
+
+
+class Meeting(NamedTuple):
+    """An access by which warps may learn of each other: a strong load or store, an atomic, an arrival, a wait.
+
+    at: a barrier, or the state space and the addresses, of which `size` bytes each are accessed. writes: whether it
+    changes what is there; commutes: in any order with its like.
+    """
+
+    at: Any
+    size: int = 0
+    writes: bool = False
+    commutes: bool = False
 
 
 class LaneGroup(ABC):
@@ -78,13 +91,17 @@ class LaneGroup(ABC):
         """
 
     @abstractmethod
-    def hesitate(self) -> None:
+    def hesitate(self, access: Meeting) -> None:
         """Let other warps go on that may have waited for what this one has just done, if the schedule says so."""
 
     @abstractmethod
-    def linger(self, wrote: bool = False) -> None:
-        """Let others go far behind a strong load, if the schedule says so: what has been read may be old then. wrote:
-        or go on behind a strong store."""
+    def linger(self, access: Meeting) -> None:
+        """Let others go far behind a strong load, if the schedule says so: what has been read may be old then. Or go on
+        behind a strong store."""
+
+    @abstractmethod
+    def pass_by(self, access: Meeting) -> None:
+        """Stop behind a wait that is over, if the schedule says so."""
 
     @abstractmethod
     def origin(self, label: str) -> Any:

@@ -48,6 +48,8 @@ class Launch(Protocol):
 
     chip: Chip
     """What it runs on, by which tensor cores round."""
+    again: bool
+    """Whether it has been run before, so that what it prints has been printed."""
     checks: bool
     """Whether to look for faults that do not keep a kernel from going on."""
     memory: GlobalMemory

@@ -44,7 +44,8 @@ def vprintf(g: LaneGroup, result: str | None, names: tuple[str, str], mask) -> N
     counts = 0
     for lane in active(g, mask):
         text, counts = _formatted(g, _text(g, pick(formats, lane), lane), pick(arguments, lane), lane)
-        sys.stdout.write(text)
+        if not g.launch.again:
+            sys.stdout.write(text)
     sys.stdout.flush()
     if result is not None:
         access.store(g, "local", symbol(g, result), 4, (counts,), mask)

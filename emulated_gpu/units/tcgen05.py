@@ -18,7 +18,7 @@ from ..state.order import EVER, KNOWN
 from ..state.tensor_memory import ALL, HALF, LANES, TensorMemory
 from .addresses import active, check_running, multicast_ctas, pick, shared_cta
 from .barriers import note_visit, pass_dependency
-from .group import LaneGroup
+from .group import LaneGroup, Meeting
 from .mma import Operands, accumulator_blocks, accumulator_columns, scale_columns
 from .mma import execute as execute_mma
 
@@ -326,7 +326,7 @@ def commit(g: LaneGroup, address, multicast, mask):
                 barrier.arrive(who=origin, hands_on=hands_on)
 
         _push(g, arrive, origin, g.clock.commit(g))
-    g.hesitate()
+    g.hesitate(Meeting(None))
 
 
 # -- ld and st ---------------------------------------------------------------------------------------------

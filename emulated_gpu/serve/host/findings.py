@@ -32,10 +32,11 @@ def sarif(rows: list[dict]) -> dict:
             {"physicalLocation": {"artifactLocation": {"uri": file}, "region": {"startLine": line}}}
             for file, line in at_lines(finding)
         ]
+        told = *finding.get("before", ()), *finding.get("order", ())
         result = {
             "ruleId": finding["kind"],
             "level": "error" if finding["class"] == WRONG else "note",
-            "message": {"text": "\n".join([finding["message"], finding["where"], *finding.get("before", ())]).strip()},
+            "message": {"text": "\n".join([finding["message"], finding["where"], *told]).strip()},
             "locations": locations[:1],
             "relatedLocations": locations[1:],
         }

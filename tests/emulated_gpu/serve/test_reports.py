@@ -447,7 +447,7 @@ def test_a_finding_in_a_process_that_the_script_starts_counts(tmp_path, monkeypa
     script.touch()
     assert CliRunner().invoke(cli, ["run", "--json", str(report), str(script)]).exit_code == 1
     found = {"class": "wrong", "kind": "race", "message": "m", "where": "kernel k, PTX line 1"}
-    found |= {"before": [], "event": 0, "other": 0, "schedule": 0, "launch": 0}
+    found |= {"before": [], "order": [], "event": 0, "other": 0, "schedule": 0, "launch": 0}
     runs = [{"schedule": 0, "exit_status": 1, "findings": [found], "launches": []}]
     expected = {"script": str(script), "args": [], "machine": "b200", "exit_status": 1, "runs": runs}
     assert json.loads(report.read_text()) == expected
