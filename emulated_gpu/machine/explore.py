@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..errors import EmulatorError
-from .schedule import WHAT, Delay, Met, Schedule, Watched
+from .schedule import ORDERLY, WHAT, Delay, Met, Schedule, Watched
 
 STOP = 40_000, 16_000  # ticks: of the first warp, and of a second one, which may stop while the first one does
 MOST_MET = 20_000  # meetings of a launch that is looked through
@@ -154,7 +154,7 @@ def shrink(run: Run, launch: int, schedule: Schedule, watched: tuple[Watched, Wa
     the delays alone, without what else there is of the failing run, do not make it fail.
     """
     failing, right = watched
-    late = {d: ticks for d, ticks in sorted(failing.late.items()) if right.late.get(d) != ticks}
+    late = {d: ticks for d, ticks in sorted(failing.late.items()) if right.late.get(d, ORDERLY.get(d.what)) != ticks}
     runs = 0
     found: tuple[Schedule, Outcome] | None = None
 

@@ -45,6 +45,10 @@ WHAT = {
     "remote": "has what it sends to another CTA arrive",
     "st": "has a tcgen05.st done",
 }
+SOON = 40  # ticks of an asynchronous operation in schedule 0
+# What schedule 0 decides; of "ld" and "st" it draws
+ORDERLY = dict.fromkeys(("starts", "stops", "yields", "looked", "wrote"), 0)
+ORDERLY |= dict.fromkeys(("tma", "mma", "store", "commit", "remote"), SOON)
 _REPLAY = re.compile(r"(\d+)(?:/(\d+):(.+))?")
 _DELAY = re.compile(r"(\d+)\.(\d+)\.([a-z]+)\.(\d+)=(\d+(?:\.\d+)?)")
 
@@ -191,7 +195,7 @@ class FunctionalClock(Clock):
         if self.prompt:
             return 0
         if self.schedule.seed == 0:
-            return 40
+            return SOON
         return self.random.choice((0, 10, 100, 600)) * (0.5 + self.random.random())
 
     def costs(self, program) -> list[float]:
