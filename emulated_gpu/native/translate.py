@@ -54,7 +54,7 @@ class Input:
 
 
 def input_of(node: ast.AST) -> Input | None:
-    """A special register or the address of a symbol."""
+    """A special register, the address of a symbol, or a parameter of the kernel."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return None
     called = ast.unparse(node.func)
@@ -65,6 +65,11 @@ def input_of(node: ast.AST) -> Input | None:
         return Input(ast.unparse(node), 32, name.startswith(("tid", "laneid", "lanemask")))
     if called == "addresses.symbol":
         return Input(ast.unparse(node), 64, False)
+    if called == "access.load" and [constant_of(node.args[k]) for k in (1, 4, 5)] == ["param", 1, True]:
+        address, size = node.args[2], constant_of(node.args[3])
+        names = {n.id for n in ast.walk(address) if isinstance(n, ast.Name)}
+        if names == {"addresses", "g"} and size in (1, 2, 4, 8):  # not where a register says which one
+            return Input(f"g.launch.params.load({ast.unparse(address)}, {size})", 8 * size, False)
     return None
 
 
@@ -301,11 +306,12 @@ class Translator(Code):
         return apply
 
     def call(self, node: ast.Call):
+        called = ast.unparse(node.func)
         if (found := input_of(node)) is not None:
             self.inputs[found.text] = found
             name = f"%input{list(self.inputs).index(found.text)}"
-            return self.value(f"load {type_of(found.bits, found.vary)}, ptr {name}", found.bits, found.vary)
-        called = ast.unparse(node.func)
+            value = self.value(f"load {type_of(found.bits, found.vary)}, ptr {name}", found.bits, found.vary)
+            return (self.cast(value, max(found.bits, 16)),) if called == "access.load" else value
         if called in ("access.load", "access.store"):
             return self.access(node, called == "access.store")
         if called in ("async_copy.cp_async", "async_copy.cp_async_commit"):

@@ -106,8 +106,11 @@ _LLM_RUNS = (("{32, 64, 128, 256, 512, 1024}", "{64, 256}"), ("repeat_times = ",
 
 def llm(name: str, args: str, *edits: tuple[str, str], **more) -> Case:
     """One of llm.c's programs that hold kernels against loops of the host."""
-    return program("llm.c, dev/cuda", f"dev/cuda/{name}.cu", args, *_LLM_SIZES, *_LLM_RUNS, *edits, options="-O3 -lcublas -lcublasLt", says="All results match", **more)
+    return program("llm.c, dev/cuda", f"dev/cuda/{name}.cu", args, *_LLM_SIZES, *_LLM_RUNS, *edits, **_CHECKED, **more)
 
+
+_SOFTMAX = (*_LLM_SIZES[:2], ("int V = 50257;", "int V = 1031;"), *_LLM_RUNS)
+_CHECKED = {"options": "-O3 -lcublas -lcublasLt", "says": "All results match"}
 
 _LLM = (
     llm("gelu_forward", "2", **_ALL),
@@ -115,6 +118,9 @@ _LLM = (
     llm("layernorm_forward", "3", **_ALL),
     llm("gelu_backward", "2", **_ALL),
     llm("fused_residual_forward", "4", **_ALL),
+    program("llm.c, dev/cuda", "dev/cuda/softmax_forward.cu", "4", *_SOFTMAX, explained="line 268: all warps read the maximum in the first word, where warp 0 may have written its sum before (line 288)", **_CHECKED),
+    program("llm.c, dev/cuda", "dev/cuda/softmax_forward.cu", "3", *_SOFTMAX, name="softmax_forward, a warp a row", **_CHECKED),
+    program("llm.c, dev/cuda", "dev/cuda/global_norm.cu", "2", ("int C = 768;", "int C = 32;"), ("{32, 64, 128, 256, 512, 768, 1024}", "{64, 256}"), _LLM_RUNS[1], **_CHECKED),
 )
 
 
@@ -141,6 +147,8 @@ _SAMPLES = (
     sample(f"{_FIRST}/simpleAWBarrier", "", ("size = 10000000", "size = 20000")),
     sample(f"{_FEATURES}/simpleCudaGraphs", "", ("1 << 24", "1 << 14"), ("maxBlocks = 512", "maxBlocks = 16")),
     sample(f"{_FEATURES}/graphMemoryNodes", "", ("NUM_ELEMENTS       8000000", "NUM_ELEMENTS       80000")),
+    sample(f"{_FEATURES}/globalToShmemAsyncCopy", "-wA=128 -hA=128 -wB=128 -hB=128", ("nIter = 100", "nIter = 1"), says="Result = PASS"),
+    sample(f"{_CONCEPTS}/threadFenceReduction", "-n=65536", ("testIterations = 100", "testIterations = 2"), says="GPU result"),
     sample(f"{_FEATURES}/newdelete", explained="container.hpp, line 92: m_top is read plainly, which other threads change by atomicAdd"),
     sample(f"{_FEATURES}/binaryPartitionCG"),
     sample(f"{_CONCEPTS}/streamOrderedAllocation", "", ("1048576", "16384")),
