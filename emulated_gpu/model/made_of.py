@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 WORDS = {
     "hbm": "HBM at its full rate would bring what is read in",
     "tensor": "the tensor cores multiply for",
+    "issue": "instructions take the schedulers' turns for",
     "warp": "a CTA's busiest warp executes for",
 }
 

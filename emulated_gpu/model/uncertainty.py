@@ -5,8 +5,12 @@ of which uses programmatic dependent launch (PDL); emulated_gpu/VALIDATION.md ha
 model's, times a constant, an effect of the kernel's author, one of the kernel and a rest. The bracket is that of a
 kernel whose author the model has not met: the constant comes from all kernels, each of which counts the same, and its
 width from what each author's kernels differ by from the constant of the others'. It is a factor, so that a time that
-changes little has a bracket that does. A kernel of whose time the tensor cores or HBM take more than of any that
-is known (`made_of`) gets none: `unlike` says why.
+changes little has a bracket that does. A kernel of whose time HBM, the tensor cores or instructions take more or less
+than of any that is known (`made_of`) gets none: `unlike` says why.
+
+`strangers`: kernels of other families, which nobody had in sight when the model was made. Each family counts as an
+author for the width; the constant stays that of `plain`, since strangers lie to both sides of it. A family of which one
+point is known makes nothing known.
 
 `dependent`: nobody has published a kernel with PDL, so the load side of this repo's submission stands for them,
 measured on an H200 with PDL and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without,
@@ -24,26 +28,32 @@ import functools
 import json
 import math
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 from .made_of import WORDS, MadeOf
 from .profile import load
+from .sm_clock import sustained_us
 
 POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
 POINTS_H200 = json.loads(Path(__file__).with_name("whole_kernels_h200.json").read_text())
 SPILLING = "2xacc 128x128"  # of the H200's: two accumulators of 128 registers a thread
 COVERED = 0.9  # share of the times on silicon that a bracket claims to hold
-SHARE_BEYOND, ROOM = 1.25, 0.02  # a share may be this many times the most that is known, and this much more
+BEYOND, ROOM = 1.25, 0.02  # a share may be this many times the most and the least that is known, and so much more
 NVFP4_FLOPS = 2 * 128 * 256 * 64 / 128  # of an SM in a cycle: M = 128, N = 256, K = 64 in 128 cycles
 
 
 class Known(NamedTuple):
-    """A point: who wrote the kernel, which it is, and the logarithm of its time on silicon over the model's."""
+    """A point: who wrote the kernel, which it is, and the logarithm of its time on silicon over the model's.
+
+    stranger: of another family, whose author stands for it.
+    """
 
     author: str
     kernel: str
     error: float
+    stranger: bool = False
 
 
 def basis(machine: str) -> str:
@@ -54,9 +64,9 @@ def basis(machine: str) -> str:
         "h100": "CUTLASS's kernels and our own on an H200: none was timed on an H100",
     }[machine]
     return (
-        f"may be: nine of ten times of a kernel whose author the model has not met, by known errors of {whose}; with "
-        "programmatic dependent launch, whose errors only an H200 shows, theirs are added; a kernel of which a time is "
-        "made otherwise gets no bracket. See emulated_gpu/VALIDATION.md"
+        f"may be: nine of ten times of a kernel whose author and family the model has not met, by known errors of "
+        f"{whose}; with programmatic dependent launch, whose errors only an H200 shows, theirs are added; a kernel of "
+        "which a time is made otherwise gets no bracket. See emulated_gpu/VALIDATION.md"
     )
 
 
@@ -67,8 +77,9 @@ def known(machine: str = "b200") -> list[Known]:
     """List the points that brackets of a machine rest on."""
     if machine == "b200":
         return [
-            Known(point["author"], point["kernel"], math.log(point["published_us"] / point["modelled_us"]))
-            for point in POINTS["plain"]
+            Known(point["author"], point["kernel"], math.log(point["published_us"] / modelled_us(point)), stranger)
+            for points, stranger in ((POINTS["plain"], False), (met_more_than_once(), True))
+            for point in points
         ]
     return [
         Known(name.split(" ")[0], name.partition("/")[0], math.log(measured / modelled))
@@ -77,29 +88,43 @@ def known(machine: str = "b200") -> list[Known]:
     ]
 
 
+def modelled_us(point: dict) -> float:
+    """Return the model's microseconds of a point, at the clock that its row of calls leaves."""
+    us = point["modelled_us"]
+    return sustained_us(load("b200"), us, point["made_of"]["tensor"]) if point.get("long row") else us
+
+
+def met_more_than_once() -> list[dict]:
+    """List the strangers of families of which more than one point is known."""
+    strangers = POINTS["strangers"]
+    count = Counter(point["author"] for point in strangers)
+    return [point for point in strangers if count[point["author"]] > 1]
+
+
 def _by_kernel(points: list[Known]) -> dict[str, list[list[float]]]:
     """Errors of each author's kernels."""
     found: dict[str, dict[str, list[float]]] = {}
-    for author, kernel, error in points:
-        found.setdefault(author, {}).setdefault(kernel, []).append(error)
+    for point in points:
+        found.setdefault(point.author, {}).setdefault(point.kernel, []).append(point.error)
     return {author: [*kernels.values()] for author, kernels in found.items()}
 
 
-def _middle(kernels: list[list[float]]) -> float:
-    return statistics.fmean(map(statistics.fmean, kernels))
+def _middle_of(points: list[Known]) -> float:
+    authors = _by_kernel([point for point in points if not point.stranger])
+    return statistics.fmean(statistics.fmean(kernel) for kernels in authors.values() for kernel in kernels)
 
 
 def expected(points: list[Known]) -> tuple[float, float]:
     """Return the middle and half the width of a bracket, both as logarithms, from the points of two authors or more.
 
-    Each author's kernels are held against the middle of the others', and each author counts the same.
+    Each author's kernels are held against the middle of the others', and each author counts the same. Strangers are
+    not of the middle.
     """
-    authors = _by_kernel(points)
     missed = []
-    for author, kernels in authors.items():
-        middle = _middle([kernel for other, some in authors.items() if other != author for kernel in some])
+    for author, kernels in _by_kernel(points).items():
+        middle = _middle_of([point for point in points if point.author != author])
         missed.append(statistics.fmean(statistics.fmean((e - middle) ** 2 for e in kernel) for kernel in kernels))
-    middle = _middle([kernel for kernels in authors.values() for kernel in kernels])
+    middle = _middle_of(points)
     return middle, statistics.NormalDist().inv_cdf((1 + COVERED) / 2) * math.sqrt(statistics.fmean(missed))
 
 
@@ -148,28 +173,37 @@ def least_shares(point: dict) -> tuple[float, float]:
     return point["read_mb"] / b200["hbm"]["read_tb_s"] / us, b200.us(cycles) / us
 
 
+def known_shares(point: dict) -> dict[str, float]:
+    """Return what is known of what a point's time is made of: what was noted, or what its sizes say."""
+    if "made_of" in point:
+        return point["made_of"]
+    return dict(zip(("hbm", "tensor"), least_shares(point), strict=True))
+
+
 @functools.cache
-def most_known() -> tuple[float, ...]:
-    """Return the most that HBM and the tensor cores have at least to do of any known time, as shares."""
-    return tuple(map(max, zip(*map(least_shares, POINTS["plain"]), strict=True)))
+def spanned() -> dict[str, tuple[float, float]]:
+    """Return the least and the most that is known of each share."""
+    shares = [known_shares(point) for point in [*POINTS["plain"], *met_more_than_once()]]
+    found = {name: [of[name] for of in shares if name in of] for name in WORDS}
+    return {name: (min(values), max(values)) for name, values in found.items()}
 
 
 def unlike(shares: MadeOf | None, machine: str = "b200", stack: int = 0) -> str:
     """Say why a modelled time has no bracket, or "". stack: bytes a thread, where that is known.
 
-    On a B200 a time of which HBM or the tensor cores take much more than of any that is known has none. How much less
-    they may take is not held against it, nor what its instructions take: nobody has noted that of the known ones.
+    On a B200 a time of which HBM, the tensor cores or instructions take much more or less than of any that is known has
+    none.
     """
     if stack:
         return f"no bracket: {stack} bytes of stack a thread, whose accesses the model does not have"
     if shares is None or machine != "b200":
         return ""
-    for name, known_most in zip(("hbm", "tensor"), most_known(), strict=True):
+    for name, (least, most) in spanned().items():
         share = getattr(shares, name)
-        if share > known_most * SHARE_BEYOND + ROOM:
+        if not least / BEYOND <= share <= most * BEYOND + ROOM:
             return (
-                f"no bracket: {WORDS[name]} {share:.0%} of the time, in kernels whose times are known "
-                f"{known_most:.0%} at most"
+                f"no bracket: {WORDS[name]} {share:.1%} of the time, in kernels whose times are known {least:.1%} to "
+                f"{most:.1%}"
             )
     return ""
 

@@ -6,14 +6,15 @@
     python -m silicon.whole_kernels.foreign table
 
 No GPU is needed; nvcc is. Each point runs in a process of its own: the kernel's file as it is, with its own host code,
-in an extension of torch. `model` prints each point, and with --write keeps it in foreign.json beside this file, with
-what its time is made of (emulated_gpu/model/made_of.py). Half of the kernels are held out, by a hash of their names,
-before they were run: no figure and no mechanism of the model may be chosen in sight of their times.
+in an extension of torch. `model` prints each point, and with --write keeps it among `strangers` of
+emulated_gpu/model/whole_kernels.json, with what its time is made of (emulated_gpu/model/made_of.py). Half of the
+kernels are held out, by a hash of their names, before they were run: no figure and no mechanism of the model may be
+chosen in sight of their times.
 
 02e_matmul_sm100 (its README.md, commit 1454f8b): BF16, A and B along K, a card of Modal, nvbench, calls in a row on
 inputs enough for 10 ms. Modelled: the second of two calls on two inputs, from the end of the first, with a clean L2,
-at the clock that the power limit leaves such calls (`sustained_us` of emulated_gpu/model/sm_clock.py; "us" of
-foreign.json is without it). The author says that results vary between runs.
+at the clock that the power limit leaves such calls (`sustained_us` of emulated_gpu/model/sm_clock.py; what is kept is
+without it). The author says that results vary between runs.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulated_gpu.model import uncertainty
 from emulated_gpu.model.profile import load
 from emulated_gpu.model.sm_clock import sustained_us
 from silicon import command
 from silicon.whole_kernels.published import protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = Path(__file__).with_suffix(".json")
+TABLE = ROOT / "emulated_gpu" / "model" / "whole_kernels.json"
+AUTHOR = "gau.nernst, BF16 GEMM"
 MATMUL = "02e_matmul_sm100"
 TFLOPS = {  # kernel -> size of all three dimensions -> as published
     "v1a": {4096: 255.73}, "v1b": {4096: 254.37}, "v2a": {4096: 699.39}, "v2b": {4096: 721.02},
@@ -53,6 +56,12 @@ class Foreign:
     @property
     def name(self) -> str:
         return f"{MATMUL} {self.kernel}, {self.size}"
+
+    @property
+    def row(self) -> dict:
+        """The beginning of its row among `strangers`."""
+        kernel = f"{MATMUL} {self.kernel}"
+        return {"author": AUTHOR, "kernel": kernel, "size": self.size, "published_us": round(self.us, 2)}
 
     @property
     def held_out(self) -> bool:
@@ -125,18 +134,35 @@ def model(point: Foreign, checkout: Path) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def in_a_long_row(found: dict) -> float:
-    """Return the modelled microseconds of what `child` printed, at the clock that calls of many milliseconds have."""
-    return sustained_us(load("b200"), found["us"], found["made_of"]["tensor"])
+def kept() -> dict[str, float]:
+    """Return the modelled microseconds of the points that have been run, by name, at the clock that their row has."""
+    strangers = uncertainty.POINTS["strangers"]
+    return {
+        point.name: uncertainty.modelled_us(row)
+        for point in POINTS
+        for row in strangers
+        if point.row.items() <= row.items()
+    }
+
+
+def keep(point: Foreign, found: dict) -> None:
+    """Put what `child` printed of a point among the `strangers` of the table, which has a line for each."""
+    row = point.row | {"modelled_us": round(found["us"], 2), "long row": True, "made_of": found["made_of"]}
+    rows = [*uncertainty.POINTS["strangers"], row]
+    lines = [f"  {json.dumps(each)}" for each in rows if each is row or not point.row.items() <= each.items()]
+    before, _, rest = TABLE.read_text().partition(' "strangers": [\n')
+    _, _, after = rest.partition("\n ],\n")
+    together = ",\n".join(lines)
+    TABLE.write_text(f'{before} "strangers": [\n{together}\n ],\n{after}')
 
 
 def table() -> str:
-    """The points of foreign.json."""
-    known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    """The points that have been run."""
+    known = kept()
     rows = ["| kernel | size | half | published us | modelled us | error |", "|---|---|---|---|---|---|"]
     for point in POINTS:
         if point.name in known:
-            us = in_a_long_row(known[point.name])
+            us = known[point.name]
             times = f"{point.us:.1f} | {us:.1f} | {us / point.us - 1:+.0%}"
             rows.append(f"| {point.kernel} | {point.size} | {point.half} | {times} |")
     return "\n".join(rows)
@@ -144,9 +170,9 @@ def table() -> str:
 
 def summary() -> str:
     """What each half of the points comes to, in a sentence."""
-    known, said = json.loads(TABLE.read_text()), []
+    known, said = kept(), []
     for half in ("open", "held-out"):
-        errors = [in_a_long_row(known[p.name]) / p.us - 1 for p in POINTS if p.half == half and p.name in known]
+        errors = [known[p.name] / p.us - 1 for p in POINTS if p.half == half and p.name in known]
         middle = statistics.median(map(abs, errors))
         said.append(f"{half} {len(errors)} points, median error {middle:.1%}, worst {max(errors, key=abs):+.0%}")
     return f"learn-cuda 02e: {'; '.join(said)}."
@@ -158,7 +184,7 @@ def main() -> None:
     parser.add_argument("checkout", nargs="?", type=Path, help="of learn-cuda")
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--half", choices=("held-out", "open"))
-    parser.add_argument("--write", action="store_true", help="keep what comes out in foreign.json")
+    parser.add_argument("--write", action="store_true", help="keep what comes out in whole_kernels.json")
     options = parser.parse_args()
     if options.what == "table":
         return print(f"{table()}\n\n{summary()}")
@@ -171,12 +197,11 @@ def main() -> None:
             print(f"{point.half:8}  {point.us:7.1f} us  {point.name}")
             continue
         found = model(point, options.checkout.resolve())
-        us = in_a_long_row(found)
+        us = sustained_us(load("b200"), found["us"], found["made_of"]["tensor"])
         times = f"{point.us:7.1f}  {us:7.1f}  {us / point.us - 1:+.0%}"
         print(f"{point.half:8}  {times}  {point.name}  {found['made_of']}", flush=True)
         if options.write:
-            known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-            TABLE.write_text(json.dumps(known | {point.name: found}, indent=1) + "\n")
+            keep(point, found)
     return None
 
 

@@ -91,13 +91,13 @@ def _points() -> list[Published]:
     return [Published(row) for row in json.loads(TABLE.read_text())["plain"]]
 
 
-def write_time(point: Published, us: float) -> None:
-    """Puts a modelled time into the table, which has a line for each point."""
+def write_time(point: Published, us: float, made_of: dict[str, float]) -> None:
+    """Puts a modelled time, and what it is made of, into the table, which has a line for each point."""
     lines = TABLE.read_text().splitlines()
     for number, line in enumerate(lines):
         text = line.strip().rstrip(",")
         if text.startswith('{"author"') and json.loads(text) == point.row:
-            changed = json.dumps(point.row | {"modelled_us": round(us, 2)})
+            changed = json.dumps(point.row | {"modelled_us": round(us, 2), "made_of": made_of})
             lines[number] = line.replace(text, changed)
     TABLE.write_text("\n".join(lines) + "\n")
 
@@ -174,7 +174,7 @@ def main() -> None:
         size, error = ", ".join(str(p.row[d]) for d in "mnk"), f"{us / p.us - 1:+.0%}"
         print(f"| {p.name} | {size} | {p.calls} | {p.us} | {us:.2f} | {error} | {shares} |", flush=True)
         if options.write:
-            write_time(p, us)
+            write_time(p, us, shares)
 
 
 if __name__ == "__main__":

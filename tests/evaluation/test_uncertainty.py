@@ -13,7 +13,7 @@ from task import read_task_yaml
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("machine, low, high", [("b200", 0.85, 0.97), ("h200", 0.85, 0.95)])
+@pytest.mark.parametrize("machine, low, high", [("b200", 0.85, 0.95), ("h200", 0.85, 0.95)])
 def test_brackets_hold_times_of_authors_whom_they_do_not_rest_on(machine, low, high):
     """Leaving one author out: nine of ten are claimed."""
     held = uncertainty.held(uncertainty.known(machine))
@@ -36,14 +36,14 @@ def point(us: float, author: str = "a", kernel: str = "k") -> dict:
 
 def test_a_model_that_is_too_fast_moves_the_interval_up(monkeypatch):
     points = [point(us, author, author) for author in "ab" for us in (8.0, 8.0)]
-    monkeypatch.setattr(uncertainty, "POINTS", {"plain": points, "dependent": []})
+    monkeypatch.setattr(uncertainty, "POINTS", {"plain": points, "strangers": [], "dependent": []})
     assert uncertainty.interval(4.0) == pytest.approx((5.0, 5.0))
 
 
 def test_a_width_is_that_between_authors_and_kernels(monkeypatch):
     """Many points of one kernel make nothing surer: two authors whose kernels are a factor apart remain so."""
     points = [point(10.0, "a")] * 50 + [point(10.0 * math.e**0.2, "b")] * 50
-    monkeypatch.setattr(uncertainty, "POINTS", {"plain": points, "dependent": []})
+    monkeypatch.setattr(uncertainty, "POINTS", {"plain": points, "strangers": [], "dependent": []})
     middle, width = uncertainty.expected(uncertainty.known())
     assert middle == pytest.approx(-0.1)
     assert width == pytest.approx(0.2 * statistics.NormalDist().inv_cdf(0.95))
@@ -56,16 +56,27 @@ def test_brackets_are_continuous():
             assert other == pytest.approx(1.003 * one)
 
 
+def test_strangers_make_brackets_wider_and_move_no_middle(monkeypatch):
+    points = [point(us, author) for us, author in ((9.0, "a"), (10.0, "b"), (11.0, "d"))]
+    others = [{"author": "c", "kernel": str(n), "published_us": 20.0, "modelled_us": 10.0} for n in range(2)]
+    found = []
+    for strangers in ([], others[:1], others):  # one point of a family says nothing of how its kernels differ
+        monkeypatch.setattr(uncertainty, "POINTS", {"plain": points, "strangers": strangers})
+        found.append(uncertainty.expected(uncertainty.known()))
+    assert found[0] == found[1] and found[2][0] == found[0][0] and found[2][1] > 2 * found[0][1]
+    assert uncertainty.held(uncertainty.known())["c"] == (0, 2)
+
+
 SHARES = MadeOf(0.5, 0.2, 0.1, 0.5)
 
 
 def test_what_is_made_otherwise_than_all_that_is_known_has_no_bracket():
     found = uncertainty.estimate(9.0, SHARES)
     assert found.between and not found.unlike and found.between[0] <= found.corrected <= found.between[1]
-    for name, share in (("tensor", 0.9), ("hbm", 0.99)):
+    for name, share in (("hbm", 0.99), ("issue", 0.5), ("tensor", 0.0), ("hbm", 0.01), ("warp", 0.1)):
         found = uncertainty.estimate(9.0, SHARES._replace(**{name: share}))
         assert found.between is None and found.corrected == found.us == 9.0
-        assert found.unlike.startswith(f"no bracket: {WORDS[name]} {share:.0%} of the time, in kernels whose times are")
+        assert found.unlike.startswith(f"no bracket: {WORDS[name]} {share:.1%} of the time, in kernels whose times are")
     assert "stack" in uncertainty.estimate(9.0, SHARES, stack=16).unlike
     assert uncertainty.estimate(9.0, SHARES, machine="h200", stack=16).between is None
     assert uncertainty.estimate(9.0, SHARES._replace(tensor=0.9), machine="h200").between
@@ -75,7 +86,14 @@ def test_each_known_kernel_has_a_bracket():
     for known in uncertainty.POINTS["plain"]:
         hbm, tensor = uncertainty.least_shares(known)
         assert 0 < hbm < 1 and 0 < tensor < 1
-        assert not uncertainty.unlike(MadeOf(hbm, tensor, 0.0, 0.5)), known
+        assert not uncertainty.unlike(SHARES._replace(hbm=hbm, tensor=tensor)), known
+
+
+def test_a_stranger_has_a_bracket_or_is_told_why_not():
+    """FlashInfer's kernel, whose promotion nobody else's is like, has none; the others' shares are known."""
+    noted = [known for known in uncertainty.POINTS["strangers"] if len(known["made_of"]) == len(MadeOf._fields)]
+    without = {known["kernel"] for known in noted if uncertainty.unlike(MadeOf(**known["made_of"]))}
+    assert without == {"FlashInfer #4734"} and len(noted) > 10
 
 
 def test_bytes_of_the_points_are_those_of_the_operands():
@@ -88,6 +106,7 @@ def test_bytes_of_the_points_are_those_of_the_operands():
 
 def test_pdl_adds_its_own_error(monkeypatch):
     points = {
+        "strangers": [],
         "plain": [point(us, author) for us, author in ((9.0, "a"), (10.0, "b"), (11.0, "c"))],
         "dependent": [{"measured_us": 5.0, "modelled_us": 4.0, "plain_measured_us": 7.0, "plain_modelled_us": 7.0}],
     }
@@ -107,7 +126,7 @@ def test_a_printed_time_lies_in_its_interval(between):
 def test_the_known_bias_is_taken_out(machine):
     """What is corrected errs less in the mean of kernels than the model."""
     kernels: dict[str, list[float]] = {}
-    for each in uncertainty.known(machine):
+    for each in (point for point in uncertainty.known(machine) if not point.stranger):
         kernels.setdefault(each.kernel, []).append(each.error)
     factor = math.log(uncertainty.corrected(uncertainty.interval(1.0, machine=machine)))
     bias = statistics.fmean(map(statistics.fmean, kernels.values()))

@@ -328,7 +328,7 @@ def test_the_page_in_a_browser(page, profiled, tmp_path):
     """)  # fmt: skip
     told = dict(re.findall(r'data-([a-z]+)="([^"]*)"', body))
     assert "smem[tid * 32] = x" in told["marked"] and (told["ptx"], told["canvases"]) == ("4", "2")
-    for shown in ("us it may be ", "floor by HBM", "Partial: half of it", "baseline own.py", "this takes 0.0 % less"):
+    for shown in ("us no bracket: ", "floor by HBM", "Partial: half of it", "baseline own.py", "this takes 0.0 % less"):
         assert shown in told["answer"]
     assert "between launches " in told["shares"] and "|time of all warps: " in told["shares"]
     assert told["gain"] == "-25 %with no bank conflicts at most 25 % less"
