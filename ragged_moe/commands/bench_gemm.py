@@ -17,17 +17,19 @@ from ragged_moe.measure.timing import record
 @click.command()
 @format_options
 @contest_options(repeats=20)
+@click.option("--humming", type=click.Path(path_type=Path, exists=True, file_okay=False),
+              help="NVFP4: the folder of humming-kernels 0.1.19, a peer, too.")
 @click.option("--rows", "wanted", type=Numbers(0), help="Only these rows, by number: 0,4,7.")
 def main(
-    kind: str, peers: bool | None, marlin: Path | None, file: Path | None, repeats: int, seed: int,
-    wanted: list[int] | None,
+    kind: str, peers: bool | None, marlin: Path | None, humming: Path | None, file: Path | None, repeats: int,
+    seed: int, wanted: list[int] | None,
 ) -> None:  # fmt: skip
     """Time the grouped GEMM and its peers on this GPU."""
     of = FORMATS[kind]
     rows = of.rows()
     if wanted and max(wanted) >= len(rows):
         raise click.UsageError(f"--rows has {max(wanted)}, but --format {kind} has rows 0 to {len(rows) - 1}")
-    experiment = GroupedGemm(kind, chosen_peers(kind, peers, marlin))
+    experiment = GroupedGemm(kind, chosen_peers(kind, peers, marlin, humming))
     timed = timed_rows(experiment, [rows[i] for i in wanted] if wanted else rows, repeats, random.Random(seed))
     found = told(
         timed, lambda rows: table(of.columns, rows), file,

@@ -78,7 +78,7 @@ class Config:
     slots: int = 0  # block scales, the layer's GEMM2: places of a token, whose output it writes if that has one row
 
     def __post_init__(self):
-        assert self.arch in ("sm90", "sm100") and self.block_m in (16, 32, 64, 96, 128, 256)
+        assert self.arch in ("sm90", "sm100") and (self.widths or self.block_m in (16, 32, 64, 128, 256))
         assert self.cluster in (1, 2) and self.split_k in (1, 2)
         assert self.swap_ab or self.block_m == 128
         if self.fp4_tokens:

@@ -81,7 +81,7 @@ class StreamK:
         together = 8 if size <= 16 else 4 if size <= 32 else 2 if size <= 64 else 1  # CTAs that are loaded at once,
         if const_expr(config.widths):  # by two ptxas spills
             together = 1
-        chunk = size if size <= 64 else size // 2  # this many sums of each
+        chunk = next(size // parts for parts in (1, 2, 4) if size <= 64 * parts)  # this many sums of each
         found = cute.make_rmem_tensor((together * chunk,), Float32)
         other = first
         while share_start(plan, other) < tile.end:

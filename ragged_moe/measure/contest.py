@@ -91,10 +91,11 @@ class Contest:
 
 
 class Peers(NamedTuple):
-    """Which peers take part: those that are installed; Marlin, as marlin.load returns it."""
+    """Which peers take part: those that are installed; Marlin and Humming, as their modules' `load` returns them."""
 
     installed: bool
     marlin: Callable | None
+    humming: Callable | None = None
 
 
 class Experiment(Protocol):

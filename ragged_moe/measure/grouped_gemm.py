@@ -23,14 +23,16 @@ import torch
 from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4, launch_quantiser
 from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8, launcher
 from ragged_moe.layers.signatures import TILE
-from ragged_moe.measure import marlin, rows
+from ragged_moe.measure import humming, marlin, rows
 from ragged_moe.measure.contest import FP8, OURS, W4A8, W4A16, Contest, Contestant, Peers, best, how_many_sets
 from ragged_moe.measure.floor import Floor
 from ragged_moe.measure.gemm_peers import PEERS
+from ragged_moe.measure.humming import HUMMING
 from ragged_moe.measure.markdown import Column, figure, ratio, value
 from ragged_moe.measure.marlin import BEST, MARLIN
-from ragged_moe.measure.operands import Inputs, draw_fp8, draw_mxfp4, draw_nvfp4
+from ragged_moe.measure.operands import Inputs, checkpoint_nvfp4, draw_fp8, draw_mxfp4, draw_nvfp4
 from ragged_moe.measure.rows import Row
+from ragged_moe.measure.timing import captured
 from ragged_moe.runtime.device import device_of
 from ragged_moe.runtime.sizes import BF16, E4M3, F32
 from ragged_moe.tuning import sm90
@@ -88,6 +90,12 @@ def nvfp4(x: Operands) -> dict[str, Contestant]:
         call = functools.partial(marlin.multiply, x.marlin, x.a, of_marlin, of_block, results)
         made[f"{MARLIN} {block}"] = Contestant(call, lambda: results, OURS)
     return made
+
+
+def of_humming(layer: Callable, x: Operands) -> Contestant:
+    """Call Humming's layer of these weights."""
+    out, bounds = torch.empty_like(x.fp8.out), torch.tensor(x.row.offsets, device="cuda")
+    return Contestant(functools.partial(humming.multiply, layer, x.a, bounds, out), lambda: out, OURS)
 
 
 def mxfp4(x: Operands) -> dict[str, Contestant]:
@@ -159,9 +167,10 @@ FORMATS = {
         [
             *SIZES, ("this, us", figure(OURS)), ("loads, us", figure("loads us")), ("/ loads", ratio(OURS, "loads us")),
             ("TFLOPS", RATE), ("FP8, us", figure(FP8)), ("/ FP8", ratio(OURS, FP8)), ("Marlin, us", figure(MARLIN)),
-            ("best block, us", figure(BEST)), ("/ best", ratio(OURS, BEST)),
+            ("best block, us", figure(BEST)), ("/ best", ratio(OURS, BEST)), ("Humming, us", figure(HUMMING)),
+            ("/ Humming", ratio(OURS, HUMMING)),
         ],
-        {name: (OURS, name) for name in (FP8, MARLIN, BEST)},
+        {name: (OURS, name) for name in (FP8, MARLIN, BEST, HUMMING)},
     ),
     "mxfp4": Format(
         rows.mxfp4_rows, 8, draw_mxfp4, mxfp4, W4A8, of_fp4_table,
@@ -193,14 +202,20 @@ class GroupedGemm:
             for seed in range(size[0]):
                 weights = self.of.draw(*size[1:], seed)
                 beside = weights if self.fp8 else draw_fp8(experts, row.n, of_fp8.k, seed)
-                self.weights.append((weights, beside))
+                make = self.peers.humming
+                layer = make and humming.layer_of(make, *checkpoint_nvfp4(*size[1:], seed))
+                self.weights.append((weights, beside, layer))
         sets = []
-        for seed, (weights, beside) in enumerate(self.weights):
+        for seed, (weights, beside, _) in enumerate(self.weights):
             g = torch.Generator("cuda").manual_seed(seed)
             a = torch.randn(row.total, row.k, generator=g, device="cuda").to(BF16)
             sets.append(Operands(row, weights, a, Inputs.draw(of_fp8, seed, beside), self.peers.marlin))
         contest = Contest(row.facts | {"sets": len(sets), "config": str(self.of.config(row))})
         contest.add([self.of.contestants(x) for x in sets])
+        if self.peers.humming:
+            contest.admit(HUMMING, lambda: [of_humming(layer, x) for (*_, layer), x in zip(self.weights, sets)])
+        if HUMMING in contest.calls:  # called, it would take the host longer than the GPU
+            contest.calls[HUMMING] = captured(contest.calls[HUMMING])
         for name, make in PEERS.items() if self.peers.installed else ():
             contest.admit(name, lambda make=make: [make(row, x.fp8) for x in sets])
         return contest
@@ -231,8 +246,8 @@ def geomeans(kind: str, records: list[dict]) -> dict[str, float]:
     if kind != "fp8":
         means = FORMATS[kind].means.items()
         return {
-            name: mean([value(x, a) / value(x, b) for x in records])
-            for name, (a, b) in means if b in records[0]["us"]
+            name: mean([value(x, a) / value(x, b) for x in records if value(x, b)])
+            for name, (a, b) in means if any(value(x, b) for x in records)
         }  # fmt: skip
     compared = [(x["ratio"], sum(x["m"]) / x["experts"] <= 128) for x in records if x["ratio"]]
     few, many = [[x for x, is_few in compared if is_few == wanted] for wanted in (True, False)]

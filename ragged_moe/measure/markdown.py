@@ -11,9 +11,10 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def table(columns: Iterable[Column], rows: list[dict]) -> str:
-    """Return a table of these records in markdown."""
-    columns = list(columns)
-    return markdown([head for head, _ in columns], [[cell(x) for _, cell in columns] for x in rows])
+    """Return a table of these records in markdown, without the columns that are empty: of who was not timed."""
+    of_columns = [(head, [cell(x) for x in rows]) for head, cell in columns]
+    heads, cells = zip(*(column for column in of_columns if any(column[1])))
+    return markdown([*heads], [[*row] for row in zip(*cells)])
 
 
 def value(x: dict, name: str) -> float | None:

@@ -13,7 +13,6 @@ import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import click
 import torch
 
 from ragged_moe.measure.sglang_files import enter
@@ -34,18 +33,6 @@ def load(folder: Path) -> Callable:
     from sglang.kernels.ops.moe.moe_wna16_marlin import moe_wna16_marlin_gemm
 
     return moe_wna16_marlin_gemm
-
-
-def load_marlin(kind: str, folder: Path | None) -> Callable | None:
-    """`load` for a command's options --format and --marlin, None without the second; click's errors."""
-    if folder is None:
-        return None
-    if kind != "nvfp4":
-        raise click.UsageError("--marlin is a peer of --format nvfp4")
-    try:
-        return load(folder)
-    except (ValueError, ImportError) as error:
-        raise click.UsageError(f"--marlin: {error}") from error
 
 
 def weights(b: torch.Tensor, b_scale: torch.Tensor, b_global: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -40,14 +40,19 @@ def draw_fp8(experts: int, n: int, k: int, seed: int) -> tuple[torch.Tensor, tor
     return b, torch.randn(experts, n // 128, k // 128, device="cuda", generator=g)
 
 
+def checkpoint_nvfp4(experts: int, n: int, k: int, seed: int, b_global: float = 0.5) -> tuple[torch.Tensor, ...]:
+    """Draw NVFP4 weights [experts, n, k] as checkpoints have them: numbers, scales, and what multiplies an expert's."""
+    g = torch.Generator("cuda").manual_seed(seed)
+    b = torch.randint(0, 256, (experts, n, k // 2), generator=g, dtype=torch.uint8, device="cuda")
+    scale = torch.rand(experts, n, k // 16, generator=g, device="cuda").to(E4M3)
+    return b, scale, torch.full((experts,), b_global, device="cuda")
+
+
 def draw_nvfp4(
     experts: int, n: int, k: int, seed: int, b_global: float = 0.5
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     """Draw NVFP4 weights [experts, n, k]; return them packed for the kernels, and in Marlin's form."""
-    g = torch.Generator("cuda").manual_seed(seed)
-    b = torch.randint(0, 256, (experts, n, k // 2), generator=g, dtype=torch.uint8, device="cuda")
-    scale = torch.rand(experts, n, k // 16, generator=g, device="cuda").to(E4M3)
-    of_experts = torch.full((experts,), b_global, device="cuda")
+    b, scale, of_experts = checkpoint_nvfp4(experts, n, k, seed, b_global)
     of_marlin = marlin.weights(b, scale, of_experts)
     return pack_nvfp4(b, scale, weight_scale_2=of_experts), of_marlin  # which packs in b's memory
 

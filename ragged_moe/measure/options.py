@@ -8,8 +8,8 @@ import click
 import torch
 
 from ragged_moe.layers.signatures import HOPPER
+from ragged_moe.measure import humming, marlin
 from ragged_moe.measure.contest import Peers
-from ragged_moe.measure.marlin import load_marlin
 from ragged_moe.measure.timing import need_gpu
 
 FORMATS = "fp8", "nvfp4", "mxfp4"
@@ -55,15 +55,31 @@ def format_options(command: Callable) -> Callable:
     return functools.reduce(lambda of, option: option(of), reversed(options), command)
 
 
-def chosen_peers(kind: str, peers: bool | None, marlin: Path | None) -> Peers:
+def chosen_peers(
+    kind: str, peers: bool | None, of_marlin: Path | None, of_humming: Path | None = None
+) -> Peers:  # fmt: skip
     """Return who takes part; click's errors for what does not fit the format or this GPU.
 
-    peers: --peers or --no-peers, None if neither was given.
+    peers: --peers or --no-peers, None if neither was given. of_marlin, of_humming: the folders of --marlin, --humming.
     """
     if peers is not None and kind != "fp8":
         raise click.UsageError("--peers and --no-peers are of --format fp8")
-    gemm = load_marlin(kind, marlin)
+    of_nvfp4 = [
+        loaded(kind, *of) for of in (("--marlin", marlin.load, of_marlin), ("--humming", humming.load, of_humming))
+    ]
     need_gpu()
     if kind == "mxfp4" and torch.cuda.get_device_capability() != HOPPER:
         raise click.ClickException(f"--format mxfp4 needs a Hopper GPU: this is a {torch.cuda.get_device_name()}")
-    return Peers(kind == "fp8" and peers is not False, gemm)
+    return Peers(kind == "fp8" and peers is not False, *of_nvfp4)
+
+
+def loaded(kind: str, option: str, load: Callable[[Path], Callable], folder: Path | None) -> Callable | None:
+    """Load a peer from the folder that an option names, None without it; click's errors."""
+    if folder is None:
+        return None
+    if kind != "nvfp4":
+        raise click.UsageError(f"{option} is a peer of --format nvfp4")
+    try:
+        return load(folder)
+    except (ValueError, ImportError) as error:
+        raise click.UsageError(f"{option}: {error}") from error

@@ -84,16 +84,21 @@ def fp8_rows() -> list[Row]:
 
 
 def nvfp4_rows() -> list[Row]:
-    """Return the problems with NVFP4 weights: even experts, tokens routed to 32 of 256 experts, and rows drawn."""
-    sizes = *DEEPSEEK, *QWEN3
-    even = [Row("", (m,) * e, n, k) for n, k in sizes for e in (1, 8, 32) for m in (1, 8, 16, 64, 128, 512)]
-    uneven = [Row(f"routed {t}", routed(t, 32, t), n, k) for n, k in DEEPSEEK for t in (16, 64, 512, 2048)]
-    laws = {"uniform": 0.0, "Zipf 0.6": 0.6}
-    drawings = [
-        Row(f"{law}, mean {m}", drawn(e, m, exponent, m), n, k)
-        for n, k in sizes for e in (8, 32) for m in (8, 16, 64, 128, 512) for law, exponent in laws.items()
-    ]  # fmt: skip
-    return even + uneven + drawings
+    """Return the problems with NVFP4 weights: even experts, rows drawn, and tokens routed to 32 of 256 experts; those
+    of the same weights follow one another.
+    """
+    laws, rows = {"uniform": 0.0, "Zipf 0.6": 0.6}, []
+    for n, k in (*DEEPSEEK, *QWEN3):
+        for e in (1, 8, 32):
+            rows += [Row("", (m,) * e, n, k) for m in (1, 8, 16, 64, 128, 512)]
+            if e > 1:
+                rows += [
+                    Row(f"{law}, mean {m}", drawn(e, m, exponent, m), n, k)
+                    for m in (8, 16, 64, 128, 512) for law, exponent in laws.items()
+                ]  # fmt: skip
+        if (n, k) in DEEPSEEK:
+            rows += [Row(f"routed {t}", routed(t, 32, t), n, k) for t in (16, 64, 512, 2048)]
+    return rows
 
 
 def mxfp4_rows() -> list[Row]:

@@ -182,6 +182,17 @@ def test_choose():
     assert M128_N64_SPLIT_K.grid(132, 1, 2048, 1) == 132
 
 
+def test_choose_fp4():
+    """Every config is chosen for some sizes; the widest tile holds what most experts of a mean have, but for GEMM1 144.
+    """
+    sizes = [(e * m, e, 4096, 7168) for e in (1, 32) for m in (8, 16, 64, 80, 128, 200)]
+    assert {sm90.choose_fp4(*x, "bf16") for x in sizes} == {*sm90.FP4["bf16"]}
+    tiles = {8: 16, 9: 64, 48: 64, 49: 96, 112: 128, 113: 144, 128: 144, 145: 128, 225: 144, 256: 144, 289: 128}
+    for mean, tile in tiles.items():
+        assert sm90.choose_fp4(32 * mean, 32, 4096, 7168, "f16").block_m == tile
+        assert sm90.choose_fp4_gemm1(32 * mean, 32, 4096).block_m == min(tile, 128)
+
+
 @pytest.mark.parametrize("arch, tuning", [("sm90", sm90), ("sm100", sm100)])
 def test_files_are_named_by_the_tokens_that_they_serve(arch, tuning):
     """Mainloops of kernels/ARCH are in files that say up to, or from, how many tokens an expert they run."""

@@ -1,5 +1,7 @@
 """The epilogues of the grouped GEMM: sums rounded to bf16, to out [total_M, N]."""
 
+import math
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
@@ -38,7 +40,7 @@ class Bf16WgmmaSwapAB:
     def store(self, warp: Warp, tile: WorkTile, row: Int32, acc, begin: cutlass.Constexpr):
         """Store the results of 64 weight rows from `row` on, the accumulators from `begin` on."""
         config, lane, operands = self.config, warp.lane, warp.operands
-        chunk = min(TRANSPOSED_TOKENS, config.block_m)
+        chunk = math.gcd(TRANSPOSED_TOKENS, config.block_m)
         scratch = warp.cta.scratch + warp.number * config.scratch_bytes
         # A lane's row of an 8x8 matrix: a token's 8 weight rows; halves change places every 4 tokens, for the banks
         token = (lane & 7) + ((lane >> 4) << 3)
