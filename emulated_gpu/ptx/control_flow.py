@@ -103,6 +103,13 @@ class ControlFlow:
                 out = [b + 1]
             self.successors.append([o for o in out if o < len(self.start)])
 
+    def only_exits(self, b: int) -> bool:
+        """Return whether a block does nothing but end: lanes that come there do not wait for others, as a barrier
+        waits for all lanes that have not exited."""
+        start, end = self.start[b], self.end[b]
+        instrs = self.kernel.instrs[start:end]
+        return not instrs or len(instrs) == 1 and instrs[0].op in ("ret", "exit") and not instrs[0].guard
+
     def analyse(self):
         n = len(self.start)
         # Post-dominators as bit sets, exit = bit n.
@@ -127,7 +134,7 @@ class ControlFlow:
             candidates = [c for c in range(n) if strict >> c & 1]
             # the immediate one is post-dominated by all the others
             best = next((c for c in candidates if post[c] & ~(1 << n) == strict & ~(1 << n)), -1)
-            self.join.append(best)
+            self.join.append(-1 if best >= 0 and self.only_exits(best) else best)
         # Liveness
         self.use, self.define, self.in_place = [], [], []
         for b in range(n):

@@ -48,6 +48,7 @@ GRID_BARRIER = """
     fence.acq_rel.gpu;
     atom.add.release.gpu.u32 %a7, [%h+4], %a6;
 AGAIN:
+    nanosleep.u32 200;
     ld.acquire.gpu.u32 %a8, [%h+4];
     xor.b32 %a8, %a8, %a7;
     setp.ge.s32 %p1, %a8, 0;

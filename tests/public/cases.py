@@ -374,6 +374,43 @@ CUTE = (
     cute_tutorial("tiled_copy_if.cu", "", B200),
 )
 
+def newer_blackwell(file: str, mnkl: str, machines: tuple[str, ...]) -> Case:
+    """One of CUTLASS's GEMMs in CuTe DSL for a GeForce card or a B300, before its own reference, at M, N, K, batches."""
+    name = f"{file.rpartition('/')[2].partition('.')[0]}, {mnkl.replace(',', ' x ')}".removesuffix(", ")
+    return Case("CUTLASS, GeForce and B300", name, f"examples/python/CuTeDSL/cute/{file}.py", f"--mnkl {mnkl}" * bool(mnkl), machines=machines, path=("examples/python/CuTeDSL/cute",), limit=90)
+
+
+_GEFORCE, _SM103 = "blackwell_geforce/kernel", "blackwell/kernel/blockscaled"
+NEWER = (
+    newer_blackwell(f"{_GEFORCE}/dense_gemm/dense_gemm", "200,136,96,1", ("rtx5090", "dgx-spark")),
+    newer_blackwell(f"{_GEFORCE}/blockscaled_gemm/dense_blockscaled_gemm_persistent_cooperative", "128,128,256,1", ("rtx5090",)),
+    newer_blackwell(f"{_GEFORCE}/blockscaled_gemm/dense_blockscaled_gemm_persistent_pingpong", "128,128,256,1", ("rtx5090",)),
+    newer_blackwell(f"{_SM103}_gemm/sm103_dense_blockscaled_gemm_persistent", "128,128,768,1", ("b300",)),
+    newer_blackwell(f"{_SM103}_grouped_gemm/sm103_grouped_blockscaled_gemm", "", ("b300",)),
+)
+
+_NUMBA = """
+import unittest
+from numba.cuda.tests.doc_examples import test_{0} as file
+ran = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromModule(file))
+assert ran.wasSuccessful() and ran.testsRun > len(ran.skipped), f"{{ran.testsRun}} tests, {{len(ran.skipped)}} skipped\""""
+
+
+def numba(name: str, code: str = _NUMBA, **more) -> Case:
+    """An example of numba-cuda's documentation, which is a test of its own suite."""
+    return Case("numba-cuda's examples", f"numba-cuda, {name}", code=code.format(name), machines=B200, limit=90, **more)
+
+
+NUMBA = (
+    *(numba(name) for name in "cpointer cpu_gpu_compat globals reduction sessionize ufunc vecadd".split()),
+    numba("matmul", "from numba.cuda.tests.doc_examples.test_{0} import test_{0}\ntest_{0}()"),
+    numba("cg", explained="1023 barriers of a grid of 32 CTAs"),
+    numba("laplace", explained="10,000 barriers of a grid"),
+    numba("ffi", explained="links PTX of two sources, which is refused by name"),
+    numba("montecarlo", explained="reduction.py, line 95: syncwarp of all 32 lanes in a branch that two of them take"),
+    numba("random", explained="its size is 454 million random numbers"),
+)
+
 _TINYGRAD = """
 import os, sys
 os.environ |= {{"DEV": "CUDA", "FORWARD_ONLY": "1"}}
@@ -426,7 +463,7 @@ SUITES = (
     suite("torchao", "torchao", "test/prototype/mx_formats/test_mx_tensor.py", 6, "not compile"),
 )  # fmt: skip
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *CUPY, *TINYGRAD, *TILELANG, *SUITES)
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *NEWER, *CUPY, *NUMBA, *TINYGRAD, *TILELANG, *SUITES)
 
 
 def all_cases(record: dict[str, dict[str, dict]]) -> list[Case]:

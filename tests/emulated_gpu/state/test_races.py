@@ -228,6 +228,12 @@ def test_a_named_barrier_is_shared_by_two_groups():
     right(groups.format("bar.sync 2, 128;", "bar.sync 2, 128;"), threads=128)
 
 
+def test_a_barrier_does_not_wait_for_lanes_that_have_returned():
+    """As `if (i >= n) return;` leaves them, whose way out is that of all: a block with nothing but ret."""
+    early = "setp.gt.u32 q, tid, 40; @q bra OUT; bar.sync 0; atom.add.global.u32 x, [out], 1; OUT: ret;"
+    right(early, threads=64)
+
+
 def test_setmaxnreg_asks_for_more_than_the_cta_has():
     """168 registers a thread at first; the ISA has inc wait until the pool has enough."""
     body = "setp.lt.u32 q, tid, 128; @q bra LESS; setmaxnreg.inc.sync.aligned.u32 240; bra END; LESS: {} END:"
