@@ -31,6 +31,8 @@ from .serve.run import Options, environment, install
 
 CHILD = "EMULATED_GPU_PYTEST"  # in a process that runs one test: the file for its reports
 TIMELINE = "EMULATED_GPU_TIMELINE"  # there: the folder for the timeline
+OWN = str(Path(__file__).parent) + os.sep
+PACKAGES = {"site-packages", "dist-packages"}  # folders of others' code: it is not what a traceback is to end at
 MARKER = (
     'emulated(machine="b200", schedules=1, strict=False, timeout=0): run the test in a process of its own on an '
     "emulated GPU, once under each of `schedules` orders of events; a launch of more than `timeout` seconds is a hang"
@@ -71,6 +73,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # -- in the process of one test
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo) -> None:
+    """Have the traceback of what the emulator raises end at the line of the user's that led there."""
+    if CHILD not in os.environ or call.excinfo is None:
+        return
+    frames, file, last = call.excinfo.tb, "", None
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
+        if not file.startswith(OWN) and PACKAGES.isdisjoint(Path(file).parts):
+            last = frames
+        frames = frames.tb_next
+    if last is not None and file.startswith(OWN):
+        last.tb_next = None  # pytest reads the chain of frames again, so that nothing less would do
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Hand a report of this one test to the process that shows it."""
     if CHILD in os.environ:

@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import emulated_gpu
+from emulated_gpu import pytest_plugin
 from emulated_gpu.pytest_plugin import Emulated
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,6 +78,19 @@ def test_marked_tests_run_elsewhere_and_findings_fail_them(tmp_path):
     profile = json.loads((tmp_path / "timelines" / "test_it.py_test_store[32]" / "profile.json").read_text())
     assert profile["profile"] == "h200" and [launch["title"] for launch in profile["launches"]] == ["store"]
     assert [path.name for path in (tmp_path / "timelines").iterdir()] == ["test_it.py_test_store[32]"]
+
+
+@pytest.mark.parametrize("child", [True, False])
+def test_a_traceback_ends_at_the_users_line(child, monkeypatch, tmp_path):
+    """Not where in the emulator it was raised; other processes' tracebacks are as they were."""
+    if child:
+        monkeypatch.setenv(pytest_plugin.CHILD, str(tmp_path / "reports"))
+    with pytest.raises(emulated_gpu.errors.EmulatorError) as found:
+        emulated_gpu.launch(".version 8.8\n.target sm_90\n.address_size 64\nnonsense", "store", 1, 1, [])
+    assert str(found.traceback[-1].path) != __file__
+    pytest_plugin.pytest_runtest_makereport(SimpleNamespace(excinfo=found))
+    frames = [*traceback.walk_tb(found.tb)]
+    assert (frames[-1][0].f_code.co_filename == __file__) is child
 
 
 def test_arguments_of_the_marker():
