@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -78,14 +80,20 @@ def pytest_runtest_makereport(call: pytest.CallInfo) -> None:
     """Have the traceback of what the emulator raises end at the line of the user's that led there."""
     if CHILD not in os.environ or call.excinfo is None:
         return
-    frames, file, last = call.excinfo.tb, "", None
-    while frames is not None:
-        file = frames.tb_frame.f_code.co_filename
+    file, last = "", None
+    for frame in frames_of(call.excinfo.tb):
+        file = frame.tb_frame.f_code.co_filename
         if not file.startswith(OWN) and PACKAGES.isdisjoint(Path(file).parts):
-            last = frames
-        frames = frames.tb_next
+            last = frame
     if last is not None and file.startswith(OWN):
         last.tb_next = None  # pytest reads the chain of frames again, so that nothing less would do
+
+
+def frames_of(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    """Yield the frames of a traceback, outermost first."""
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
