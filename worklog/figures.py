@@ -6,7 +6,7 @@ case 1 of the latter by a run of its own.
 results/emulator_speed.json has what `python -m emulated_gpu.speed --json FILE` measured, before and now.
 results/public.json has what a leaderboard says of others.
 tests/public/record.json has what became of public scripts on the emulator, as `python -m tests.public` wrote it;
-drawn.json beside it, of tests drawn from Triton's own, as `python -m tests.public.drawn` did.
+drawn.json beside it, of tests drawn from others' suites, as `python -m tests.public.drawn` did.
 emulated_gpu/model/whole_kernels.json has what others published of B200s, and what the timing model says of their
 kernels; intervals of modelled times are of it as it is now, whatever the runs said.
 silicon/entry/h200_loads.json has what an H200 measured.
@@ -80,7 +80,7 @@ def scripts() -> dict[str, dict[str, dict]]:
 
 
 def drawn() -> dict[str, dict]:
-    """Return the record of `python -m tests.public.drawn`: machine -> counts of verdicts, and what did not pass."""
+    """Return the record of `python -m tests.public.drawn`: suite -> machine -> counts of verdicts and others."""
     return json.loads(DRAWN.read_text())
 
 

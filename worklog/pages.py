@@ -23,7 +23,8 @@ from emulated_gpu.model import ranking, uncertainty
 from ragged_moe.measure.markdown import markdown
 from silicon.whole_kernels import exam, foreign, hopper
 from tests.public.case import OTHERS
-from tests.public.cases import all_cases, explanation
+from tests.public.cases import all_cases
+from tests.public.suites import SUITES
 from worklog import figures, picture
 from worklog.figures import ROOT, Row
 
@@ -292,20 +293,24 @@ def other_machines() -> str:
 
 
 def drawn_tests() -> str:
-    """Write the table of the tests drawn from Triton's test_core.py: how many pass, and why the others do not."""
-    record = figures.drawn()
-    machines = [m for m in ("b200", "h200") if m in record]
-    counts = [record[m]["counts"] for m in machines]
-    ran = [sum(n for kind, n in count.items() if kind != "skipped") for count in counts]
-    rows = [["**pass**", *(f"{count['agrees']} of {n}" for count, n in zip(counts, ran)), ""]]
-    reasons = {}
-    for machine in machines:
-        for row in record[machine]["others"]:
-            key = row["test"].partition("[")[0], row["verdict"], explanation(row["test"]) or row["why"][:160]
-            reasons.setdefault(key, Counter())[machine] += 1
-    for (test, verdict, why), found in reasons.items():
-        rows.append([f"{test}: {verdict}", *(str(found[m]) for m in machines), why.replace("|", "\\|")])
-    return markdown(["test", *(m.upper() for m in machines), "why"], rows)
+    """Write the table of the tests drawn from suites of others: how many pass, and why the others do not."""
+    machines, rows = ("b200", "h200"), []
+    for suite in SUITES:
+        record = figures.drawn().get(suite.name, {})
+        ran, reasons = {}, {}
+        for machine, found in record.items():
+            counts = found["counts"]
+            count = sum(counts.values()) - counts.get("skipped", 0)
+            ran[machine] = f"{counts.get('agrees', 0)} of {count}"
+            for row in found["others"]:
+                why = suite.explanation(row["test"]) or row["why"][:160]
+                key = row["test"].partition("[")[0], row["verdict"], why.replace("|", "\\|")
+                reasons.setdefault(key, Counter())[machine] += 1
+        if ran:
+            rows.append([f"**{suite.name}**", *(ran.get(m, "") for m in machines), ""])
+        for (test, verdict, why), found in reasons.items():
+            rows.append([f"{test}: {verdict}", *(str(found[m]) if m in ran else "" for m in machines), why])
+    return markdown(["tests", *(m.upper() for m in machines), "why"], rows)
 
 
 def any_task() -> str:

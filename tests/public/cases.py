@@ -452,18 +452,7 @@ close(kernel(x), ref_program(x), 1e-4)"""),
     tilelang("flash_attention/example_mha_fwd_bhsd.py", "--seq_q 128 --seq_kv 128"),
 )  # fmt: skip
 
-def suite(project: str, package: str, file: str, count: int, words: str = "", before: str = "", **more) -> Case:
-    """Tests of a project's own suite that a seed draws of a file. package: a folder beside which they are."""
-    name = f"{project}, {file.rpartition('/')[2].removesuffix('.py')}: {count} drawn"
-    code = f"{before}\nown_tests({file!r}, {count}, {words!r})"
-    return Case("Suites of others", name, code=code, machines=B200, path=(f"{package}/..",), limit=more.pop("limit", 120), **more)
-
-
-SUITES = (
-    suite("torchao", "torchao", "test/prototype/mx_formats/test_mx_tensor.py", 6, "not compile"),
-)  # fmt: skip
-
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *NEWER, *CUPY, *NUMBA, *TINYGRAD, *TILELANG, *SUITES)
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *NEWER, *CUPY, *NUMBA, *TINYGRAD, *TILELANG)
 
 
 def all_cases(record: dict[str, dict[str, dict]]) -> list[Case]:
@@ -472,21 +461,3 @@ def all_cases(record: dict[str, dict[str, dict]]) -> list[Case]:
     rows = {name: next(iter(found.values())) for name, found in record.items() if name not in known}
     others = [Case(row["group"], name, row["file"], row["args"], explained=row["explained"]) for name, row in rows.items() if "group" in row]
     return [*CASES, *sorted(others, key=lambda case: case.group)]
-
-
-# Tests of Triton's test_core.py that do not pass, by the beginning of their names, and why
-DRAWN = {
-    "test_atomic_poll[": "it counts the polls in the PTX's text, of which Triton 3.9 has one before the loop, too; the kernel's result is right",
-    "test_atomic_cas[": "2000 CTAs wait for one spin lock, which are four million polls",
-    "test_cat[True-": "it wants the order that Triton 3.9's `cat(can_reorder=True)` need not keep, and the checkout's does",
-    "test_scan2d[cumsum-bfloat16-": "Triton 3.9 adds in bfloat16, where the checkout's promotes to float32, with which it is compared",
-    "test_dot_max_num_imprecise_acc[": "Triton reads an accumulator before any `wgmma.wait_group`; ptxas says that it puts one there (C7517), the ISA does not promise it",
-    "test_if_call[": "all four warps load the element that one thread stores; what the late ones read is not used",
-    "test_load_store_same_ptr": "all 32 warps load the element that one thread stores; what the late ones read is not used",
-    "test_scaled_dot[128-128-64-True-True-False-e2m1-e5m2-": "one element, of whose summands' magnitude 0.000002 is left: exactly 698.1, here 696, by the reference, torch on a CPU, 708",
-}
-
-
-def explanation(test: str) -> str:
-    """What is known of a test that does not pass; "" for nothing."""
-    return next((why for name, why in DRAWN.items() if test.startswith(name)), "")

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import random
 import sys
 from pathlib import Path
 
-import pytest
 import torch
-
-from emulated_gpu.device import DEVICE
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor, error: float) -> None:
@@ -36,39 +32,6 @@ def judged(kernel, **sizes) -> None:
     assert good, f"the task's check: {message}"
 
 
-class Drawn:
-    """pytest's plugin that keeps the tests that a seed draws, and tells what became of them."""
-
-    def __init__(self, count: int, seed: int):
-        self.count, self.seed = count, seed
-        self.all, self.passed = 0, 0
-        self.failed: list[str] = []
-
-    @pytest.hookimpl(trylast=True)  # of those that have the words
-    def pytest_collection_modifyitems(self, items):
-        self.all = len(items)
-        items[:] = random.Random(self.seed).sample(items, min(self.count, len(items)))
-
-    def pytest_runtest_logreport(self, report):
-        if report.failed:
-            self.failed.append(f"{report.nodeid.partition('::')[2]}: {str(report.longrepr).strip().splitlines()[-1]}")
-        self.passed += report.when == "call" and report.passed
-
-    def pytest_runtest_teardown(self):
-        DEVICE.session.failure = None  # the next one's launches are its own
-
-
-def own_tests(file: str, count: int, words: str = "", seed: int = 0) -> None:
-    """Run tests of a file that a seed draws of those with the words; AssertionError if one fails, or none runs."""
-    there = next(Path(folder, file) for folder in sys.path if Path(folder, file).exists())
-    drawn = Drawn(count, seed)
-    options = "-q", "-p", "no:cacheprovider", "-o", "addopts=", "-k", words
-    pytest.main([str(there), *options], plugins=[drawn])
-    print(f"{drawn.passed} passed, {len(drawn.failed)} failed, {drawn.all} there are")
-    assert not drawn.failed, f"{len(drawn.failed)} of {drawn.passed + len(drawn.failed)} tests: {drawn.failed[0]}"
-    assert drawn.passed, "no test has run"
-
-
 class Beginning(importlib.machinery.SourceFileLoader):
     """Loads a file up to the line that begins with `until`; Triton and inspect see all of its source."""
 
@@ -83,7 +46,7 @@ class Beginning(importlib.machinery.SourceFileLoader):
 
 
 def main(file: str, code: str, until: str = "") -> None:
-    names: dict = {"judged": judged, "close": close, "torch": torch, "own_tests": own_tests}
+    names: dict = {"judged": judged, "close": close, "torch": torch}
     if file:
         sys.path.insert(0, str(Path(file).parent))
         loader = Beginning("public_file", file)

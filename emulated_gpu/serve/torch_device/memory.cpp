@@ -14,6 +14,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/ApproximateClock.h>
 #include <sys/mman.h>
 #include <torch/csrc/profiler/stubs/base.h>
 #include <torch/library.h>

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from ...device import DEVICE
+from ...errors import Unsupported
 from ...machine.hosts import Capture
 from ...state import host_order
 from ..driver import cuda_bindings, graphs, timed
@@ -211,7 +212,9 @@ class CUDAGraph:
 class graph:  # the name that torch gives it
     """with torch.cuda.graph(g): captures what is launched."""
 
-    def __init__(self, cuda_graph: CUDAGraph, pool=None, stream=None, capture_error_mode="global"):
+    def __init__(self, cuda_graph: CUDAGraph, pool=None, stream=None, capture_error_mode="global", **observers: bool):
+        if asked := [name for name, on in observers.items() if on]:
+            raise Unsupported(f"torch.cuda.graph with {asked[0]} on the emulated device")
         self.cuda_graph, self.pool = cuda_graph, pool
 
     def __enter__(self):

@@ -9,9 +9,10 @@ import sys
 import pytest
 
 from emulated_gpu.errors import Fault, Unsupported
-from tests.public import drawn
+from tests.public import drawn, drawn_tests
 from tests.public.__main__ import ROOT, run, verdict
 from tests.public.cases import CASES, Case, all_cases
+from tests.public.suites import Suite
 
 WRONG = {"class": "wrong", "kind": "race", "message": "read at (/a/b/c.py:7)\nmore"}
 
@@ -69,27 +70,39 @@ def test_of_ten(n):
 
 def test_tests_are_drawn_until_enough_have_run_and_the_rest_is_known(tmp_path):
     """Those that an earlier process has run are not run again; what is skipped does not count."""
-    file = tmp_path / "python/test/unit/language/test_core.py"
-    file.parent.mkdir(parents=True)
+    file = tmp_path / "tests" / "test_of_others.py"
+    file.parent.mkdir()
+    (file.parent / "__init__.py").touch()  # a package of the name of ours
     file.write_text(OWN_TESTS)
     rows, known = tmp_path / "rows", [f"test_of_ten[{n}]" for n in range(0, 12, 2)]
     rows.write_text("".join(json.dumps({"test": name, "verdict": "agrees"}) + "\n" for name in known))
-    line = [sys.executable, drawn.__file__, file, "0", "9", "test_of", rows]
-    subprocess.run(line, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    line = [sys.executable, drawn.CHILD, file, tmp_path, "not 18]", "0", "8", "test_of", rows]
+    subprocess.run(line, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     found = [json.loads(one) for one in rows.read_text().splitlines()][len(known) :]
     begun, done = [row["begun"] for row in found[::2]], found[1::2]
-    assert begun == [row["test"] for row in done] and begun != sorted(begun) and not {*begun} & {*known}
+    assert begun == [row["test"] for row in done] and begun != sorted(begun)
+    assert not {*begun} & {*known, "test_of_ten[18]"}
     ran = [row for row in done if row["verdict"] != "skipped"]
-    assert len(ran) == 3 and ran[-1] is done[-1] and len(done) > 3
+    assert len(ran) == 2 and ran[-1] is done[-1] and len(done) > 2
     fails = [(row["test"], row["why"]) for row in ran if row["verdict"] == "fails"]
     assert fails and all(why == f"AssertionError: {test[12:14]}" for test, why in fails)
 
 
+def test_a_suite_is_recorded_with_what_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(drawn, "RECORD", tmp_path / "drawn.json")
+    suite = Suite("own", "tests/test_of_others.py", 2, known={"test_a[": "it is wrong"})
+    row = {"test": "test_a[1]", "verdict": "fails", "why": "no", "seconds": 1.25, "launches": 2}
+    drawn.record(suite, "b200", 0, [row, row | {"test": "test_b", "verdict": "agrees"}])
+    (kept,) = json.loads(drawn.RECORD.read_text())["own, test_of_others"].values()
+    assert kept["counts"] == {"fails": 1, "agrees": 1} and kept["launches"] == 4
+    assert [(one["test"], suite.explanation(one["test"])) for one in kept["others"]] == [("test_a[1]", "it is wrong")]
+
+
 def test_a_finding_is_not_a_pass():
     report = pytest.TestReport("test_x", ("", 0, ""), {}, "passed", None, "call")
-    assert drawn.verdict([], report)["verdict"] == "agrees"
-    found = drawn.verdict([Fault("race", "at /a/b.py:7\nmore")], report)
-    assert found == {"verdict": "finding", "why": "race: at b.py:7"}
-    assert drawn.verdict([Unsupported("im2col")], report)["verdict"] == "refused"
+    assert drawn_tests.verdict([], report)["verdict"] == "agrees"
+    found = drawn_tests.verdict([Fault("race", "at /a/b.py:7\nmore")], report)
+    assert found == {"verdict": "finding", "why": "race: at /a/b.py:7"}
+    assert drawn_tests.verdict([Unsupported("im2col")], report)["verdict"] == "refused"
     report.outcome, report.longrepr = "failed", "E   TooLong: more than 60 s"
-    assert drawn.verdict([], report) == {"verdict": "too long", "why": "TooLong: more than 60 s"}
+    assert drawn_tests.verdict([], report) == {"verdict": "too long", "why": "TooLong: more than 60 s"}

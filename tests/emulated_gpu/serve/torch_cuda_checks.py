@@ -35,6 +35,9 @@ def check_bindings_that_libraries_call():
     assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         assert torch._C._cuda_isCurrentStreamCapturing()
+    unobserved = torch.cuda.graph(torch.cuda.CUDAGraph(), enable_annotations=False)
+    assert unobserved.cuda_graph.work is None
+    raises(Unsupported, "enable_annotations", lambda: torch.cuda.graph(torch.cuda.CUDAGraph(), enable_annotations=True))
 
 
 def check_factories():
@@ -354,11 +357,13 @@ def check_what_lies_below_python():
     assert x.to("meta").device.type == "meta"
 
 
+OWN = torch.library.Library("checks", "DEF")  # kept: torch 2.10 imports no Inductor once an operator is gone
+
+
 def check_operators_of_others():
     """Kernels under the dispatch key CUDA, as compiled extensions register them, and custom operators."""
-    library = torch.library.Library("checks", "DEF")
-    library.define("f(Tensor x) -> Tensor")
-    library.impl("f", lambda x: x + 1, "CUDA")
+    OWN.define("f(Tensor x) -> Tensor")
+    OWN.impl("f", lambda x: x + 1, "CUDA")
 
     @torch.library.custom_op("checks::g", mutates_args=(), device_types="cuda")
     def g(x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,81 @@
+"""Suites of others' tests, of which a seed draws some: whose, which tests, and what is known of those that do not pass."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests of one file of a project's repository.
+
+    file: in the repository; path: folders of it that are importable, besides its root; count: of tests that run; words:
+    as of pytest's -k, such as small shapes; known: beginnings of names of tests that do not pass, and why.
+    """
+
+    project: str
+    file: str
+    count: int
+    words: str = ""
+    path: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ("b200",)
+    known: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.project}, {self.file.rpartition('/')[2].removesuffix('.py')}"
+
+    def explanation(self, test: str) -> str:
+        """What is known of a test that does not pass; "" for nothing."""
+        return next((why for name, why in self.known.items() if test.startswith(name)), "")
+
+
+TRITON = Suite("Triton", "python/test/unit/language/test_core.py", 300, machines=("b200", "h200"), known={
+    "test_atomic_poll[": "it counts the polls in the PTX's text, of which Triton 3.9 has one before the loop, too; the kernel's result is right",
+    "test_atomic_cas[": "2000 CTAs wait for one spin lock, which are four million polls",
+    "test_cat[True-": "it wants the order that Triton 3.9's `cat(can_reorder=True)` need not keep, and the checkout's does",
+    "test_scan2d[cumsum-bfloat16-": "Triton 3.9 adds in bfloat16, where the checkout's promotes to float32, with which it is compared",
+    "test_dot_max_num_imprecise_acc[": "Triton reads an accumulator before any `wgmma.wait_group`; ptxas says that it puts one there (C7517), the ISA does not promise it",
+    "test_if_call[": "all four warps load the element that one thread stores; what the late ones read is not used",
+    "test_load_store_same_ptr": "all 32 warps load the element that one thread stores; what the late ones read is not used",
+    "test_scaled_dot[128-128-64-True-True-False-e2m1-e5m2-": "one element, of whose summands' magnitude 0.000002 is left: exactly 698.1, here 696, by the reference, torch on a CPU, 708",
+})  # fmt: skip
+
+
+_IN_FLOAT = "torch's autocast gives float32 (aten/src/ATen/autocast_mode.h has it in AT_FORALL_FP32), attorch half"
+
+
+def attorch(part: str, count: int, words: str, known: dict[str, str] | None = None) -> Suite:
+    return Suite("attorch", f"tests/test_{part}.py", count, words, known=known or {})
+
+
+_ALL = "shape0] or shape3] or shape5] or shape7] or shape10] or shape11] or shape12]"  # to 8192 elements, of all
+_OF_2 = "shape0] or shape1] or shape2]"  # of those with two dimensions or more
+
+ATTORCH = (
+    attorch("act_layers", 40, _ALL, {"test_act_layers[True-input_dtype1-0.0-Softplus-": _IN_FLOAT}),
+    attorch("batch_norm_layer", 30, _OF_2),
+    attorch("cross_entropy_loss_layer", 20, _OF_2),
+    attorch("dropout_layer", 20, _ALL),
+    attorch("glu_layer", 30, _ALL),
+    attorch("layer_norm_layer", 30, _ALL),
+    attorch("linear_layer", 20, _OF_2),
+    attorch("nll_loss_layer", 20, _OF_2),
+    attorch("p_loss_layers", 30, _ALL, {"test_p_loss_layers[True-input_dtype1-none-L1Loss-": "p_loss_kernels.py line 130: where halves are equal, the gradient is 1, torch's 0"}),
+    attorch("rms_norm_layer", 30, _ALL, {"test_rms_norm_layer[True-input_dtype1-": _IN_FLOAT}),
+    attorch("softmax_layers", 30, _ALL),
+)
+
+LIGER = tuple(
+    Suite("Liger", f"test/transformers/test_{part}.py", count, words, path=("src",))
+    for part, count, words in (
+        ("layer_norm", 12, "not 512"),
+        ("multi_token_attention", 20, ""),
+        ("softmax", 12, "shape0 or shape1 or shape2"),
+    )
+)
+
+TORCHAO = (Suite("torchao", "test/prototype/mx_formats/test_mx_tensor.py", 6, "not compile"),)
+
+SUITES = (TRITON, *ATTORCH, *LIGER, *TORCHAO)
