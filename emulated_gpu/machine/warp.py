@@ -43,6 +43,7 @@ from .special import TIMERS, special_register
 _UNITS = (
     access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma, wmma,
 )  # fmt: skip
+ALL_LANES = 0xFFFFFFFF
 # What the code of a block calls, by the names that it has there: `access.load(g, ...)`
 UNITS = {unit.__name__.rpartition(".")[2]: unit for unit in _UNITS}
 
@@ -518,12 +519,17 @@ class Group(LaneGroup):
 
         self.engine.at(when, run)
 
-    def need_whole_warp(self, what: str):
-        if self.lane_mask != self.warp.live_mask:
+    def need_whole_warp(self, what: str) -> None:
+        self._need(self.warp.live_mask, what)
+
+    def need_all_lanes(self, what: str) -> None:
+        self._need(ALL_LANES, what)
+
+    def _need(self, lanes: int, what: str) -> None:
+        if self.lane_mask != lanes:
             raise Fault(
                 "divergence",
-                f"{what} needs all lanes of its warp together: "
-                f"{self.lane_mask:#x} of {self.warp.live_mask:#x} are here",
+                f"{what} needs all lanes of its warp together: {self.lane_mask:#x} of {lanes:#x} are here",
             )
 
     def uniform(self, guard) -> bool:

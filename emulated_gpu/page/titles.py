@@ -11,6 +11,7 @@ TITLES = {  # by kind: errors.KINDS, errors.NOTES, and what stops a launch other
     "scope": "Widen the scope to .sys: devices share this flag",
     "missing-proxy-fence": "Put fence.proxy.async between these stores and the copy",
     "missing-dependency-wait": "Call griddepcontrol.wait before touching the previous launch's memory",
+    "order-dependent": "Make what this launch leaves independent of the order",
     "stream-race": "Order these streams: record an event and wait for it",
     "read-before-sync": "Synchronise with the stream before the host touches this",
     "use-after-free": "Free this only when all work on it is done",

@@ -128,6 +128,10 @@ class LaneGroup(ABC):
         """Raise Fault("divergence") unless all lanes of the warp that have not exited are here. what: for messages."""
 
     @abstractmethod
+    def need_all_lanes(self, what: str) -> None:
+        """As need_whole_warp, also if a lane has exited, or never was: each has its part of a matrix."""
+
+    @abstractmethod
     def lanes_of(self, mask) -> int:
         """The lanes of a mask, a bit each. mask: True or bool [n]."""
 

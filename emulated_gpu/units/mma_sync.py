@@ -28,7 +28,7 @@ DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
 
 def multiply(g: LaneGroup, form: MmaSyncForm, a: tuple, b: tuple, c: tuple) -> tuple:
     """Return the registers of D, given those of A, B and C."""
-    g.need_whole_warp("mma.sync")
+    g.need_all_lanes("mma.sync")
     width = 64 if form.a_type is F64 else 32
     of_a, of_b, of_c = (np.stack([g.lane_array(v, width) for v in part]) for part in (a, b, c))
     added = load_d(of_c, DTYPES.get(form.d_type, np.int32), form.m)
@@ -43,7 +43,7 @@ def multiply_kind(g: LaneGroup, form: MmaScaledForm, a: tuple, b: tuple, c: tupl
     in lane 4 n + thread id. [read from CUTLASS's SFALayout and SFBLayout for thread id 0; for the others from a public
     probe of an RTX 50 of scale_vec::1X, inferred for 2X and 4X]
     """
-    g.need_whole_warp("mma.sync")
+    g.need_all_lanes("mma.sync")
     of_a, of_b, of_c = (np.stack([g.lane_array(v, 32) for v in part]) for part in (a, b, c))
     added = load_d(of_c, DTYPES[form.d_type], 16)
     codes = []

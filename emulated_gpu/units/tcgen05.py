@@ -346,7 +346,7 @@ def _address(g: LaneGroup, address, what: str) -> int:
 
 
 def ld(g: LaneGroup, shape, num, pack, split, address, registers):
-    g.need_whole_warp("tcgen05.ld")
+    g.need_all_lanes("tcgen05.ld")
     address = _address(g, address, "tcgen05.ld")
     origin = g.origin("tcgen05.ld")
     quadrant, tmem, number = g.warp.index % 4, g.cta.tmem, 0
@@ -400,7 +400,7 @@ def wait_ld(g: LaneGroup) -> bool:
 
 
 def st(g: LaneGroup, shape, num, unpack, split, address, values):
-    g.need_whole_warp("tcgen05.st")
+    g.need_all_lanes("tcgen05.st")
     address = _address(g, address, "tcgen05.st")
     regs = np.stack([g.lane_array(v) for v in values])
     origin, quadrant, tmem = g.origin("tcgen05.st"), g.warp.index % 4, g.cta.tmem

@@ -168,7 +168,7 @@ def wait(g: LaneGroup, pending: int) -> bool:
 
 def mma_async(g: LaneGroup, form: WgmmaForm, d: tuple, a, b, scale_d, where: int):
     """d: numbers of the registers of D; a: those of A, or its matrix descriptor; where: the PTX line."""
-    g.need_whole_warp("wgmma.mma_async")
+    g.need_all_lanes("wgmma.mma_async")
     first, member = divmod(g.warp.index, WARPS)
     cta = g.cta
     if WARPS * (first + 1) > len(cta.warps):

@@ -16,7 +16,7 @@ from .group import LaneGroup
 
 def load(g: LaneGroup, fragment: Fragment, space: str, address, stride) -> tuple:
     """The registers of a fragment; stride: the leading dimension in elements."""
-    g.need_whole_warp("wmma.load")
+    g.need_all_lanes("wmma.load")
     size, parts = _pieces(fragment)
     first, registers = np.uint64(pick(address, 0)), []
     for number in range(len(fragment.first)):
@@ -33,7 +33,7 @@ def load(g: LaneGroup, fragment: Fragment, space: str, address, stride) -> tuple
 
 def store(g: LaneGroup, fragment: Fragment, space: str, address, values: tuple, stride) -> None:
     """Store the registers of D."""
-    g.need_whole_warp("wmma.store")
+    g.need_all_lanes("wmma.store")
     size, parts = _pieces(fragment)
     first = np.uint64(pick(address, 0))
     for number, value in enumerate(values):
@@ -46,7 +46,7 @@ def store(g: LaneGroup, fragment: Fragment, space: str, address, values: tuple, 
 
 def multiply(g: LaneGroup, form: WmmaForm, a: tuple, b: tuple, c: tuple) -> tuple:
     """The registers of D = A B + C."""
-    g.need_whole_warp("wmma.mma")
+    g.need_all_lanes("wmma.mma")
     bits = form.a.register_bits
     a, b, c = (np.stack([g.lane_array(v, bits) for v in part]) for part in (a, b, c))
     words = form.d.matrix(c)

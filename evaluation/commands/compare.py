@@ -248,7 +248,7 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: Sequ
         for verdict in of_case.verdicts:
             between = interval_of(verdict)
             row += [
-                f"{shown(verdict):.2f}" if between else (verdict.status, "red"),
+                (verdict.status, "red") if time_of(verdict) is None else f"{shown(verdict):.2f}",
                 "{:.2f} to {:.2f}".format(*between) if between else "-",
             ]
         difference, error = of_case.difference_us, of_case.error_us

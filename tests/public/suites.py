@@ -67,12 +67,18 @@ ATTORCH = (
     attorch("softmax_layers", 30, _ALL),
 )
 
+_LANES_DIFFER = (
+    "the sum of squares is `fma(x, x, y * y)` in one lane and `fma(y, y, x * x)` in the other, so lanes differ in the"
+    " last place; all lanes of two warps store theirs to one word of shared memory, in no order"
+)
+_AT_64 = ("dtype0-1e-05-1e-05-2-8-64]", "dtype1-0.02-0.02-2-8-64]")
+
 LIGER = tuple(
-    Suite("Liger", f"test/transformers/test_{part}.py", count, words, path=("src",))
-    for part, count, words in (
-        ("layer_norm", 12, "not 512"),
-        ("multi_token_attention", 20, ""),
-        ("softmax", 12, "shape0 or shape1 or shape2"),
+    Suite("Liger", f"test/transformers/test_{part}.py", count, words, path=("src",), known=known)
+    for part, count, words, known in (
+        ("layer_norm", 12, "not 512", {f"test_liger_layer_norm{of}[{at}": _LANES_DIFFER for of in ("", "_functional") for at in _AT_64}),
+        ("multi_token_attention", 20, "", {}),
+        ("softmax", 12, "shape0 or shape1 or shape2", {}),
     )
 )
 

@@ -128,7 +128,7 @@ def test_the_first_answer_comes_with_the_first_launch_of_a_long_run(monkeypatch,
         timed.run.run()
     (line,) = [line for line in told[0].splitlines() if "first answer" in line]
     us = report.of_launch(timed.run.launches[0])["us_corrected"]
-    assert line.startswith(f"emulated-gpu: first answer: launch 0 (kernel) takes {us:.2f} us (")
+    assert line.startswith(f"emulated-gpu: first answer: launch 0 (kernel) takes {us:.2f} us; ")  # and has no bracket
     assert "; floors: HBM 0.00 us, tensor cores 0.00 us; 4 of 148 SMs have work in launch 0 (kernel)" in line
     assert line.endswith("; 1 of 3 launches done") and "first answer" not in capsys.readouterr().err
 
@@ -147,7 +147,7 @@ def test_gains_are_of_the_memory_that_the_launches_began_with(tmp_path):
     assert int(timed.turns.view("u4")[0]) == 60  # a row of 32 words in 32 turns of a bank: 31 fewer in each access
     saved = timed.run.profile.us((20 + 40) * 31 * timed.run.profile["sm"]["wavefront_cycles"])
     assert conflicts.share * timed.run.ends_us()[1] == pytest.approx(saved, rel=0.1)
-    assert conflicts.between[0] < conflicts.us < conflicts.between[1] and conflicts.tells
+    assert conflicts.between is None and conflicts.tells  # of a kernel without tensor work no bracket is known
     together = next(one for one in known if len(one.what) == 2)
     assert together.share > max(by_way[way,].share for way in together.what)
     lines = hot.lines(hot.instructions(timeline), timed.trace)

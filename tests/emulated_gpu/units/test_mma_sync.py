@@ -58,3 +58,9 @@ def test_half_a_warp_is_a_fault():
     with pytest.raises(Fault, match="needs all lanes") as found:
         launch(GOOD, lanes=16)
     assert found.value.kind == "divergence"
+
+
+def test_a_warp_of_sixteen_threads_is_a_fault():
+    out = np.zeros((32, 4), np.float32)
+    with pytest.raises(Fault, match="needs all lanes of its warp together: 0xffff of 0xffffffff"):
+        emulated_gpu.launch(PTX.format(form=GOOD, lanes=32, a=FOUR), "k", 1, 16, [out])
