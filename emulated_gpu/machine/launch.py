@@ -286,9 +286,9 @@ class Launch:
     def _registers_of_cta(self) -> int:
         """Return how many registers a CTA takes: those that ptxas says; without machine code those that threads start
         with, where the PTX says how many (`_registers`), else 0."""
-        program = self.program
+        program, threads = self.program, math.prod(self.block)
         of_thread = cubin.of_kernel(program.machine_code, program.kernel.name).get("registers") or self.registers or 0
-        taken, threads = registers_of_cta(math.prod(self.block), of_thread), math.prod(self.block)
+        taken = registers_of_cta(threads, of_thread)
         if taken > self.chip.registers_per_sm:
             raise LaunchRefused(
                 f"{threads} threads of {of_thread} registers each take {taken} of an SM's "

@@ -151,7 +151,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
         "hbm_bytes": read + back,
         "l2_hits": max(0.0, 1 - read / given) if given else 0.0,
         "flops": mean(counted[n]["flops"] for n in numbers),
-        "floors_us": floors_us(run, trace, numbers),
+        "floors_us": floors_us(run, trace, numbers, read + back),
         "sustained_us": sustained_us(profile, us, shares.tensor),
     }
 
@@ -165,14 +165,16 @@ def traffic(run: TimedRun, numbers: list[int]) -> tuple[float, float, float]:
     return read, back, given
 
 
-def floors_us(run: TimedRun, trace: Trace, numbers: list[int]) -> dict[str, float]:
-    """Return what launches take at least, in the mean: HBM's bytes at its best rate, tensor cores' busy time."""
-    profile, count = run.profile, len(numbers)
-    read, back, _ = traffic(run, numbers)
+def floors_us(run: TimedRun, trace: Trace, numbers: list[int], hbm: float) -> dict[str, float]:
+    """Return what launches take at least, in the mean: HBM's bytes at its best rate, tensor cores' busy time.
+
+    hbm: bytes of a launch that HBM reads and writes, in the mean.
+    """
+    profile = run.profile
     busy = sum(s.end - s.start for s in trace.spans if s.kind == "tensor" and s.launch in set(numbers))
     return {
-        "HBM": (read + back) / count / (profile["hbm"]["read_tb_s"] * 1e6),
-        "tensor cores": profile.us(busy / count / len(run.placement.sms)),
+        "HBM": hbm / (profile["hbm"]["read_tb_s"] * 1e6),
+        "tensor cores": profile.us(busy / len(numbers) / len(run.placement.sms)),
     }
 
 

@@ -125,6 +125,32 @@ def known(c, number):
 
 
 @rule
+def of_own_copies(c, number):
+    """Whether an event is of the warp's own cp.async."""
+    return int32(c[of.SPACE])[number] == c[of.OWN_SPACE] and int32(c[of.COMPONENT])[number] == c[of.COPIER]
+
+
+@rule
+def is_known(c, number, copying):
+    """Whether an event has happened before, or, for a copy, is of the warp's own copies, which may overlap."""
+    if copying and of_own_copies(c, number):
+        return True
+    return known(c, number)
+
+
+@rule
+def are_known(c, plane, place, copying):
+    """Whether all reads of a place are. copying: as of is_known."""
+    for k in range(plane.slots):
+        read = plane.reads[k * plane.places + place]
+        if read == 0:
+            return True
+        if not is_known(c, read, copying):
+            return False
+    return True
+
+
+@rule
 def slot_of(c, plane, place):
     """Where a read of a place is kept: in its first slot whose read has happened before."""
     for k in range(plane.slots):
@@ -144,13 +170,7 @@ def allowed(c, plane, place, write, nc):
         return False
     if not write:
         return slot_of(c, plane, place) != NOWHERE
-    for k in range(plane.slots):
-        read = plane.reads[k * plane.places + place]
-        if read == 0:
-            return True
-        if not known(c, read):
-            return False
-    return True
+    return are_known(c, plane, place, False)
 
 
 @rule
@@ -576,28 +596,12 @@ def note_row(c, w, plane, word, slots, number, form):
 
 # -- cp.async: copies that are in flight until their threads wait ------------------------------------------------------
 @rule
-def own_or_known(c, number):
-    """Whether an event is of the warp's own copies, which may overlap each other, or has happened before."""
-    if int32(c[of.SPACE])[number] == c[of.OWN_SPACE] and int32(c[of.COMPONENT])[number] == c[of.COPIER]:
-        return True
-    return known(c, number)
-
-
-@rule
 def may_overwrite(c, w, place):
     """Whether a copy may write a word, which nothing else has under way."""
     if int16(w[of.IN_FLIGHT])[place] or is_split(w, place):
         return False
     plane = plane_of(w, False)
-    if not own_or_known(c, plane.written[place]):
-        return False
-    for k in range(plane.slots):
-        read = plane.reads[k * plane.places + place]
-        if read == 0:
-            return True
-        if not own_or_known(c, read):
-            return False
-    return True
+    return is_known(c, plane.written[place], True) and are_known(c, plane, place, True)
 
 
 @rule
@@ -606,9 +610,7 @@ def slot_of_copy(c, plane, place):
     for k in range(plane.slots):
         at = k * plane.places + place
         read = plane.reads[at]
-        if read == 0 or (
-            int32(c[of.SPACE])[read] == c[of.OWN_SPACE] and int32(c[of.COMPONENT])[read] == c[of.COPIER]
-        ):
+        if read == 0 or of_own_copies(c, read):
             return at
     return NOWHERE
 

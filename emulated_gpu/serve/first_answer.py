@@ -22,7 +22,8 @@ def first_answer(run: TimedRun) -> str:
         timeline = Timeline(run, trace)
         timeline.launches = [last]
         lines = hot.lines(hot.instructions(timeline), trace)
-        floors = report.floors_us(run, trace, [last.number])
+        read, back, _ = report.traffic(run, [last.number])
+        floors = report.floors_us(run, trace, [last.number], read + back)
         said.append("floors: " + ", ".join(f"{name} {us:.2f} us" for name, us in floors.items()))
         if found := weighed(timeline, lines):
             worst = max(found, key=lambda one: one["weight"])

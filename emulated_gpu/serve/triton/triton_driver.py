@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from ...device import DEVICE, LoadedModule
 from ...errors import Unsupported
-from ...formats.cubin import resources
+from ...formats import cubin
 from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, Im2colMap, TensorMap, encode
 from ..driver import modules, timed
 
@@ -167,7 +167,7 @@ class Utils:
         modules.keep(assembly["ptx"])
         code = assembly.get("cubin")
         code = code if isinstance(code, bytes) else None
-        used = resources(code)[name] if code else {}
+        used = cubin.of_kernel(code, name)
         _functions[handle] = DEVICE.module(assembly["ptx"], name, code), name
         DEVICE.compilers[name] = "Triton"
         # Words of 32 bits: a thread's stack holds what is spilled

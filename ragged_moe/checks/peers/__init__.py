@@ -4,7 +4,6 @@
     calls       what peers' functions call: ragged_moe's, counted
     flashinfer, vllm, sglang    each peer's functions by ragged_moe's
     suite       pytest with them: which parameters are drawn, and what came of each test
-    definitions FlashInfer-Bench's, by their own references
 
 Nothing of a peer's is here: the user fetches its sources.
 """
