@@ -519,9 +519,12 @@ Tensor &zero_(Tensor &t) {
 // CUDA makes float of half on the way to it.
 void softmax(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   auto &x = (*stack)[stack->size() - 3], &to_float = (*stack)[stack->size() - 1];
-  if (to_float.toBool()) x = x.toTensor().to(at::kFloat);
+  const bool stays = to_float.toBool();
+  const auto dtype = x.toTensor().scalar_type();
+  if (c10::isReducedFloatingType(dtype)) x = x.toTensor().to(at::kFloat);
   to_float = false;
   by_the_cpu(op, stack);
+  if (!stays) stack->back() = stack->back().toTensor().to(dtype);
 }
 void softmax_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   auto &dtype = (*stack)[stack->size() - 1];
@@ -529,6 +532,68 @@ void softmax_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   dtype = (*stack)[stack->size() - 4].toTensor().scalar_type();
   by_the_cpu(op, stack);
   if (stack->back().toTensor().scalar_type() != wanted) stack->back() = stack->back().toTensor().to(wanted);
+}
+
+// Sums of halves that CUDA makes in float, and torch's CPU kernels in halves: those operands whose dtypes results get, the
+// others staying float, and those that it writes to without saying so in its schema.
+struct InFloat {
+  std::vector<int> like, written;
+};
+const std::map<std::string, InFloat> IN_FLOAT{
+    {"native_layer_norm", {{0}, {}}},
+    {"native_layer_norm_backward", {{1, 5, 6}, {}}},
+    {"native_batch_norm", {{0}, {3, 4}}},
+    {"native_batch_norm_backward", {{1, 2, 2}, {}}},
+    {"_native_batch_norm_legit", {{0}, {3, 4}}},
+    {"_native_batch_norm_legit.no_stats", {{0}, {}}},
+    {"_batch_norm_with_update", {{0}, {3, 4}}},
+    {"batch_norm_backward", {{1, 2, 2}, {}}},
+    {"convolution", {{0}, {}}},
+    {"convolution_backward", {{1, 2, 2}, {}}},
+    {"nll_loss_forward", {{0, 0}, {}}},
+    {"nll_loss2d_forward", {{0, 0}, {}}},
+    {"prod", {{0}, {}}},
+    {"prod.dim_int", {{0}, {}}},
+    {"logit", {{0}, {}}},
+    {"embedding_dense_backward", {{0}, {}}},
+    {"_embedding_bag_dense_backward", {{0}, {}}},
+    {"avg_pool2d_backward", {{1}, {}}},
+    {"_adaptive_avg_pool3d", {{0}, {}}},
+    {"grid_sampler_2d", {{0}, {}}},
+    {"grid_sampler_2d_backward", {{1, 2}, {}}},
+    {"grid_sampler_3d", {{0}, {}}},
+    {"grid_sampler_3d_backward", {{1, 2}, {}}},
+    {"upsample_linear1d", {{0}, {}}},
+    {"upsample_bicubic2d", {{0}, {}}},
+    {"upsample_trilinear3d", {{0}, {}}},
+};
+void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  const std::string name = toString(op.operator_name()).substr(6);  // behind aten::
+  const size_t given = op.schema().arguments().size();
+  const torch::jit::Stack narrow(stack->end() - given, stack->end());
+  bool halves = false, others = false, chosen = false;
+  torch::jit::Stack wide = narrow;
+  for (size_t i = 0; i < given; i++) {
+    chosen |= op.schema().arguments()[i].name() == "dtype" && !narrow[i].isNone();
+    Call::each(wide[i], [&](const Tensor &t) {
+      const bool half = t.defined() && c10::isReducedFloatingType(t.scalar_type());
+      halves |= half, others |= t.defined() && t.is_floating_point() && !half;
+      return half ? t.to(at::kFloat) : t;
+    });
+  }
+  // Norms alone take parameters of float beside halves
+  if (!halves || chosen || (others && name.find("norm") == std::string::npos)) return by_the_cpu(op, stack);
+  std::copy(wide.begin(), wide.end(), stack->end() - given);
+  by_the_cpu(op, stack);
+  auto &[like, written] = IN_FLOAT.at(name);
+  for (int i : written)
+    if (wide[i].isTensor() && !wide[i].toTensor().is_same(narrow[i].toTensor())) narrow[i].toTensor().copy_(wide[i].toTensor());
+  const size_t results = stack->size() - op.schema().returns().size();
+  for (size_t i = 0; i < like.size(); i++) {
+    auto &v = (*stack)[results + i];
+    if (v.isTensor() && v.toTensor().defined() && narrow[like[i]].isTensor())
+      v = v.toTensor().to(narrow[like[i]].toTensor().scalar_type());
+  }
 }
 
 constexpr int64_t MANY = 1 << 22;  // numbers: of fewer, LLVM takes longer for the faster generator than torch does
@@ -570,16 +635,22 @@ void register_kernels(bool built_with_cuda) {
   static auto *all = new torch::Library(torch::Library::IMPL, "_", DispatchKey::CUDA, __FILE__, __LINE__);
   static auto *aten = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::CUDA, __FILE__, __LINE__);
   all->fallback(torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
-  // Over every operator that has a kernel of its own for `theirs`: else composed ones come before a fallback.
-  auto over_all = [](torch::Library *library, DispatchKey theirs, auto make) {
+  // Over every operator that has a kernel of its own for `theirs`, and for one of `others` if there are any: composed
+  // ones come before a fallback.
+  auto over_all = [](torch::Library *library, DispatchKey theirs, auto make, std::initializer_list<DispatchKey> others = {}) {
     auto &dispatcher = c10::Dispatcher::singleton();
     for (const auto &name : dispatcher.getAllOpNames()) {
       auto op = name.getNamespace() == "aten" ? dispatcher.findOp(name) : std::nullopt;
-      if (op && op->hasKernelForDispatchKey(theirs)) library->impl(toString(name).c_str(), make());
+      if (!op || !op->hasKernelForDispatchKey(theirs)) continue;
+      const bool any = std::any_of(others.begin(), others.end(), [&](auto key) { return op->hasKernelForDispatchKey(key); });
+      if (any || !others.size()) library->impl(toString(name).c_str(), make());
     }
   };
+  auto whole = [] { return torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>(); };
   if (built_with_cuda)
-    over_all(aten, DispatchKey::CUDA, [] { return torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>(); });
+    over_all(aten, DispatchKey::CUDA, whole);
+  else
+    over_all(aten, DispatchKey::CPU, whole, {DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional});
   auto serve = [&]<DispatchKey host>(DispatchKey key) {
     auto make = [] { return torch::CppFunction::makeFromBoxedFunction<&of_parts_by_the_cpu<host>>(); };
     auto *rest = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
@@ -593,8 +664,8 @@ void register_kernels(bool built_with_cuda) {
   serve.operator()<DispatchKey::NestedTensorCPU>(DispatchKey::NestedTensorCUDA);
   serve.operator()<DispatchKey::QuantizedCPU>(DispatchKey::QuantizedCUDA);
   // Else torch looks for what the device has registered, and for depthwise ones for what CUDA alone has
-  for (const char *name : {"copy_", "convolution", "convolution_backward"})
-    aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
+  aten->impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
+  for (auto &[name, how] : IN_FLOAT) aten->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&in_float>());
   aten->impl("zero_", zero_);
   aten->impl("normal_", normal_);
   aten->impl("record_stream", record_stream);

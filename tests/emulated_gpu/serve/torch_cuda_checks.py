@@ -398,6 +398,42 @@ def check_recurrent_cells():
             torch.testing.assert_close(a.grad.cpu(), b.grad)
 
 
+def check_sums_of_halves_are_made_in_float():
+    """As CUDA makes them: torch's CPU kernels of these round each addition."""
+    f = torch.nn.functional
+    torch.manual_seed(1)
+    x, w, b, image = torch.randn(512, 32), torch.randn(32), torch.randn(32), torch.randn(2, 4, 8, 8)
+    indices = torch.randint(4, (512,), device="cuda")
+    many = (
+        (lambda x, w, b: f.layer_norm(x, (32,), w, b), x, w, b),
+        (lambda x, w, b: f.batch_norm(x, None, None, w, b, True), x, w, b),
+        (lambda x, w: f.conv_transpose2d(x, w), image, torch.randn(4, 4, 3, 3)),
+        (lambda w: f.embedding(indices.to(w.device), w), torch.randn(4, 32)),
+        (lambda x: f.avg_pool2d(x, 4, 1), image),
+        (lambda x: torch.prod(x, 0), 1 + x / 100),
+        (lambda x, grid: f.grid_sample(x, grid, align_corners=True), image, torch.rand(2, 8, 8, 2) - 0.5),
+        (lambda x: f.interpolate(x, scale_factor=4, mode="bicubic"), image),
+        (lambda x: f.log_softmax(x, 0), x),
+    )
+    for dtype in (torch.half, torch.bfloat16):
+        for function, *operands in many:
+            results = []
+            for device, kind in (("cuda", dtype), ("cpu", torch.float32)):
+                given = [t.to(dtype).to(device, kind).requires_grad_() for t in operands]
+                y = function(*given)
+                along = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(dtype).to(device, kind)
+                results.append([y, *torch.autograd.grad(y, given, along)])
+            for got, wanted in zip(*results, strict=True):
+                off = (got.cpu().float() - wanted).abs().max() / wanted.abs().max() / torch.finfo(dtype).eps
+                assert got.dtype == dtype and off < 1.5, (wanted.grad_fn, off)
+    y, mean, _ = torch.native_layer_norm(x.half().cuda(), (32,), None, None, 1e-5)
+    assert (y.dtype, mean.dtype) == (torch.half, torch.float32)
+    running = [torch.zeros(32, dtype=torch.half, device="cuda"), torch.ones(32, dtype=torch.half, device="cuda")]
+    f.batch_norm(x.half().cuda() + 1, *running, training=True)
+    assert running[0].mean() > 0.05 and running[0].dtype == torch.half
+    raises(RuntimeError, "found Float", lambda: f.conv2d(image.half().cuda(), torch.ones(4, 4, 3, 3, device="cuda")))
+
+
 def check_softmax_of_halves():
     """To float on the way, and its gradient back to half."""
     x = torch.randn(5, 7)
