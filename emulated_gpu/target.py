@@ -23,6 +23,7 @@ GEFORCE = 120, 121
 # pattern that matches decides, and what matches none every target has
 RULES = [
     (r"tcgen05\.(alloc|dealloc)\.exclusive|tcgen05\.mma.*collector::b::", (107,), "sm_107a"),
+    (r"tcgen05\.ld\.red", (101, 103, 107, 110), "sm_103a, sm_107a, sm_110a"),
     (r"tcgen05", DATA_CENTRE, "sm_100a, sm_103a, sm_107a, sm_110a"),
     (r"wgmma", (90,), "sm_90a"),
     (r"mma\.sync.*\.kind::f8f6f4", (100, 103, 107, *GEFORCE), "sm_100a, sm_103a, sm_120a, sm_121a"),

@@ -13,7 +13,7 @@ from .syntax import Instr, Mem, Reg, leaves
 CARRY = frozenset(
     "add sub mul mul24 mad mad24 fma div rem abs neg min max sad dp4a dp2a rcp sqrt rsqrt ex2 lg2 sin cos tanh "
     "copysign testp setp set selp slct and or xor not cnot lop3 shl shr shf bfe bfi bmsk szext popc clz bfind brev "
-    "prmt mov cvt tcgen05.ld".split()
+    "prmt mov cvt tcgen05.ld tcgen05.ld.red".split()
 )
 STORE = frozenset({"st", "stmatrix.sync.aligned"})  # of which a run leaves out what is made of results alone
 

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import Fault, Unsupported
 from ..formats import alu, matrix_descriptor
 from ..formats.instruction_descriptor import MmaForm
+from ..formats.load_reduction import LoadReduction
 from ..state.barrier import Collective
 from ..state.order import EVER, KNOWN
 from ..state.tensor_memory import ALL, HALF, LANES, TensorMemory
@@ -345,7 +346,9 @@ def _address(g: LaneGroup, address, what: str) -> int:
     return address
 
 
-def ld(g: LaneGroup, shape, num, pack, split, address, registers):
+def ld(g: LaneGroup, shape, num, pack, split, address, registers, reduction: LoadReduction | None = None):
+    """registers: their numbers, -1 for _; behind those of the loaded values the one of what a reduction makes of these.
+    """
     g.need_all_lanes("tcgen05.ld")
     address = _address(g, address, "tcgen05.ld")
     origin = g.origin("tcgen05.ld")
@@ -354,11 +357,13 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers):
     def fetch(unwritten=lambda *_: None):
         if not g.cta.computes_mma:
             return (0,) * len(registers)
-        return tmem.load(address, quadrant, shape, num, pack, split, unwritten)
+        values = tmem.load(address, quadrant, shape, num, pack, split, unwritten)
+        return values if reduction is None else (*values, reduction.of(values))
 
     def hold_garbage(fault, which):
         fault.where = origin.place()
-        g.hold_garbage(fault, [registers[k] for k in which if registers[k] >= 0])
+        made = [] if reduction is None else [len(registers) - 1]
+        g.hold_garbage(fault, [registers[k] for k in (*which, *made) if registers[k] >= 0])
 
     if g.launch.checks:
         key, actor, touched = component(g, LD), g.warp.actor, places(address, shape, num, pack, split)

@@ -50,7 +50,7 @@ def family_of(name: str) -> str:
 
 def refused() -> set[str]:
     """The instructions that the emulator knows by name only, and refuses."""
-    return {"tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.ld.red", "wgmma.mma_async.sp", "mma.sp"}
+    return {"tcgen05.mma.sp", "tcgen05.mma.ws", "wgmma.mma_async.sp", "mma.sp"}
 
 
 def instruction_of(form: str) -> str | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...errors import Unsupported
 from ...formats.instruction_descriptor import MmaForm
+from ...formats.load_reduction import LoadReduction
 from ..syntax import Imm, Mem, Reg, Vec
 from .registry import UNTIMED, Mods, flat, op
 
@@ -126,21 +129,37 @@ def _shape(m: Mods):
     return shape, int(m.one_of(*(f"x{1 << n}" for n in range(8)))[1:])
 
 
+def _load(w, call: str, destinations: Sequence, reduction: str = "None") -> None:
+    """Write the call of a load. call: its arguments but for the registers' numbers."""
+    if w.guard is not None:
+        raise Unsupported("guarded tcgen05.ld")
+    numbers = tuple(r.index if isinstance(r, Reg) else -1 for r in destinations)
+    # The registers hold nothing until tcgen05.wait::ld puts the values in (9.7.16.8.5).
+    w.emit(f"tcgen05.ld(g, {call}, {numbers}, {reduction})")
+    for r in destinations:
+        if isinstance(r, Reg):
+            w.emit(f"r{r.index} = tcgen05.PENDING")
+
+
 @op("tcgen05.ld", cost="async", dst=1, collective=True, owes=True, tensor_results=True)
 def _ld(w, i, m):
     _whole_warp(m)
     shape, num = _shape(m)
     pack = m.take("pack::16b")
     split = i.operands[2].value if len(i.operands) > 2 else 0
-    registers = flat(i.operands[0])
-    if w.guard is not None:
-        raise Unsupported("guarded tcgen05.ld")
-    numbers = tuple(r.index if isinstance(r, Reg) else -1 for r in registers)
-    # The registers hold nothing until tcgen05.wait::ld puts the values in (9.7.16.8.5).
-    w.emit(f"tcgen05.ld(g, {shape!r}, {num}, {pack}, {split}, {w.address(i.operands[1])}, {numbers})")
-    for r in registers:
-        if isinstance(r, Reg):
-            w.emit(f"r{r.index} = tcgen05.PENDING")
+    _load(w, f"{shape!r}, {num}, {pack}, {split}, {w.address(i.operands[1])}", flat(i.operands[0]))
+
+
+@op("tcgen05.ld.red", cost="async", dst=2, collective=True, owes=True, tensor_results=True)
+def _ld_red(w, i, m):
+    m.drop("sync", "aligned")
+    shape, num = _shape(m)
+    which, kind = m.one_of("min", "max"), m.one_of("f32", "u32", "s32")
+    reduction = LoadReduction(kind, which == "max", m.take("abs"), m.take("NaN"))
+    reduction.check(shape, num)
+    values, result, address, *split = i.operands
+    call = f"{shape!r}, {num}, False, {split[0].value if split else 0}, {w.address(address)}"
+    _load(w, call, [*flat(values), *flat(result)], w.constant(reduction))
 
 
 @op("tcgen05.st", cost="async", dst=0, collective=True)
@@ -152,11 +171,6 @@ def _st(w, i, m):
     split = operands.pop(0).value if len(operands) > 1 else 0
     values = ", ".join(w.read(o, 32) for o in flat(operands[0]))
     w.call(f"tcgen05.st(g, {shape!r}, {num}, {unpack}, {split}, {w.address(i.operands[0])}, ({values},))")
-
-
-@op("tcgen05.ld.red", cost=UNTIMED, dst=1, owes=True, tensor_results=True)
-def _ld_red(w, i, m):
-    raise Unsupported("tcgen05.ld.red")
 
 
 @op("tcgen05.wait::ld", cost="async", dst=0, blocking=True, collective=True, ends_block=True, settles=True)

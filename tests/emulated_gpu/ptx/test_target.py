@@ -40,6 +40,7 @@ FORMS = [
     "setmaxnreg.dec.sync.aligned.u32 40;",
     "wgmma.fence.sync.aligned;",
     "tcgen05.wait::ld.sync.aligned;",
+    "tcgen05.ld.red.sync.aligned.32x32b.x2.max.f32 {f1, f2}, f3, [r1];",
     "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [s], [s+64];",
     f"{MMA}16.row.col.f32.f16.f16.f32 {F},{A},{F};",
     f"{MMA}32.row.col.f32.e4m3.e4m3.f32 {F},{A},{F};",
