@@ -17,7 +17,7 @@ from tests.thorough import all_but
 MACHINE = os.environ["MOE_MACHINE"]
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
 HIDDEN = INTERMEDIATE = 256
-LOCAL, EVERYWHERE, OFFSET = 12, 20, 4
+LOCAL, EVERYWHERE, OFFSET = 5, 9, 3
 SCALED = 0.25  # of the drawn scales: products that the limit cuts, and others
 
 
@@ -332,11 +332,11 @@ WRONG = {
         "hidden": a["hidden"].to(torch.float8_e4m3fn), "hidden_scale_layout": "blocks_first",
         "hidden_scale": torch.ones(5, 2)
     },
-    "local_expert_offset is 9, but must be from 0 to 8": lambda a: a | {"local_expert_offset": 9},
+    "local_expert_offset is 9, but must be from 0 to 4": lambda a: a | {"local_expert_offset": 9},
     "topk_ids: dimension k is 2, but must be 1 for weights on the input": lambda a: a | {
         "apply_router_weight_on_input": True
     },
-    "num_experts is 3, but must be an int that is at least E, 12": lambda a: a | {"num_experts": 3},
+    "num_experts is 3, but must be an int that is at least E, 5": lambda a: a | {"num_experts": 3},
     "topk_ids: dimension k is 17, but must be from 1 to 16": lambda a: a | {
         "topk_ids": torch.zeros(5, 17, dtype=torch.int32), "topk_weights": torch.zeros(5, 17)
     },
