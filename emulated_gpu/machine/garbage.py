@@ -16,6 +16,8 @@ from ..ptx.isa import lookup
 from ..ptx.isa.registry import flat
 from ..ptx.syntax import Mem
 
+Held = dict[int, tuple[Fault, int]]  # by register: the fault of using it, and the lanes in which, a bit each
+
 
 class Follow(Exception):
     """A group that does not follow garbage begins to load some: its block is to be executed by code that does."""
@@ -23,14 +25,18 @@ class Follow(Exception):
 
 class Garbage:
     """registers: of each that holds garbage, by its number, the fault of using that, and in which lanes of the warp it
-    does, a bit each. fresh: the load that makes the first of it is still to be executed."""
+    does, a bit each. fresh: the load that makes the first of it is still to be executed. watches: the block that is
+    executed comes here before each instruction; else `ahead` has been reckoned where the garbage was loaded.
+    """
 
-    __slots__ = ("program", "registers", "fresh", "number", "stored")
+    __slots__ = ("program", "registers", "fresh", "number", "stored", "watches", "ahead")
 
-    def __init__(self, program: ControlFlow, registers: dict[int, tuple[Fault, int]] | None = None):
+    def __init__(self, program: ControlFlow, registers: Held | None = None):
         self.program, self.registers, self.fresh = program, registers or {}, registers is None
         self.number = 0  # of the instruction that is executed
         self.stored: list[int] | None = None  # by value that it stores, the lanes in which that is garbage
+        self.watches = False
+        self.ahead: dict[int, list[int]] = {}  # the same of the block's later stores to shared memory, by their numbers
 
     def live(self, block: int, lanes: int) -> Garbage | None:
         """What of it lanes hold that come to a block, None for nothing."""
@@ -43,7 +49,7 @@ class Garbage:
     @classmethod
     def of_all(cls, parts: list[Garbage]) -> Garbage:
         """What parts of a warp hold that meet."""
-        held: dict[int, tuple[Fault, int]] = {}
+        held: Held = {}
         for part in parts:
             for r, (fault, lanes) in part.registers.items():
                 held[r] = (held[r][0], held[r][1] | lanes) if r in held else (fault, lanes)
@@ -56,15 +62,14 @@ class Garbage:
 
     def meets(self, g, number: int, guard, chosen) -> None:
         """A group comes to an instruction. guard: the lanes that execute it; chosen: those in which a selp takes its
-        first operand. Reports the fault if a register decides something here: if it is stored, branched on or an
-        address, or goes to the tensor core."""
-        self.fresh, self.number, self.stored = False, number, None
+        first operand. Reports the fault if a register decides something here: if it is branched on or an address, or
+        goes to the tensor core, or to memory other than shared, of which it makes garbage."""
+        self.fresh, self.number, self.stored, self.watches = False, number, None, True
         program, instr, held = self.program, self.program.kernel.instrs[number], self.registers
         doubtful = held.get(instr.guard.index) if instr.guard is not None else None
         if not held or not (doubtful or alu.some(guard)):
             return
-        at_work, written = g.lanes_of(guard), program.effects[number][1]
-        sources = program.sources(instr)
+        at_work, sources = g.lanes_of(guard), program.sources(instr)
         if chosen is not None:
             first, second, by = (getattr(o, "index", -1) for o in instr.operands[1:])
             of_first = g.lanes_of(chosen if type(chosen) is np.ndarray else bool(chosen))
@@ -78,7 +83,8 @@ class Garbage:
             found.append((doubtful[0], doubtful[1] & g.lane_mask))
         found = [(fault, lanes) for fault, lanes in found if lanes]
         if found and not computes(instr):
-            if g.launch.tracked is not None and not self.decides(instr, doubtful):
+            carried = g.launch.tracked is not None or stores_shared(instr)
+            if carried and not self.decides(instr, doubtful):
                 return None
             fault = found[0][0]
             self.registers = {r: (other, lanes) for r, (other, lanes) in held.items() if other is not fault}
@@ -88,21 +94,46 @@ class Garbage:
             else:
                 fault.message += f"; {instr.op} ({at}) uses it"
             return g.launch.found(fault)
-        bad = 0
+        self.computed(g, number, held, found, at_work, ~at_work)
+        return None
+
+    def computed(self, g, number: int, held: Held, found: list, at_work: int, kept: int) -> None:
+        """An instruction makes registers of registers. held: what these hold, and then those. found: what of it goes
+        in; at_work: the lanes that execute it; kept: those whose results stay as they are."""
+        instr, bad = self.program.kernel.instrs[number], 0
         for _, lanes in found:
             bad |= lanes
+        product = self.product(instr, held, at_work) if bad and instr.parts[0] == "mma" else {}
         if bad and instr.parts[0] in ACROSS:  # of memory that is followed: if it is of all lanes alike
             bad = g.lane_mask if g.launch.tracked is None or bad == at_work else 0
-        for r in written:
-            lanes = bad | (held[r][1] & ~at_work if r in held else 0)
+        for r in self.program.effects[number][1]:
+            here = product.get(r, bad)
+            lanes = here | (held[r][1] & kept if r in held else 0)
             if lanes:
-                held[r] = (found[0][0] if bad else held[r][0]), lanes
+                held[r] = (found[0][0] if here else held[r][0]), lanes
             else:
                 held.pop(r, None)
 
+    def product(self, instr, held: Held, at_work: int) -> dict[int, int]:
+        """By register of the result of an mma.sync of 16 x 8, the lanes that hold rows and columns which are made of
+        garbage. Of other forms nothing is said: there, all of it is."""
+        d, a, b, c, *more = (tuple(getattr(o, "index", -1) for o in flat(operand)) for operand in instr.operands)
+        dense = "sp" not in instr.parts and any(part.startswith("m16n8k") for part in instr.parts)
+        if not dense or held.keys() & {*sum(more, ())}:
+            return {}
+        bad = {r: held[r][1] & at_work if r in held else 0 for r in (*a, *b, *c)}
+        rows = [0, 0]  # the first eight and the second eight: even and odd registers of A
+        for k, r in enumerate(a):
+            rows[k % 2] |= quads(bad[r])
+        columns = 0
+        for r in b:  # four lanes have a column, of which two lie in each lane of a row of the result
+            columns |= sum(EACH_ROW << n // 2 for n in range(8) if bad[r] >> 4 * n & 15) if bad[r] else 0
+        of_c = [bad[r] for r in c] if len(c) == len(d) else [max(bad[r] for r in c)] * len(d)
+        return {r: rows[2 * k // len(d)] | columns | of_c[k] for k, r in enumerate(d)}
+
     def decides(self, instr, doubtful) -> bool:
-        """Whether garbage of global memory decides something in an instruction that does more than to compute: whether
-        it is executed, or where. What it stores is carried on."""
+        """Whether garbage decides something in an instruction that does more than to compute: whether it is executed,
+        or where. What it stores is carried on."""
         held = self.registers
         memory = next((o for o in instr.operands if isinstance(o, Mem)), None)
         if doubtful is not None or instr.parts[0] in ("bra", "brx"):
@@ -129,30 +160,64 @@ class Garbage:
                 mask = sum(1 << lane for lane in lanes[undefined].tolist())
                 self.hold(fault, [item.index], mask)
 
-    def held_behind(self, number: int, block: int, registers, fault: Fault, lanes: int) -> bool:
-        """Hold what instruction `number` of a block loads, behind that block, if something else may come of it than
-        that it decides something: as far as control flow goes one way, it is only computed with. Returns whether."""
-        program, held, first, seen = self.program, set(registers), number + 1, set()
-        behind: set[int] | None = None
+    def held_behind(self, g, number: int, loaded: Held) -> bool:
+        """Hold what instruction `number` of a group's block loads, behind that block, if something else may come of it
+        than that it decides something: as far as control flow goes one way, it is only computed with, or stored to
+        shared memory. Returns whether."""
+        program, block, first, seen = self.program, g.pc, number + 1, set[int]()
+        held: Held = self.registers | loaded
+        ahead: dict[int, list[int]] = {}
+        behind: Held | None = None
         while block not in seen and block < len(program.end):
             seen.add(block)
             for i in range(first, program.end[block]):
-                instr, written = program.kernel.instrs[i], program.effects[i][1]
+                instr, sources = program.kernel.instrs[i], program.sources(program.kernel.instrs[i])
                 guard = {instr.guard.index} if instr.guard is not None else set()
-                if held & (program.sources(instr) | guard):
-                    if not computes(instr):
+                found = [held[r] for r in sorted(sources) if r in held]
+                if found or held.keys() & guard:
+                    if stores_shared(instr) and not held.keys() & (guard | address_of(instr)):
+                        values = [getattr(o, "index", None) for o in flat(instr.operands[1])]
+                        ahead[i] = [held[r][1] if r in held else 0 for r in values]
+                        continue
+                    if not computes(instr) or held.keys() & guard:
                         return False
-                    held |= written
-                elif not guard:
-                    held -= written
-            behind = set(held) if behind is None else behind
+                self.computed(g, i, held, found, g.lane_mask, -1 if guard else 0)
+            behind = dict(held) if behind is None else behind
             if len(program.successors[block]) != 1:
                 break
             block = program.successors[block][0]
             first = program.start[block] if block < len(program.start) else 0
-        self.fresh = False
-        self.hold(fault, behind or (), lanes)
+        self.fresh, self.registers = False, behind or {}
+        self.ahead |= ahead
         return True
+
+
+EACH_ROW = 0x11111111  # the first lane of each row of a product
+
+
+def quads(lanes: int) -> int:
+    """All lanes of the rows of a product, four each, of which any is among these."""
+    return ((lanes | lanes >> 1 | lanes >> 2 | lanes >> 3) & EACH_ROW) * 15
+
+
+def of_rows(instr, bad: np.ndarray) -> list[int]:
+    """The lanes to which an ldmatrix gives, by register, any of the halves of rows, of 8 bytes each, that are bad,
+    bool [2 * rows]."""
+    matrices = bad.reshape(len(flat(instr.operands[0])), -1).any(axis=1)
+    if "b16" not in instr.parts or "trans" in instr.parts:
+        return [-1 if any_of else 0 for any_of in matrices.tolist()]
+    rows = bad.reshape(len(matrices), 8, 2).any(axis=2).tolist()
+    return [sum(15 << 4 * k for k, is_bad in enumerate(matrix) if is_bad) for matrix in rows]
+
+
+def stores_shared(instr) -> bool:
+    """Whether an instruction is a plain store to shared memory of the CTA, which hands garbage on and uses none."""
+    return instr.parts[0] == "st" and bool({"shared", "shared::cta"} & {*instr.parts})
+
+
+def address_of(instr) -> set[int]:
+    """The register that an instruction's address is made of."""
+    return {o.base.index for o in instr.operands if isinstance(o, Mem) and hasattr(o.base, "index")}
 
 
 # What lanes get of other lanes
@@ -162,5 +227,5 @@ ACROSS = {"shfl", "vote", "redux", "match", "activemask", "elect", "mma", "wmma"
 def computes(instr) -> bool:
     """Whether an instruction makes registers of registers, and nothing else."""
     handler = lookup(instr)
-    elsewhere = handler.tensor_results or instr.parts[0] in ("bar", "barrier")
+    elsewhere = handler.tensor_results and instr.parts[0] not in ACROSS or instr.parts[0] in ("bar", "barrier")
     return handler.destinations(instr) > 0 and not elsewhere and not any(isinstance(o, Mem) for o in instr.operands)

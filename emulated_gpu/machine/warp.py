@@ -18,6 +18,7 @@ from ..formats import alu
 from ..formats.lanes import as_array, elect, lane_mask, ranges
 from ..native import hot_blocks
 from ..ptx.control_flow import BLOCKED, EXIT, SPLIT
+from ..ptx.isa.registry import flat
 from ..state.lanes import GlobalStores
 from ..state.order import Actor, Released
 from ..units import (
@@ -33,11 +34,12 @@ from ..units import (
     wgmma,
     wmma,
 )
+from ..units.addresses import shared_cta
 from ..units.group import LaneGroup, Meeting
 from .around_warp import Cta, Launch
 from .clock import Clock
 from .engine import CALM, Engine
-from .garbage import Follow, Garbage
+from .garbage import Follow, Garbage, of_rows
 from .special import TIMERS, special_register
 
 _UNITS = (
@@ -393,12 +395,27 @@ class Group(LaneGroup):
                 addresses = np.repeat(addresses, len(here))
             self.garbage.loaded(self.launch.tracked, addresses, size, here)
 
-    def follow_store(self, addresses: np.ndarray, size: int, count: int, lanes: np.ndarray) -> None:
-        tracked = self.launch.tracked
-        if tracked is not None and self.garbage is not None and self.garbage.stored is not None:
-            for k, held in enumerate(self.garbage.stored[:count]):
-                undefined = np.array([held >> lane & 1 for lane in lanes.tolist()], bool)
+    def follow_store(self, space: str, addresses: np.ndarray, size: int, count: int, lanes: np.ndarray) -> None:
+        garbage, tracked = self.garbage, self.launch.tracked
+        if garbage is None or not (garbage.watches or garbage.ahead):
+            return
+        stored = garbage.stored
+        if not garbage.watches:
+            _, line = at_work(sys._getframe(1))
+            stored = garbage.ahead.get(self.number_of(self.program.instruction_at(self.pc, line)))
+        for k, held in enumerate(stored[:count] if stored is not None else ()):
+            undefined = np.array([held >> lane & 1 for lane in lanes.tolist()], bool)
+            if space == "shared":
+                for address in addresses[undefined].tolist():
+                    cta, offset = shared_cta(self, address + k * size)
+                    cta.smem.spoil(offset, offset + size)
+            elif tracked is not None:
                 tracked.write(addresses + np.uint64(k * size), size, undefined)
+
+    def number_of(self, instr) -> int | None:
+        """The number of an instruction of the block that is executed; None for another place than a block's code."""
+        first, last = self.program.start[self.pc], self.program.end[self.pc]
+        return next((i for i in range(first, last) if self.program.kernel.instrs[i] is instr), None)
 
     def hold_garbage(self, fault: Fault, registers: list[int]) -> None:
         if self.garbage is None:
@@ -407,25 +424,26 @@ class Group(LaneGroup):
 
     def follows(self, fault: Fault, instr) -> bool:
         """Follow what a load has found that nothing has written, instead of reporting the fault, if that can be."""
-        program = self.program
-        first, last = program.start[self.pc], program.end[self.pc]
-        number = next((i for i in range(first, last) if program.kernel.instrs[i] is instr), None)
-        if number is None or instr.parts[0] != "ld":  # None: another place than a block's code
+        number = self.number_of(instr)
+        if number is None or instr.parts[0] not in ("ld", "ldmatrix"):
             return False
-        registers, lanes = program.effects[number][1], self.lane_mask
-        bad = fault.elements
-        if bad is not None and len(bad) % self.n == 0:
-            lanes = self.lanes_of(bad.reshape(-1, self.n).any(axis=0))
-        garbage = Garbage(program) if self.garbage is None else self.garbage
-        if self.garbage is None and not garbage.held_behind(number, self.pc, registers, fault, lanes):
+        registers = [o.index for o in flat(instr.operands[0]) if hasattr(o, "index")]
+        lanes, bad = [self.lane_mask] * len(registers), fault.elements
+        if bad is not None and instr.parts[0] == "ldmatrix":
+            lanes = of_rows(instr, bad)
+        elif bad is not None and len(bad) % self.n == 0:
+            lanes = [self.lanes_of(bad.reshape(-1, self.n).any(axis=0))] * len(registers)
+        loaded = {r: (fault, mask & self.lane_mask) for r, mask in zip(registers, lanes, strict=True) if mask}
+        garbage = Garbage(self.program) if self.garbage is None else self.garbage
+        if not garbage.watches and not garbage.held_behind(self, number, loaded):
             return False
-        if self.engine.nested:
-            return False
-        self.engine.let_others_go_first(self.t + LATE)
-        if fault.written_by is not None and fault.written_by():  # it was read too early, whatever becomes of it
-            return False
-        if self.garbage is not None:
-            garbage.hold(fault, registers, lanes)
+        if not self.engine.nested:  # else others wait already, and a late writer races with this read
+            self.engine.let_others_go_first(self.t + LATE)
+            if fault.written_by is not None and fault.written_by():  # it was read too early, whatever becomes of it
+                return False
+        if garbage.watches:
+            for r, (_, mask) in loaded.items():
+                garbage.hold(fault, [r], mask)
         self.garbage = garbage
         return True
 

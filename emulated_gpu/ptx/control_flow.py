@@ -22,6 +22,7 @@ from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, V
 
 STRONG_FORMS = {"volatile", "relaxed", "acquire", "release", "mmio"}  # of ld and st
 BLOCKED, EXIT, SPLIT = -1, -2, -3
+FOLLOWED = 100_000  # after which line of its text the code of a block begins that is followed: plain ones are shorter
 
 
 def _registers(operand) -> set[int]:
@@ -51,6 +52,7 @@ class ControlFlow:
         self.blocks = [None] * len(self.start)
         self.python = self.blocks.copy()
         self.line_maps: list[dict[int, Instr]] = [{} for _ in self.start]
+        self.followed_lines: dict[int, dict[int, Instr]] = {}  # the same of blocks that are `followed`
         self.shares = any(map(shares, kernel.instrs)) or shares_global(kernel.instrs)  # so that lanes' meetings matter
         self.effects = [self.reads_writes(instr) for instr in kernel.instrs]
         self.analyse()
@@ -328,12 +330,9 @@ class ControlFlow:
     def followed(self, index: int, units: Mapping[str, ModuleType]):
         """The function of a block that tells machine/garbage.Garbage of each instruction before it is executed."""
         if index not in self._followed:
-            plain = self.write(index).finish()[0].count("\n")
             writer = self.write(index, follow=True)
-            source, lines = writer.finish()
-            # its lines are numbered on from those of the plain function
-            self.line_maps[index] |= {plain + number: instr for number, instr in lines.items()}
-            self._followed[index] = self.load(index, "\n" * plain + source, writer, units)
+            source, self.followed_lines[index] = writer.finish()
+            self._followed[index] = self.load(index, "\n" * FOLLOWED + source, writer, units)
         return self._followed[index]
 
     def write(self, index: int, follow: bool = False, alone: bool = False) -> BlockWriter:
@@ -368,8 +367,9 @@ class ControlFlow:
 
     def instruction_at(self, index: int, lineno: int) -> Instr | None:
         """The instruction that line `lineno` of a block's generated source came from."""
-        lines = self.line_maps[index]
-        known = [n for n in lines if n <= lineno]
+        of_followed = lineno > FOLLOWED
+        lines = self.followed_lines[index] if of_followed else self.line_maps[index]
+        known = [n for n in lines if n <= lineno - FOLLOWED * of_followed]
         return lines[max(known)] if known else None
 
 

@@ -117,6 +117,7 @@ class SharedMemory:
         self.absent: dict[tuple[int, int], Callable[[], None]] = {}  # see leave_out; ranges apart from each other
         self.absent_start, self.absent_end = size, 0  # the range that holds them all
         self.not_computed: np.ndarray | None = None  # see mark_not_computed; bool, by 16 bytes
+        self.spoilt: set[int] = set()  # bytes that were: see `spoil`
 
     @property
     def checked(self) -> Shadow:
@@ -289,7 +290,8 @@ class SharedMemory:
             if offset < hi and lo < offset + 8:
                 message = f"read of shared memory [{lo:#x}, {hi:#x}), the opaque object {barrier}"
                 return self.report(Fault("mbarrier", message))
-        self._unwritten(lo, hi, f"read of shared memory [{lo:#x}, {hi:#x}) that nothing has written", elements)
+        made = " but with what comes of such memory" * (not self.spoilt.isdisjoint(range(lo, hi)))
+        self._unwritten(lo, hi, f"read of shared memory [{lo:#x}, {hi:#x}) that nothing has written{made}", elements)
 
     def _unwritten(self, lo: int, hi: int, message: str, elements: np.ndarray | None = None):
         def written_by():
@@ -300,6 +302,11 @@ class SharedMemory:
         fault = Fault("uninitialized-read", message)
         fault.written_by, fault.elements = written_by, elements
         self.report(fault)
+
+    def spoil(self, lo: int, hi: int) -> None:
+        """What lies in a range has been made of what nothing has written, and so counts as written by nobody."""
+        self.valid[lo:hi] = False
+        self.spoilt.update(range(lo, hi))
 
     def is_busy(self, lo: int, hi: int) -> bool:
         """Whether a write anywhere in the range could be wrong."""

@@ -299,11 +299,13 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         elif space == "shared" and not sync:
             _lanes_store(g, np.array([address], np.uint64), size, tuple(numbers), g.lanes)
         if space == "global" and g.launch.tracked is not None:
-            g.follow_store(np.array([address], np.uint64), size, count, g.lanes)
+            g.follow_store(space, np.array([address], np.uint64), size, count, g.lanes)
         if results and g.launch.sampled_clusters and not g.cta.computes_mma:
             return _leave_out(g, space, np.array([address], np.uint64), size * count, sync)
         for k, v in enumerate(numbers):
             store_one(g, space, address + k * size, size, v, who, bool(sync))
+        if space == "shared" and g.garbage is not None:
+            g.follow_store(space, np.array([address], np.uint64), size, count, g.lanes)
         if sync:
             _release(g, space, address, sync, mask)
             g.linger(Meeting((space, address), size * count, True))
@@ -339,7 +341,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
     elif space == "shared" and not sync:
         _lanes_store(g, addresses, size, values, g.lanes if lanes is None else g.lanes[lanes])
     if space == "global" and g.launch.tracked is not None:
-        g.follow_store(addresses, size, count, g.lanes if lanes is None else g.lanes[lanes])
+        g.follow_store(space, addresses, size, count, g.lanes if lanes is None else g.lanes[lanes])
     if not row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
         typed = [v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]]) for v in values]
         typed = [v.astype(f"u{size}") for v in typed]
@@ -349,6 +351,8 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         else:
             whole = np.concatenate(typed) if len(typed) > 1 else typed[0]
             scatter(g, space, side_by_side(addresses, size, len(typed)), size, whole, lanes, who, bool(sync))
+    if space == "shared" and g.garbage is not None:
+        g.follow_store(space, addresses, size, count, g.lanes if lanes is None else g.lanes[lanes])
     if sync:
         _release(g, space, addresses, sync, mask)
         g.linger(Meeting((space, addresses), width, True))

@@ -116,8 +116,8 @@ class LaneGroup(ABC):
         """Lanes have loaded `size` bytes each of global memory, which is followed: Launch.tracked."""
 
     @abstractmethod
-    def follow_store(self, addresses: np.ndarray, size: int, count: int, lanes: np.ndarray) -> None:
-        """Lanes store `count` elements of `size` bytes each to such memory."""
+    def follow_store(self, space: str, addresses: np.ndarray, size: int, count: int, lanes: np.ndarray) -> None:
+        """Lanes store `count` elements of `size` bytes each to such memory, or have to shared memory."""
 
     @abstractmethod
     def hold_garbage(self, fault, registers: list[int]) -> None:

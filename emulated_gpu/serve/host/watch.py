@@ -90,6 +90,6 @@ def describe(launches: list[Launch], seconds: float) -> str:
 def place_of_one(launches: list[Launch]) -> str:
     """Say where one warp of some launches is, one that goes on if there is one."""
     for _ in range(3):
-        with contextlib.suppress(RuntimeError):  # warps come and go while we look
+        with contextlib.suppress(RuntimeError, IndexError):  # warps come and go while we look
             return [*places(launches, True, 1), *places(launches, False, 1), "no warp"][0]
     return "warps come and go"

@@ -186,10 +186,10 @@ def test_lanes_of_tensor_memory_that_share_columns_do_not_race():
     [
         ("add.u32 x, y, 1; shfl.sync.bfly.b32 x, x, 1, 31, -1; @q st.global.b32 [out], x;", "st.global"),
         ("mov.b64 at, {y, x}; and.b64 at, at, 0; add.u64 at, at, out; @q ld.global.b32 x, [at];", "ld.global"),
-        ("setp.gt.u32 p, y, 7; selp.u32 x, y, 7, q; st.shared.b32 [mine], x;", "st.shared"),
+        ("setp.gt.u32 p, y, 7; selp.u32 x, y, 7, q; st.global.b32 [out], x;", "st.global"),
         ("@q tcgen05.st.sync.aligned.32x32b.x1.b32 [a], {y}; tcgen05.wait::st.sync.aligned;", "tcgen05.st"),
         ("setp.gt.u32 p, y, 7; and.pred p, p, q; @q bra ON; bra END; ON: @p bra END; END:", "bra"),
-        ("setp.lt.u32 p, lane, 16; @p bra ON; add.u32 x, y, 1; ON: @q st.shared.b32 [mine], y;", "st.shared"),
+        ("setp.lt.u32 p, lane, 16; @p bra ON; add.u32 x, y, 1; ON: @q st.global.b32 [out], y;", "st.global"),
     ],
 )
 def test_garbage_of_tensor_memory_matters_where_it_decides(use, by):
@@ -466,28 +466,56 @@ def test_a_warp_that_arrives_and_then_waits_counts_twice():
     wrong("barrier", "@first bar.arrive 2, 96; @first bar.arrive 2, 96; bar.sync 2, 96;", "comes again")
 
 
+KEPT = "ld.shared.b32 b, [{}]; st.global.b32 [at], b;"
+WHERE = f"""{AT} .reg .b32 wide; shl.b32 wide, tid, 2; add.u32 wide, wide, mine;
+    add.u32 wide, wide, 1024; mov.b32 a, 0; setp.lt.u32 p, tid, 48;"""
+OVER = "bar.sync 0; @!first st.shared.b32 [other+512], 7; bar.sync 0;"
 HALF = """setp.eq.u32 q, tid, 99; @q bra M; M: setp.lt.u32 p, tid, 16; add.u32 b, y, 1; selp.b32 a, {}, p;
-    st.shared.b32 [mine+512], a;"""
+    st.global.b32 [at], a;"""
 
 
 @pytest.mark.parametrize("more, found", [
     ("add.u32 a, y, 1;", False), ("setp.ne.u32 p, y, 0; selp.b32 a, 1, 0, p;", False),
-    ("@first bra L; st.shared.b32 [mine+256], y; L:", False),
-    ("@!first bra L; st.shared.b32 [mine+256], y; L:", True),
+    ("@first bra L; st.global.b32 [at], y; L:", False),
+    ("@!first bra L; st.global.b32 [at], y; L:", True),
     (HALF.format("b, 0"), False), (HALF.format("0, b"), True),
-    ("@!first bra L; add.u32 a, y, 1; L: mov.b32 b, a; bar.sync 0; @first st.shared.b32 [mine+256], b;", True),
+    ("@!first bra L; add.u32 a, y, 1; L: mov.b32 b, a; bar.sync 0; @first st.global.b32 [at], b;", True),
+    ("st.shared.b32 [mine+512], y;", False),
+    (f"st.shared.b32 [mine+512], y; {KEPT.format('mine+512')}", True),
+    (f"st.shared.b32 [mine+512], y; {OVER} {KEPT.format('mine+512')}", False),
+    (f"@!first bra L; st.shared.b32 [mine+512], y; L: bar.sync 0; @first bra M; {KEPT.format('other+512')} M:", True),
+    (f"add.u32 b, y, 1; st.shared.v2.b32 [wide], {{tid, b}}; {KEPT.format('wide')}", False),
+    (f"st.shared.v2.b32 [wide], {{tid, y}}; {KEPT.format('wide+4')}", True),
 ])  # fmt: skip
 def test_what_nothing_has_written_is_wrong_where_it_is_used(more, found):
     """Lane by lane: the first warp's upper half reads what no lane of the second one has written."""
-    body = f"mov.b32 a, 0; setp.lt.u32 p, tid, 48; @p {PUT} bar.sync 0; {GET} {more}"
+    body = f"{WHERE} @p {PUT} bar.sync 0; {GET} {more}"
     with emulated_gpu.session(most=9) as session:
         emulated_gpu.launch(kernel(body), "kernel", 1, 64, [np.zeros(64, np.int32)] * 2)
-    assert [fault.kind for fault in session.errors] == ["uninitialized-read"] * found
+    assert [fault.kind for fault in session.errors] == ["uninitialized-read"] * found, session.errors
+
+
+PRODUCT = """shl.b32 a, lane, 4; {rows} st.shared.v4.b32 [row], {{tid, tid, tid, tid}}; bar.sync 0;
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{r0, r1, r2, r3}}, [row];
+    mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{f0, f1, f2, f3}}, {{r0, r1, r2, r3}}, {{r4, r4}},
+        {{f4, f4, f4, f4}};
+    {at} st.global.f32 [at], {result};"""
+
+
+@pytest.mark.parametrize("result, found", [("f1", False), ("f2", True)])
+def test_a_row_of_a_product_is_garbage_if_one_of_its_operand_is(result, found):
+    """A tile of which a kernel has loaded 8 of 16 rows, and whose other rows it leaves out at the end."""
+    rows = "and.b32 b, lane, 8; setp.eq.u32 p, b, 0; add.u32 row, a, tile; @p"
+    registers = ".reg .b32 row, r<5>; .reg .f32 f<5>; mov.b32 r4, 0; mov.f32 f4, 0f00000000;"
+    with emulated_gpu.session(most=9) as session:
+        body = registers + PRODUCT.format(rows=rows, at=AT, result=result)
+        emulated_gpu.launch(kernel(body), "kernel", 1, 32, [np.zeros(32, np.int32)] * 2)
+    assert [fault.kind for fault in session.errors] == ["uninitialized-read"] * found, session.errors
 
 
 @pytest.mark.parametrize("more, kinds", [
     ("", ""), ("@!first st.shared.b32 [mine], tid;", "race"),
-    ("@!first st.shared.b32 [mine+256], y;", "uninitialized-read"),
+    (f"{AT} @!first st.global.b32 [at], y;", "uninitialized-read"),
     ("setp.ne.u32 p, y, 0; @p bra END; END:", "uninitialized-read"),
 ])  # fmt: skip
 def test_what_a_selp_may_leave_out_is_noted(more, kinds):
