@@ -203,10 +203,10 @@ def quads(lanes: int) -> int:
 def of_rows(instr, bad: np.ndarray) -> list[int]:
     """The lanes to which an ldmatrix gives, by register, any of the halves of rows, of 8 bytes each, that are bad,
     bool [2 * rows]."""
-    matrices = bad.reshape(len(flat(instr.operands[0])), -1).any(axis=1)
+    matrices = bad.reshape(len(flat(instr.operands[0])), -1)
     if "b16" not in instr.parts or "trans" in instr.parts:
-        return [-1 if any_of else 0 for any_of in matrices.tolist()]
-    rows = bad.reshape(len(matrices), 8, 2).any(axis=2).tolist()
+        return [-1 if matrix.any() else 0 for matrix in matrices]
+    rows = np.any(matrices.reshape(len(matrices), 8, 2), axis=2).tolist()
     return [sum(15 << 4 * k for k, is_bad in enumerate(matrix) if is_bad) for matrix in rows]
 
 

@@ -402,7 +402,8 @@ class Group(LaneGroup):
         stored = garbage.stored
         if not garbage.watches:
             _, line = at_work(sys._getframe(1))
-            stored = garbage.ahead.get(self.number_of(self.program.instruction_at(self.pc, line)))
+            number = self.number_of(self.program.instruction_at(self.pc, line))
+            stored = garbage.ahead.get(-1 if number is None else number)
         for k, held in enumerate(stored[:count] if stored is not None else ()):
             undefined = np.array([held >> lane & 1 for lane in lanes.tolist()], bool)
             if space == "shared":

@@ -74,6 +74,8 @@ class LaneGroup(ABC):
     """When the tensor core has delivered all of `loads`, in a timed run."""
     stores_ready: float
     """When it has taken all of `stores`, in a timed run."""
+    garbage: Any
+    """Which registers hold what nothing has written (machine/garbage.Garbage); None if none do."""
 
     @abstractmethod
     def wait_on(self, what) -> bool:
