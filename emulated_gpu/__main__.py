@@ -96,7 +96,7 @@ class RunOptions:
     jobs: int
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@cli.command(context_settings={"allow_interspersed_args": False})  # options behind SCRIPT are its own
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
 @click.option("--schedules", type=click.IntRange(1), metavar="N", help="Run SCRIPT N times, with seeds 0 to N - 1.")
 @click.option("--explore", type=click.IntRange(0), default=0, metavar="N",
@@ -171,7 +171,7 @@ def run(script, args, **given):
     sys.exit(report["exit_status"])
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@cli.command(context_settings={"allow_interspersed_args": False})  # options behind SCRIPT are its own
 @TIMED_MACHINE
 @LAUNCHES
 @click.option(
@@ -282,7 +282,7 @@ def compare(machine, launches, jobs, json_file, html, a, b):
     write_json(json_file, found)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@cli.command(context_settings={"allow_interspersed_args": False})  # options behind SCRIPT are its own
 @TIMED_MACHINE
 @LAUNCHES
 @JOBS

@@ -55,6 +55,8 @@ class Emulated:
             raise ValueError(f"machine {self.machine!r}: there are {', '.join(CHIPS)}")
         if not isinstance(self.schedules, int) or self.schedules < 1:
             raise ValueError(f"schedules={self.schedules!r}: at least 1")
+        if not isinstance(self.timeout, (int, float)) or not self.timeout >= 0:
+            raise ValueError(f"timeout={self.timeout!r}: seconds, 0 for none")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

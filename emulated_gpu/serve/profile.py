@@ -111,7 +111,8 @@ def record(script: str, args: list[str], options: running.Options, most: int) ->
     status = running.run_script(script, args, options, session=recording)
     recorded = recording.recorded
     if not recorded:
-        raise Unsupported(f"{script} launched no kernel in this process: nothing to time")
+        how = f"ended with exit status {status} before it launched a kernel" if status else "launched no kernel"
+        raise Unsupported(f"{script} {how} in this process: nothing to time")
     left_out = recording.launches - len(recorded)
     more = f", {left_out} more left out" * bool(left_out)
     what = "1 launch" if len(recorded) == 1 else f"{len(recorded)} launches"

@@ -1,8 +1,10 @@
 """What options mean: submissions, devices, how to judge."""
 
+import ast
 import importlib.machinery
 import os
 import platform
+import warnings
 from pathlib import Path
 
 import torch
@@ -29,15 +31,32 @@ def checked(submission: str, any_entry: bool = False) -> str:
 
     any_entry: a task's folder names the function that it calls, which need not be custom_kernel.
     """
+    if os.path.isdir(submission):
+        raise Failure(f"{submission} is a folder; a submission is a Python file")
     if not os.path.isfile(submission):
         raise Failure(f"there is no submission {submission}")
     if not submission.endswith(tuple(importlib.machinery.all_suffixes())):
         raise Failure(f"{submission} is no submission: that is a Python file, and its name ends in .py")
     if not any_entry and submission.endswith(".py"):
+        if said := mistake(Path(submission).read_bytes()):
+            raise Failure(f"{submission}, {said}")
         text = Path(submission).read_text(errors="replace")
         if not any(way in text for way in WAYS):
             raise Failure(f"{submission} has no custom_kernel; the judge calls\n{LEAST}")
     return os.path.abspath(submission)
+
+
+def mistake(source: bytes) -> str:
+    """Says why Python would not read a file: the line, what is wrong, and the line's text; "" if it would."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
+    except (ValueError, RecursionError, MemoryError):  # whoever imports it says so
+        pass
+    return ""
 
 
 def choose_device(device: str, any_gpu: bool = False) -> str:

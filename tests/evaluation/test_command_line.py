@@ -245,6 +245,8 @@ def test_one_sentence_for_bad_input(run, arguments, sentence):
         (["test"], "README.md", "# Words", "README.md is no submission: that is a Python file,"),
         (["profile"], "x", "", "x is no submission"),
         (["test"], "own.py", "def kernel(x):\n    return x\n", "own.py has no custom_kernel; the judge calls def"),
+        (["test"], "own.py", "def custom_kernel(data)\n", "own.py, line 1: expected ':': def custom_kernel(data)"),
+        (["test", str(ROOT)], None, "", f"{ROOT} is a folder; a submission is a Python file"),
         (["test", "--task-dir", "nosuch"], None, "", "nosuch is no task: there is nothing there"),
         *(
             ([name, "--profile", "nosuch"], None, "", "times of 'nosuch': no profile says how fast it is; there are")

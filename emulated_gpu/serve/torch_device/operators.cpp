@@ -418,10 +418,12 @@ class Call {
       auto *to = device.unsafeGetTensorImpl();
       auto *storage = host.storage().unsafeGetStorageImpl();
       if (!storage) continue;
+      bool wrote = false;  // to memory that was not there when its operands were noted: resize_ of none writes nothing
       for (auto &p : storages_)
-        if (!p.fresh && p.host.unsafeGetStorageImpl() == storage && 
+        if (!p.fresh && p.host.unsafeGetStorageImpl() == storage &&
             (dry_ ? storage->nbytes() > p.device.nbytes() : storage->data() != p.device.data())) {  // it has grown
           const size_t n = storage->nbytes();
+          wrote = !dry_ && (p.device.nbytes() || schema_.name() != "aten::resize_");
           p.device.set_data_ptr(taken_over(storage, device.get_device(), &host));
           p.device.set_nbytes(n);
         }
@@ -432,6 +434,7 @@ class Call {
         to->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
       if (host.is_conj() != device.is_conj()) to->_set_conj(host.is_conj());
       if (host.is_neg() != device.is_neg()) to->_set_neg(host.is_neg());
+      if (wrote) made_ = true, note(device, true);
     }
     for (auto &[device, host] : wholes_) take_parts(device, host, [&](const Tensor &part) { return up(part); });
   }

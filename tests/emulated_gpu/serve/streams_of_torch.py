@@ -166,6 +166,24 @@ def never_written_rows(mended):
     return y
 
 
+def never_written_resized(mended):
+    x, y = torch.empty(0, device="cuda").resize_(N), cuda()
+    if mended:
+        x.fill_(1.0)
+    add[(4,)](x, y, 256)
+    return y
+
+
+def right_results_that_grow(mended):
+    """torch gives `out=` of no elements to the operator, which makes room and writes: arange and eye do it so."""
+    x, y, ones = torch.arange(float(N), device="cuda"), cuda(), torch.eye(32, device="cuda")
+    into = torch.empty(0, device="cuda")
+    torch.add(x, y, out=into)
+    for one in x, ones.view(N), into:
+        add[(4,)](one, y, 256)
+    return y
+
+
 def right_grids(mended):
     """%gridid is the same in all replays of a graph, as a stale flag that carries it may show."""
     x, at = torch.zeros(4, dtype=torch.int64, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")

@@ -101,3 +101,5 @@ def test_arguments_of_the_marker():
         Emulated("a101")
     with pytest.raises(ValueError, match="schedules=0: at least 1"):
         Emulated(schedules=0)
+    with pytest.raises(ValueError, match="timeout='x': seconds"):
+        Emulated(timeout="x")

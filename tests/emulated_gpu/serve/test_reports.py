@@ -169,12 +169,13 @@ def test_profile_of_a_script(races, tmp_path):
     assert sum(found["breakdown"]["shares"].values()) == pytest.approx(1, abs=0.005)
 
 
-def test_profile_of_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "run_script", lambda *args, **options: 0)
+@pytest.mark.parametrize("status, how", [(0, "launched no kernel"), (1, "ended with exit status 1 before it launched")])
+def test_profile_of_nothing(tmp_path, monkeypatch, status, how):
+    monkeypatch.setattr(running, "run_script", lambda *args, **options: status)
     script = tmp_path / "script.py"
     script.touch()
     result = CliRunner().invoke(cli, ["profile", str(script)])
-    assert result.exit_code == 1 and "launched no kernel in this process: nothing to time" in result.output
+    assert result.exit_code == 1 and f"script.py {how}" in result.output and "nothing to time" in result.output
 
 
 def test_numbers_of_calls_become_inlined_at(monkeypatch):

@@ -117,6 +117,12 @@ def test_options_behind_the_script_are_its_own_and_ours_are_warned_of(tmp_path, 
     assert warning in done.stderr and ("the script gets" in done.stderr) == bool(warning)
 
 
+@pytest.mark.parametrize("command", ["run", "profile", "sweep"])
+def test_an_option_that_there_is_not_is_no_script(command):
+    result = CliRunner().invoke(cli, [command, "--machin", "h200", "own.py"])
+    assert result.exit_code == 2 and "No such option '--machin'." in result.output
+
+
 def test_ctrl_c_ends_a_shells_background_job(tmp_path):
     """Which begins with SIGINT ignored."""
     script = tmp_path / "own.py"
