@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import mmap
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -145,6 +146,7 @@ class Device:
         self.compilers: dict[str, str] = {}  # name of a kernel -> whose compiler wrote its synchronisation
         self._modules: dict[str, LoadedModule] = {}
         self._peers: set[tuple[int, int]] = set()  # (a, b): kernels of device a may access memory of b
+        self._made = threading.local()  # launch: what the last launch of this thread has read and written
         self._arrays: dict[int, weakref.ref] = {}  # with several devices: what lies in their memory, by address
         # Where launches run instead, with memory that this process and that one share: see arena.py. Called with the
         # arguments of `launch`; raises what stops it.
@@ -355,6 +357,7 @@ class Device:
         finally:
             found = order.end(work) if self.orders else None
             self.cover()
+            order.threads.returns(work)
         if found is not None:
             self.fail(found)
             self.check()
@@ -471,7 +474,7 @@ class Device:
             given = options | ({} if self.node is None else {"device": self.index})
             self.capture.note("launch", (module, kernel, grid, block, params), given, stream)
             return
-        session.launches += 1
+        number = session.launches = session.launches + 1
         if self.elsewhere is not None:
             options.pop("grid_id", None)
             try:
@@ -495,7 +498,7 @@ class Device:
                     session.recorded.append(recorded)
                 return
         fresh = self.fresh and session.checks and self.node is None
-        asked = dataclasses.replace(asked, number=session.launches, notes_reads=self.order.watches or fresh)
+        asked = dataclasses.replace(asked, number=number, notes_reads=self.order.watches or fresh)
         self.fresh &= fresh
         start = partial(self._launch, session, self.index, launched, asked)
         if self.node is not None:
@@ -503,18 +506,19 @@ class Device:
             node, hosts = self.together()
             queued = Queued(start, [*alive, *held], dict(hosts.now.known))
             return node.enqueue(self.index, queued, [host.known for host in hosts.all])
-        what, before = f"launch {session.launches} ({code.program.kernel.title})", session.predecessors.get(self.index)
-        with self._launching(stream, session, what):
+        what = f"launch {number} ({code.program.kernel.title})"
+        self._made.launch = None
+        with self._launching(stream, what):
             with collecting():
                 if session.runs_again(asked.number) and Reruns.possible(launched):
                     found, notes = self._explored(session, launched, asked)
                 else:
                     found, notes = self._run(session, start)
-            made = session.predecessors.get(self.index)
+            made = self._made.launch
             if found:  # nobody knows what it would have written
                 for region in self.memory.regions:
                     region.fresh = False
-            elif fresh and made is not None and made is not before:
+            elif fresh and made is not None:
                 found = self._note_written(made.own, what, launched, asked)
             for note in notes:
                 session.note(note)
@@ -620,16 +624,15 @@ class Device:
                 self.session.note(found)
 
     @contextlib.contextmanager
-    def _launching(self, stream: int | None, session: Session, what: str):
+    def _launching(self, stream: int | None, what: str):
         """In the block, run a launch that a stream is given."""
         if stream is None:
             yield
             return
-        before = session.predecessors.get(self.index)
         with self.working(stream, what) as work:
             yield
-            made = session.predecessors.get(self.index)
-            if made is not before and made is not None:
+            made = self._made.launch
+            if made is not None:
                 work.later = partial(accesses_of, made.own, self.memory.workspace)
                 if self.order.watches:
                     work.all()
@@ -641,7 +644,7 @@ class Device:
     ) -> Launch:
         """Make a launch that the device runs next. launched: the first arguments of Launch."""
         launch = Launch(*launched, self._options(session, device, asked), environment)
-        session.predecessors[device] = launch.dependencies
+        session.predecessors[device] = self._made.launch = launch.dependencies
         return launch
 
     def _options(self, session: Session, device: int, asked: LaunchOptions) -> LaunchOptions:

@@ -6,7 +6,7 @@ take it; so does the host, which knows what it has waited for, and whose later c
 the same bytes, one of them changing them, are a race unless one knows the other. Here everything runs in the order of
 the calls, so that a race changes no result; it is found all the same.
 
-All threads of the host count as one: how they wait for each other cannot be seen.
+All threads of the host count as one here; host_threads.py has what they give at the same time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 
 from ..errors import HostOrderFault
 from .global_memory import Region
+from .host_threads import Threads
 
 LEGACY, LEGACY_HANDLE, PER_THREAD_HANDLE = 0, 1, 2  # cudaStreamLegacy and cudaStreamPerThread are handles of their own
 NON_BLOCKING = 1 << 40  # handles from there on are of streams that do not wait for the default one: torch's
@@ -228,6 +229,7 @@ class HostOrder:
         self._numbers = itertools.count(1)
         self._ghosts: list[Ghost] = []
         self.host: dict[Stream, int] = {}
+        self.threads = Threads()
         self.several = False
         self.noted: str | int = ""  # where a work was noted that is now given to a stream again
         self._deferred: deque[Work] = deque()
@@ -352,15 +354,19 @@ class HostOrder:
         stream.knows.pop(stream, None)
 
     # -- works ---------------------------------------------------------------------------------------------------------
-    def begin(self, stream: Stream, what: str, frees: bool = False) -> Work:
-        """Give a stream something to do. what: names it."""
+    def begin(self, stream: Stream, what: str, frees: bool = False, of_now: bool = True) -> Work:
+        """Give a stream something to do. what: names it. of_now: this thread does, and its call has not returned."""
         self._catch_up(stream)
         stream.number += 1
-        return Work(stream, what, self.noted or place(), frees)
+        work = Work(stream, what, self.noted or place(), frees)
+        if of_now:
+            self.threads.begins(work)
+        return work
 
     def end(self, work: Work) -> HostOrderFault | None:
         """It is known now what a work reads and writes. Returns the first of what contradicts another one's."""
         found = self._conflict(work) if len(self.streams) > 1 else None
+        found = found or self._of_threads(work)
         if work.accesses or work.later is not None:
             work.stream.flying.append(work)
         if work.later is not None:
@@ -381,6 +387,17 @@ class HostOrder:
             if met is not None and not talk(work, other):
                 return self._race(work, met[0], other, met[1], met[2])
         return None
+
+    def _of_threads(self, work: Work) -> HostOrderFault | None:
+        met = self.threads.meets(work)
+        if met is None:
+            return None
+        other, at, me, them = met
+        region = next(access.region for access in work.all() if access.region.start <= at < access.region.end)
+        text = f"{work.what}, which thread {me} gives to {work.stream}, touches {region.name} at byte "
+        text += f"{at - region.start}, as does {other.what}, which thread {them} gives to {other.stream} "
+        text += f"({named(other.where)}), and one of them writes: both threads are in their calls at once, so that which comes first is luck"
+        return HostOrderFault("stream-race", text, named(work.where), parties(work, other))
 
     def unknown_to(self, knows: dict[Stream, int]) -> Iterator[Work]:
         """Yield the works that need not have ended for somebody who knows that."""

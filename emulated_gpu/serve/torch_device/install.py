@@ -13,7 +13,7 @@ from ..cuda_cpp import extension
 from ..host.after_import import after_import
 from ..triton import triton_driver
 from . import compilers, kernels, names
-from .memory import TorchMemory, before, told
+from .memory import TorchMemory, before, spoilt, told, undefined
 
 
 @functools.cache
@@ -26,7 +26,8 @@ def install() -> None:
         raise Unsupported("this process has a GPU: the emulated one would take its name")
     memory = TorchMemory()
     doors.install()
-    memory.library.emulated_install(len(DEVICE.memories), before, told, torch.version.cuda is not None)
+    callbacks = before, told, undefined, spoilt
+    memory.library.emulated_install(len(DEVICE.memories), *callbacks, torch.version.cuda is not None)
     DEVICE.allocator = memory
     memory.watch()
     kernels.install()

@@ -24,6 +24,7 @@ SOURCES = (
     "memory.cpp",
     "device.cpp",
     "layouts.cpp",
+    "undefined.cpp",
     "graphs.cpp",
     "operators.cpp",
 )  # one after the other they are one text
@@ -32,6 +33,8 @@ DIMENSIONS, OPERANDS, NAME_BYTES = 8, 6, 48
 TOLD = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _int, _i64 = ctypes.c_int, ctypes.c_int64
 BEFORE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64, _int, ctypes.c_char_p, ctypes.c_uint64, _i64)
+UNDEFINED = ctypes.CFUNCTYPE(_i64, ctypes.c_uint64, _i64, ctypes.c_uint64)
+SPOILT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, _i64, ctypes.c_uint64, ctypes.c_char_p)
 
 
 class Event(ctypes.Structure):
@@ -57,8 +60,8 @@ class Work(ctypes.Structure):
     """`Work` of memory.cpp: an operator that has run."""
 
     _fields_ = [
-        ("name", ctypes.c_char * NAME_BYTES), ("queue", _i64), ("number", _i64), ("device", ctypes.c_int32),
-        ("waits", ctypes.c_int32), ("count", ctypes.c_int32), ("reserved", ctypes.c_int32),
+        ("name", ctypes.c_char * NAME_BYTES), ("queue", _i64), ("number", _i64), ("thread", _i64),
+        ("device", ctypes.c_int32), ("waits", ctypes.c_int32), ("count", ctypes.c_int32), ("partly", ctypes.c_int32),
         ("operands", Operand * OPERANDS),
     ]  # fmt: skip
 
@@ -70,8 +73,8 @@ class Count(ctypes.Structure):
 
 
 SIGNATURES = {
-    "install": (None, _int, BEFORE, TOLD, _int), "watch": (None, _int), "capture": (None, _int, _int),
-    "limit": (None, _int, _i64),
+    "install": (None, _int, BEFORE, TOLD, UNDEFINED, SPOILT, _int), "watch": (None, _int),
+    "capture": (None, _int, _int), "limit": (None, _int, _i64),
     "written": (_int, ctypes.c_uint64), "spoil": (None, ctypes.c_uint64), "current_queue": (_i64, _int),
     "works": (_i64, ctypes.POINTER(Work), _i64), "works_waiting": (_i64,),
     "devices": (None, _int), "arena": (None, ctypes.c_uint64, ctypes.c_uint64),

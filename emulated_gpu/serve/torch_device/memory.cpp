@@ -59,8 +59,8 @@ struct Operand {
 };
 struct Work {
   char name[NAME];
-  int64_t queue, number;
-  int32_t device, waits, count, reserved;
+  int64_t queue, number, thread;
+  int32_t device, waits, count, partly;
   Operand operands[OPERANDS];
 };
 
@@ -187,6 +187,25 @@ class Pool {
     std::lock_guard lock(mutex_);
     auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
     if (found != taken_.begin()) (--found)->second.written = written;
+  }
+  // An operator has written an operand. Returns whether its allocation is written as a whole now, or was before.
+  bool write_all(const Operand &one) {
+    std::lock_guard lock(mutex_);
+    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(one.at));
+    if (found == taken_.begin()) return true;
+    auto &[start, block] = *--found;
+    int64_t last = 0, count = 1;
+    for (int d = 0; d < one.dimensions; d++) last += (one.sizes[d] - 1) * one.strides[d], count *= one.sizes[d];
+    const bool dense = start == reinterpret_cast<uintptr_t>(one.at) && last + 1 == count;
+    block.written |= dense && size_t(count * one.item) >= block.bytes;
+    return block.written;
+  }
+  bool unwritten(const void *p) {  // whether some of a device's allocation, outside of CUDA graphs, may be
+    std::lock_guard lock(mutex_);
+    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
+    if (found == taken_.begin()) return false;
+    const Block &block = (--found)->second;
+    return block.device >= 0 && !block.of_graph && !block.written;
   }
   bool written(const void *p) {
     std::lock_guard lock(mutex_);

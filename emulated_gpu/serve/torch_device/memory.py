@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import threading
 import warnings
 
 import numpy as np
@@ -15,11 +16,12 @@ import torch
 
 from ...device import DEVICE
 from ...errors import EmulatorError, Unsupported
-from ...state.global_memory import HOST, Region
+from ...state.definedness import words_of
+from ...state.global_memory import HOST, WORD, Region
 from ...state.host_order import Access
 from ..driver import graphs
 from ..host import guarded_pages
-from .library import BEFORE, TOLD, Count, Event, Operand, Work, load
+from .library import BEFORE, SPOILT, TOLD, UNDEFINED, Count, Event, Operand, Work, load
 
 
 def repeat(number: int, stream: int) -> None:
@@ -95,23 +97,29 @@ class TorchMemory:
             elif DEVICE.order.several:
                 DEVICE.order.taken(region, DEVICE.order.stream(event.device, event.queue))
 
-    def works(self) -> None:
-        """Learn what operators have read and written since the last time, each in its stream."""
+    def works(self, told: bool = False) -> None:
+        """Learn what operators have read and written since the last time, each in its stream. told: one of them, of
+        this thread, has not returned."""
         DEVICE.refresh()
         number = self.library.emulated_works_waiting()
         if not number:
             return
         works = (Work * number)()
         for work in works[: self.library.emulated_works(works, number)]:
-            self.work(work)
+            self.work(work, told)
         DEVICE.cover()
 
-    def work(self, work: Work) -> None:
+    def work(self, work: Work, told: bool) -> None:
+        if work.partly:
+            for operand in work.operands[: work.count]:
+                if operand.writes:
+                    self.wrote(operand, work.number)
         if not DEVICE.orders:
             return
         order = DEVICE.order
         stream = order.stream(work.device, work.queue)
-        done = order.begin(stream, work.name.decode())
+        of_now = told and work.thread == threading.get_ident()
+        done = order.begin(stream, work.name.decode(), of_now=of_now)
         for operand in work.operands[: work.count]:
             first, end, runs = extent(operand)
             region = DEVICE.region_at(first, end - first)
@@ -121,14 +129,26 @@ class TorchMemory:
         found = order.end(done)
         if work.waits:
             order.synchronize(stream)
+        if of_now:
+            order.threads.returns(done)
         if found is not None:
             DEVICE.fail(found)
 
+    def wrote(self, operand: Operand, number: int) -> None:
+        """An operator, the number-th, has written some of a region."""
+        first, end, runs = extent(operand)
+        region = DEVICE.region_at(first, end - first)
+        if region is not None and region.fresh and self.born.get(region.start, 0) < number:
+            for low, high in [(first, end)] if runs is None else runs.tolist():
+                region.note_written(low, high)
+
     def forget_works(self) -> None:
-        """Nobody need know what operators did until now: the host has waited for all."""
+        """Nobody need know what operators did until now, the host has waited for all; but for what they have written of
+        regions that are written in part."""
         self.library.emulated_works(None, 1 << 20)
 
     def has_written(self, region: Region) -> bool:
+        self.works()
         return region.start in self.regions and bool(self.library.emulated_written(region.start))
 
     def spoil(self, region: Region) -> None:
@@ -151,6 +171,55 @@ class TorchMemory:
         return self.library.emulated_counts(device, blocks).contents
 
 
+def words_unwritten(at: int, size: int) -> tuple[Region, np.ndarray] | None:
+    """Return the region that holds bytes from `at` on, and which of its words nobody has written, bool; None if all
+    are written, or nobody looks."""
+    region = DEVICE.region_at(at, size) if DEVICE.orders and DEVICE.fresh else None
+    if region is None or not DEVICE.never_written(region):
+        return None
+    words = np.ones(words_of(region), bool) if region.written is None else ~region.written
+    return (region, words) if words.any() else None
+
+
+@UNDEFINED
+def undefined(at: int, size: int, copy: int) -> int:
+    """`Undefined` of undefined.cpp."""
+    try:
+        found = words_unwritten(at, size)
+        if found is None:
+            return -1
+        region, words = found
+        marks = np.repeat(words, WORD)[region.start % WORD :][at - region.start :][:size]
+        if copy:
+            view = np.frombuffer((ctypes.c_uint8 * size).from_address(copy), np.uint8)
+            view[marks] ^= 0xFF
+        return int(marks.sum()) // WORD or int(marks.any())
+    except BaseException as error:  # must not cross into C++
+        DEVICE.fail(EmulatorError(f"internal error before an operator: {type(error).__name__}: {error}"))
+        return -1
+
+
+@SPOILT
+def spoilt(at: int, size: int, marks: int, name: bytes) -> None:
+    """`Spoilt` of undefined.cpp."""
+    try:
+        DEVICE.tensors.works()
+        region = DEVICE.region_at(at, size)
+        if region is None:
+            return
+        by_byte = np.zeros(words_of(region) * WORD, np.uint8)
+        first = at - region.start + region.start % WORD
+        by_byte[first : first + size] = np.frombuffer((ctypes.c_uint8 * size).from_address(marks), np.uint8)
+        by_word = by_byte.reshape(-1, WORD).max(axis=1)
+        if region.fresh:
+            region.note_written(region.start, region.end, by_word == DEFINED)
+        region.spoil(by_word == UNDEFINED_MARK, f"{name.decode()} has made of what nothing had written")
+        DEVICE.tensors.spoil(region)
+    except BaseException as error:  # must not cross into C++
+        DEVICE.fail(EmulatorError(f"internal error behind an operator: {type(error).__name__}: {error}"))
+
+
+DEFINED, UNDEFINED_MARK = 1, 2  # `Mark` of undefined.cpp
 MANY = 1 << 12  # rows that are told apart
 
 
@@ -188,7 +257,7 @@ def told(what: int, a: int, b: int) -> None:
             DEVICE.tensors.recorded.append(a)
             DEVICE.capture.note("do", functools.partial(repeat, a), graphs.KERNEL, b)
             return
-        DEVICE.tensors.works()
+        DEVICE.tensors.works(told=what == DONE)
         order = DEVICE.order
         if what == RECORDS:
             order.record(order.event(("torch", a)), order.stream(DEVICE.index, b))

@@ -3,25 +3,6 @@
 
 namespace emulated {
 
-Storage same_memory(const Storage &kept, Device where) {
-  auto drop = [](void *x) { delete static_cast<Storage *>(x); };
-  DataPtr data(const_cast<void *>(kept.data()), new Storage(kept), drop, where);
-  auto *allocator = where.is_cuda() ? static_cast<c10::Allocator *>(&device_allocator) : &inside_allocator;
-  return Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), kept.nbytes(),
-                                                       std::move(data), allocator, true));
-}
-
-// A tensor of the same shape on another storage.
-Tensor alias(const Tensor &t, Storage storage, DispatchKey key) {
-  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), t.dtype());
-  auto *impl = made.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
-  if (t.is_conj()) impl->_set_conj(true);
-  if (t.is_neg()) impl->_set_neg(true);
-  if (t.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
-  return made;
-}
-
 // Operators that take tensors of the host beside those of a device, or of two devices.
 bool takes_both(const std::string &name) {
   static const std::set<std::string> exactly{"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
@@ -48,6 +29,19 @@ class DrawsFromDevice {
   Tensor swap_;
 };
 
+// Keeps what an operator did until somebody asks. What it has written of an allocation that is known of in part waits.
+void keep(Work &work) {
+  for (int i = 0; i < work.count; i++)
+    if (work.operands[i].writes && !pool().write_all(work.operands[i])) work.partly = 1;
+  std::lock_guard lock(works_mutex);
+  work.number = ++works_done, work.thread = int64_t(pthread_self());
+  works.push_back(work);
+  if (works.size() <= WORKS) return;
+  for (int i = 0; works.front().partly && i < works.front().count; i++)
+    if (works.front().operands[i].writes) pool().write(works.front().operands[i].at);
+  works.pop_front();
+}
+
 // One call of an operator: what stands for what.
 class Call {
  public:
@@ -66,6 +60,7 @@ class Call {
     for (size_t i = 0; i < given; i++) {
       const auto *info = schema_.arguments()[i].alias_info();
       writes_ = info && info->isWrite();
+      reads_ = !writes_ || !(schema_.arguments()[i].is_out() || overwrites(name));
       auto &v = (*stack_)[first + i];
       down(v);
       if (draws && is_generator(schema_.arguments()[i])) {
@@ -93,6 +88,13 @@ class Call {
       const bool some = t && t->numel() && t->has_storage();
       ask(devices_, reads, name.c_str(), some ? t->data_ptr() : nullptr, some ? extent(*t) : 0);
     }
+    const c10::DispatchKeySet keys = c10::DispatchKeySet(DispatchKey::CPU) | c10::DispatchKeySet(key_);
+    std::optional<Twice> twice;
+    std::vector<Tensor> operands;  // and results
+    if (unwritten_ && !dry_ && !draws && !into && !reads && touches()) {
+      for (size_t i = 0; i < given; i++) each((*stack_)[first + i], [&](const Tensor &t) { return operands.push_back(t), t; });
+      twice.emplace(op_, keys, c10::ArrayRef<IValue>(stack_->data() + first, given));
+    }
     {
       std::optional<DrawsFromDevice> drawing;
       std::optional<SameDraws> undrawn;
@@ -100,7 +102,7 @@ class Call {
       if (draws && !generator && where_ >= 0) drawing.emplace(cpu_generator(default_generator(where_)));
       const bool was = std::exchange(inside, !to_host_);
       try {
-        op_.redispatchBoxed(c10::DispatchKeySet(DispatchKey::CPU) | c10::DispatchKeySet(key_), stack_);
+        op_.redispatchBoxed(keys, stack_);
       } catch (...) {
         inside = was;
         throw;
@@ -118,6 +120,12 @@ class Call {
       remember(std::move(record), results);
     else if (touches() || !tensors_.empty() || made_)
       done();
+    if (twice) {
+      for (Tensor &t : operands) t = up(t);
+      for (size_t i = 0; i < results; i++)
+        each((*stack_)[stack_->size() - results + i], [&](const Tensor &t) { return operands.push_back(t), t; });
+      twice->tell(operands, name.c_str());
+    }
   }
 
   // Applies `f` to the tensors in a value. Says whether it is of a type that has any.
@@ -258,14 +266,7 @@ class Call {
                   (host && (waits_ || (!copied_to_device() && !pinned_)));
     std::strncpy(work_.name, name.c_str(), NAME - 1);
     work_.device = where_, work_.queue = streams[where_];
-    for (int i = 0; i < work_.count; i++)
-      if (work_.operands[i].writes) pool().write(work_.operands[i].at);
-    {
-      std::lock_guard lock(works_mutex);
-      work_.number = ++works_done;
-      works.push_back(work_);
-      if (works.size() > WORKS) works.pop_front();
-    }
+    keep(work_);
     if ((watching || pinned_) && told) told(DONE, 0, 0);
   }
   // Operators of CUDA that wait for the size of their result, or return a number.
@@ -277,7 +278,11 @@ class Call {
     return false;
   }
   void note(const Tensor &t, bool writes) {
-    if (work_.count == OPERANDS || !t.numel() || !t.has_storage() || t.dim() > DIMENSIONS) return;
+    if (!t.numel() || !t.has_storage()) return;
+    if (work_.count == OPERANDS || t.dim() > DIMENSIONS) {
+      if (writes) pool().write(t.storage().data());
+      return;
+    }
     Operand &one = work_.operands[work_.count++];
     one.at = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data();
     one.at = static_cast<const char *>(one.at) + t.storage_offset() * t.element_size();
@@ -292,6 +297,9 @@ class Call {
     return (last + 1) * int64_t(t.element_size());
   }
 
+  static bool overwrites(const std::string &name) {  // its first operand, of whose elements it uses none
+    return name == "aten::copy_" || name == "aten::fill_" || name == "aten::zero_";
+  }
   bool copies() const { return schema_.name() == "aten::copy_"; }
   bool copied_to_device() const { return first_is_device_; }
   bool touches() const {  // whether it looks at elements: views do not
@@ -346,6 +354,7 @@ class Call {
       wholes_.emplace_back(t, of_parts(t, false, schema_.name(), [&](const Tensor &part) { return down(part); }, memory));
       return wholes_.back().second;
     }
+    unwritten_ |= reads_ && undefined && pool().unwritten(t.storage().data());
     if (dry_ && writes_) written_.insert(t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
     note(t, writes_);
     tensors_.emplace_back(t, alias(t, host_of(t.storage()), DispatchKey::CPU));
@@ -426,6 +435,7 @@ class Call {
           wrote = !dry_ && (p.device.nbytes() || schema_.name() != "aten::resize_");
           p.device.set_data_ptr(taken_over(storage, device.get_device(), &host));
           p.device.set_nbytes(n);
+          pool().write(p.device.data());  // with its elements, which nobody has noted
         }
       Storage s = device_of(host.storage(), &device);
       if (s.unsafeGetStorageImpl() != to->unsafe_storage().unsafeGetStorageImpl()) to->set_storage_keep_dtype(s);
@@ -452,6 +462,7 @@ class Call {
   DeviceIndex where_ = -1;                                  // where results belong
   uint64_t devices_ = 0;
   Work work_ = {};
+  bool unwritten_ = false, reads_ = true;  // some of what it reads may be what nobody has written
   bool writes_ = false, waits_ = false, pinned_ = false, made_ = false;
   bool to_host_ = false, host_operand_ = false, scalars_ = true, first_is_device_ = false;
 };
@@ -495,14 +506,8 @@ void done_by_us(const Tensor &t, const char *name) {
   Work work = {};
   std::strncpy(work.name, name, NAME - 1);
   work.device = t.get_device(), work.queue = streams[work.device], work.count = 1;
-  pool().write(t.data_ptr());
   work.operands[0] = {t.data_ptr(), 1, 1, 1, {int64_t(t.numel() * t.element_size())}, {1}};
-  {
-    std::lock_guard lock(works_mutex);
-    work.number = ++works_done;
-    works.push_back(work);
-    if (works.size() > WORKS) works.pop_front();
-  }
+  keep(work);
   if (watching && told) told(DONE, 0, 0);
 }
 
@@ -700,8 +705,10 @@ TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT void emulated_install(int count, emulated::Before before, emulated::Told told, int built_with_cuda) {
+EXPORT void emulated_install(int count, emulated::Before before, emulated::Told told, emulated::Undefined undefined,
+                             emulated::Spoilt spoilt, int built_with_cuda) {
   using namespace emulated;
+  emulated::undefined = undefined, emulated::spoilt = spoilt;
   devices = count;
   emulated::before = before, emulated::told = told;
   pool().open(0, 0);
@@ -734,7 +741,10 @@ EXPORT int64_t emulated_works(emulated::Work *to, int64_t most) {
   std::lock_guard lock(works_mutex);
   int64_t n = std::min<int64_t>(most, works.size());
   if (to) std::copy_n(works.begin(), n, to);
-  works.erase(works.begin(), works.begin() + n);
+  if (to)
+    works.erase(works.begin(), works.begin() + n);
+  else
+    std::erase_if(works, [](const Work &work) { return !work.partly; });
   return n;
 }
 EXPORT int64_t emulated_works_waiting() {

@@ -2,6 +2,8 @@
 // WRONG(kind, name) begins a case. It says on stderr that it begins, behind which its findings come.
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <thread>
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 #ifdef MENDED
@@ -71,6 +73,14 @@ int main() {
   set<<<4, 256, 0, a>>>(d, N, 3);
   MEND(cudaEventRecord(event, a); cudaStreamWaitEvent(b, event);)
   copy<<<4, 256, 0, b>>>(d, e, N);
+
+  WRONG("stream-race", two_threads_and_one_stream)
+  {
+    std::mutex turn;
+    auto work = [&](int v) { MEND(std::lock_guard lock(turn);) set<<<4, 256, 0, a>>>(d, N, v); };
+    std::thread one(work, 1), two(work, 2);
+    one.join(), two.join();
+  }
 
   WRONG("stream-race", write_after_read)
   copy<<<4, 256, 0, a>>>(d, e, N);

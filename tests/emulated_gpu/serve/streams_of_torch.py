@@ -1,6 +1,8 @@
 """Mistakes with torch's streams: `kind_name(mended)` each, of which test_streams.py wants the kind, or silence."""
 
+import contextlib
 import sys
+import threading
 
 import torch
 import triton
@@ -103,6 +105,21 @@ def stream_race_branch_of_a_graph(mended):
     graph.replay()
 
 
+def stream_race_threads(mended):
+    """Two threads give one stream work on one tensor, in the order of luck."""
+    x, lock = cuda(), threading.Lock()
+
+    def work(value):
+        with lock if mended else contextlib.nullcontext():
+            fill[(4,)](x, value, 256)
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in (1.0, 2.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def read_before_sync_copy(mended):
     x, there = cuda(3.0), torch.empty(N, pin_memory=True)
     there.copy_(x, non_blocking=True)
@@ -156,6 +173,24 @@ def uninitialized_read_rows(mended):
     x = torch.empty(N, device="cuda")
     fill[(4 if mended else 3,)](x, 1.0, 256)
     return x[-1].item()
+
+
+def uninitialized_read_rows_in_a_sum(mended):
+    """An expert without tokens: its rows are not written."""
+    x = torch.empty(4, 64, device="cuda")
+    for row in range(4):
+        if mended or row != 2:
+            x[row] = row
+    return x.sum().item()
+
+
+def uninitialized_read_behind_a_mask(mended):
+    """NaN and minus infinity are NaN: what lies behind a mask that is added counts."""
+    x, mask = torch.empty(N, device="cuda"), cuda()
+    fill[(3,)](x, 1.0, 256)
+    mask[768:] = -torch.inf
+    masked = torch.where(mask == 0, x, mask) if mended else x + mask
+    return torch.softmax(masked, 0)[0].item()
 
 
 def never_written_rows(mended):
@@ -219,6 +254,14 @@ def right(mended):
     x = torch.empty(N, device="cuda")
     fill[(3,)](x, 1.0, 256)
     assert x[:768].sum().item() == 768 and x[767].item() == 1
+    written = torch.arange(N, device="cuda") < 768
+    assert x[written].sum().item() == x.masked_fill(~written, 0).sum().item() == 768
+    x = torch.empty(4, 4, dtype=torch.float16, device="cuda")
+    x[:3], x.t()[:, 3] = 1, 2
+    torch.cuda.synchronize()
+    several = [torch.empty(2, device="cuda") for _ in range(9)]
+    torch._foreach_zero_(several)
+    assert x.sum().item() == 20 and torch.cat(several).sum().item() == 0
 
 
 if __name__ == "__main__":
