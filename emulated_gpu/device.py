@@ -532,6 +532,7 @@ class Device:
     def _note_written(self, own: Footprint, what: str, launched: tuple, asked: LaunchOptions) -> list[EmulatorError]:
         """A launch has run: say what it has read that nobody had written, and know what it has written. Returns what
         comes of the first."""
+        found = self._undefined_tickets(own, launched[0].program)
         followed = None
         fresh = {id(region) for region, _ in own.undefined.values() if self.never_written(region)}
         for region, (reads, writes, _) in own.regions.values():
@@ -549,14 +550,28 @@ class Device:
                     self.session.note(note)
                     followed = followed or self.followed(own, what)
         if followed is not None:
-            return self._follow(followed, own, launched, asked)
+            return found or self._follow(followed, own, launched, asked)
         for region, (_, writes, _) in own.regions.values():
             if region.fresh:
                 region.note_written(region.start, region.end, writes)
         for region, words in own.undefined.values():
             if id(region) in fresh:
                 region.spoil(words, f"{what} has made of what nothing had written")
-        return []
+        return found
+
+    def _undefined_tickets(self, own: Footprint, program: ControlFlow) -> list[EmulatorError]:
+        """Of atomics of a launch whose results are used: those that have found what nobody had written."""
+        found: list[EmulatorError] = []
+        for region, word, who in own.asked.values():
+            if not self.never_written(region) or region.written is not None and region.written[word]:
+                continue
+            instr = who.instruction()
+            if instr is None or not program.uses(instr.operands[0]):
+                continue
+            at = max(word * WORD - region.start % WORD, 0)
+            message = f"{who} uses what it finds in {region.name} at byte {at}, which {region.made_of or NOBODY}"
+            found.append(Fault("uninitialized-read", message, who.place()))
+        return found
 
     def followed(self, own: Footprint, what: str) -> Definedness | None:
         """Return what is undefined before a launch that has run, if it can be run once more to be followed: it has done

@@ -287,6 +287,11 @@ class ControlFlow:
             found = self._between[targets, join] = _numbers(touched), _numbers(written & self.live[join])
         return found
 
+    def uses(self, operand) -> bool:
+        """Whether any instruction computes with a register of an operand, which another one has as its result."""
+        made = _registers(operand)
+        return any(made & self.sources(instr) for instr in self.kernel.instrs)
+
     def sources(self, instr: Instr) -> set[int]:
         """Registers that an instruction computes with, whatever its guard."""
         handler = lookup(instr)

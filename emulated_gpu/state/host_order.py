@@ -396,7 +396,8 @@ class HostOrder:
         region = next(access.region for access in work.all() if access.region.start <= at < access.region.end)
         text = f"{work.what}, which thread {me} gives to {work.stream}, touches {region.name} at byte "
         text += f"{at - region.start}, as does {other.what}, which thread {them} gives to {other.stream} "
-        text += f"({named(other.where)}), and one of them writes: both threads are in their calls at once, so that which comes first is luck"
+        text += f"({named(other.where)}), and one of them writes: both threads are in their calls at once, so that "
+        text += "which comes first is luck"
         return HostOrderFault("stream-race", text, named(work.where), parties(work, other))
 
     def unknown_to(self, knows: dict[Stream, int]) -> Iterator[Work]:

@@ -8,7 +8,7 @@ before it may still run too. Prefetches into the L2 change nothing that a progra
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class Footprint:
         self.regions: dict[tuple[int, int], tuple[Region, np.ndarray]] = {}
         self.events = 0  # that it had
         self.undefined: dict[int, tuple[Region, np.ndarray]] = {}  # changed by atomics before a write
+        self.asked: dict[int, tuple[Region, int, Any]] = {}  # of those, a word that one uses, and which does
         self.signals = False  # it fences for, or tells, the whole system: whoever looks for a flag of it
 
     def mark(self, region: Region, words, write: bool, strong: bool = False) -> None:
@@ -130,8 +131,9 @@ class Dependencies:
     def wants(self, group, write: bool) -> bool:
         return self.checks and (write or self.notes_reads) or bool(self.before if group.warp.depends else self.after)
 
-    def note_atomic(self, address: int, size: int) -> None:
-        """An atomic is about to change `size` bytes: keep which words nobody has written until then."""
+    def note_atomic(self, address: int, size: int, who: Any) -> None:
+        """An atomic is about to change `size` bytes: keep which words nobody has written until then. who: the
+        Origin of one that returns what it finds there; else None."""
         region = self.memory.find(address, size, True)
         if not region.fresh:
             return
@@ -143,6 +145,8 @@ class Dependencies:
             words = words[~region.written[words]]
         if len(words):
             self.own.undefined.setdefault(id(region), (region, np.zeros(len(written), bool)))[1][words] = True
+            if who is not None:
+                self.own.asked.setdefault(id(region), (region, int(words[0]), who))
 
     def note(self, group, addresses: np.ndarray, size: int, write: bool, strong: bool = False) -> None:
         """An access of `size` bytes at each address; a fault if one leaves its region. strong: volatile or atomic."""

@@ -502,7 +502,7 @@ def atomic(
             g.clock.atomic(g, space, np.array(at, np.uint64), size * count, what, kind, wants_old)
         if space == "global":
             for place in places if g.launch.checks else ():
-                g.launch.dependencies.note_atomic(place, size * count)
+                g.launch.dependencies.note_atomic(place, size * count, who if wants_old and what != "exch" else None)
             marks = GENERIC | STRONG | SYSTEM * sync.startswith("sys")
             note_global(g, unique, size * count, True, who, marks=marks)
         _acquire(g, space, unique, sync.rstrip("+"), acquires)

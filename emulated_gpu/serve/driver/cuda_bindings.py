@@ -21,8 +21,8 @@ import numpy as np
 
 from ...chip import SYSTEM_SHARED
 from ...device import ALIGNMENT, DEVICE, allocate
-from ...errors import Unsupported
-from ...state.global_memory import HOST
+from ...errors import Fault, Unsupported
+from ...state.global_memory import HOST, Region
 from ...state.host_order import named, place
 from ..host import guarded_pages
 from ..host.after_import import after_import
@@ -294,9 +294,14 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
     if size:
         launches.check_memory("copy to", to, size, of[0])
         launches.check_memory("copy from", at, size, of[1])
-    if put_off(stream, lambda handle: copy(to, at, size, handle, False, what), COPY, waits):
-        return
     there, here = (DEVICE.region_at(address, 1) for address in (to, at))
+
+    def again(handle: int) -> None:
+        if _still_there(what, here, there):
+            copy(to, at, size, handle, False, what)
+
+    if put_off(stream, again, COPY, waits):
+        return
     if here is None and waits:
         synchronize_stream(stream)
     with DEVICE.working(stream, what) as work:
@@ -308,6 +313,17 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
     shared = any(region is not None and (region.device == HOST or region.managed) for region in (there, here))
     if there is None or waits and shared:
         synchronize_stream(stream)
+
+
+def _still_there(what: str, *regions: Region | None) -> bool:
+    """Whether memory is what it was when a CUDA graph was captured that uses it; it is a finding if not."""
+    for region in regions:
+        if region is not None and region.freed:
+            message = f"{what} of a CUDA graph uses {region.name}, which has been freed"
+            DEVICE.fail(Fault("use-after-free", message, named(place())))
+            DEVICE.check()
+            return False
+    return True
 
 
 def _address(pointer) -> int:

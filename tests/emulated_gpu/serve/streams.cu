@@ -19,6 +19,7 @@
 __global__ void set(int *x, int n, int v) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = v; }
 __global__ void copy(const int *a, int *b, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) b[i] = a[i]; }
 __global__ void count(int *x) { atomicAdd(x, 1); }
+__global__ void last(int *tickets, int *x) { if (!threadIdx.x && atomicAdd(tickets, 1) == gridDim.x - 1) *x = 1; }
 __global__ void announce(int *x, volatile int *flag) { x[threadIdx.x] = 7; __threadfence_system(); __syncthreads(); if (!threadIdx.x) *flag = 1; }
 
 __global__ void meet(int *x) { cooperative_groups::this_grid().sync(); x[blockIdx.x * 32 + threadIdx.x] = 1; }
@@ -214,6 +215,15 @@ int main() {
   cudaStreamEndCapture(a, &graph);
   run(graph);
 
+  WRONG("use-after-free", a_graph_copies_from_what_is_gone)
+  int *gone;
+  cudaMallocHost(&gone, 4 * N);
+  cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal);
+  cudaMemcpyAsync(d, gone, 4 * N, cudaMemcpyHostToDevice, a);
+  cudaStreamEndCapture(a, &graph);
+  ONLY_WRONG(cudaFreeHost(gone);)
+  run(graph);
+
   RIGHT(a_graph_of_all_kinds)
   cudaGraphNode_t made[4];
   cudaHostNodeParams host{add, pinned};
@@ -238,6 +248,9 @@ int main() {
   int *counter = unwritten();
   count<<<1, 32>>>(counter);
   sum += number(counter);
+
+  WRONG("uninitialized-read", tickets_that_do_not_begin)
+  last<<<4, 32>>>(unwritten(), d);
 
   WRONG("uninitialized-read", a_branch_by_what_nobody_wrote)
   choose<<<1, 32>>>(unwritten(), d);
