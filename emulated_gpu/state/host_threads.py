@@ -12,10 +12,15 @@ import itertools
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from .host_order import Work
+
+class Work(Protocol):
+    """What a stream has been given: see host_order.py."""
+
+    def all(self) -> list[Any]:
+        """Return its accesses."""
+
 
 HELD_S, HELD = 0.005, 60  # how long a call is held before it returns; how many are
 
