@@ -43,7 +43,7 @@ class Allocator(Protocol):
     def watch(self, devices: int | None = None) -> None:
         """Let every operator ask what it has to wait for, where it may have to."""
 
-    def works(self) -> None:
+    def works(self, told: bool = False) -> None:
         """Learn what operators have read and written since the last time, each in its stream."""
 
     def forget_works(self) -> None:

@@ -12,24 +12,17 @@ import itertools
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-
-class Work(Protocol):
-    """What a stream has been given: see host_order.py."""
-
-    def all(self) -> list[Any]:
-        """Return its accesses."""
-
+from typing import Any
 
 HELD_S, HELD = 0.005, 60  # how long a call is held before it returns; how many are
 
 
 @dataclass(slots=True)
 class Call:
-    """What a thread has given to a stream. began, returned: by a clock that counts; known: so is what it touches."""
+    """What a thread has given to a stream. work: a Work of host_order.py; began, returned: by a clock that counts;
+    known: whether it is known what the work touches."""
 
-    work: Work
+    work: Any
     thread: int
     began: int
     returned: int | None = None
@@ -47,7 +40,7 @@ class Threads:
         self._calls: list[Call] = []
         self._lock = threading.Lock()
 
-    def begins(self, work: Work) -> None:
+    def begins(self, work: Any) -> None:
         """A thread, the one that calls this, gives a stream something to do."""
         me = threading.get_ident()
         number = self.seen.setdefault(me, len(self.seen) + 1)
@@ -55,7 +48,7 @@ class Threads:
             with self._lock:
                 self._calls.append(Call(work, number, next(self._clock)))
 
-    def meets(self, work: Work) -> tuple[Work, int, int, int] | None:
+    def meets(self, work: Any) -> tuple[Any, int, int, int] | None:
         """It is known now what a work touches. Return a work of another thread that is in no order with it: that, the
         byte at which they meet, and the numbers of the two threads, of this one first."""
         if len(self.seen) < 2:
@@ -77,7 +70,7 @@ class Threads:
                         return other.work, at, mine.thread, other.thread
         return None
 
-    def returns(self, work: Work) -> None:
+    def returns(self, work: Any) -> None:
         """The call that has given a work returns; before it does, others may come."""
         if len(self.seen) < 2:
             return

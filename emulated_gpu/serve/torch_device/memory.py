@@ -191,7 +191,7 @@ def undefined(at: int, size: int, copy: int) -> int:
         region, words = found
         marks = np.repeat(words, WORD)[region.start % WORD :][at - region.start :][:size]
         if copy:
-            view = np.frombuffer((ctypes.c_uint8 * size).from_address(copy), np.uint8)
+            view = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(copy))
             view[marks] ^= 0xFF
         return int(marks.sum()) // WORD or int(marks.any())
     except BaseException as error:  # must not cross into C++
@@ -209,7 +209,7 @@ def spoilt(at: int, size: int, marks: int, name: bytes) -> None:
             return
         by_byte = np.zeros(words_of(region) * WORD, np.uint8)
         first = at - region.start + region.start % WORD
-        by_byte[first : first + size] = np.frombuffer((ctypes.c_uint8 * size).from_address(marks), np.uint8)
+        by_byte[first : first + size] = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(marks))
         by_word = by_byte.reshape(-1, WORD).max(axis=1)
         if region.fresh:
             region.note_written(region.start, region.end, by_word == DEFINED)
