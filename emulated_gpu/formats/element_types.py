@@ -73,7 +73,7 @@ class ElementType:
 
     def exponents(self, values: np.ndarray) -> np.ndarray:
         """Exponents of finite float64 values, int64: those of subnormals clamped, of zeros ZERO_EXPONENT."""
-        exponent = np.frexp(values)[1].astype(np.int64) - 1
+        exponent = (np.asarray(values, np.float64).view(np.int64) >> 52 & 0x7FF) - 1023
         return np.where(values == 0, ZERO_EXPONENT, np.maximum(exponent, self.min_exponent))
 
     @cached_property

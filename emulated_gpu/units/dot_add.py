@@ -23,11 +23,13 @@ from __future__ import annotations
 import numpy as np
 
 from ..formats.element_types import F16, ZERO_EXPONENT, ElementType, lowest_bits
+from ..native import aligned_sum as machine_code
+from ..native.aligned_sum import truncated, units
 
 NAN_F32, NAN_F16 = np.uint32(0x7FFFFFFF).view(np.float32), np.uint16(0x7FFF).view(np.float16)
 
 
-@np.errstate(invalid="ignore")  # signalling NaN, infinity times zero
+@np.errstate(invalid="ignore", over="ignore")  # what is not finite, whose terms do not count
 def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
     """a @ b.T + c, each product a term.
 
@@ -48,11 +50,14 @@ def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndar
         result = exact_sum(a.astype(dtype), b.astype(dtype), c, d_type, e_max, q, bound, fraction_bits)
         if result is not None:
             return round_f16(result) if d_type is F16 else round_f32(result)
-    e_max = ea[:, None, 0] + eb[:, 0]
-    for i in range(1, k):
-        e_max = np.maximum(e_max, ea[:, None, i] + eb[:, i])
+    c, ec, special = accumulator(c, special, d_type)
+    if machine_code.serves(*special.shape, k):
+        return rounded(machine_code.products(a, b, ea, eb, c, ec, fraction_bits), special, d_type)
+    largest = ec
+    for i in range(k):
+        largest = np.maximum(largest, ea[:, None, i] + eb[:, i])
     terms = (a[:, None, i] * b[:, i] for i in range(k))
-    return aligned_sum(terms, e_max, special, c, d_type, fraction_bits)
+    return rounded(aligned(c, terms, largest, fraction_bits), special, d_type)
 
 
 def exact_type(q: int, bound: float, ea: int, eb: int) -> type:
@@ -100,19 +105,34 @@ def _all_multiples(c: np.ndarray, exponent: int) -> bool:
     return bool(((c + magic) - magic == c).all())
 
 
-@np.errstate(invalid="ignore")
+@np.errstate(invalid="ignore", over="ignore")
 def aligned_sum(terms, e_max, special, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
-    """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int [M, N]; special:
+    """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int64 [M, N]; special:
     float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored. Returns D."""
+    c, ec, special = accumulator(c, special, d_type)
+    return rounded(aligned(c, terms, np.maximum(e_max, ec), fraction_bits), special, d_type)
+
+
+def accumulator(c, special, d_type: ElementType) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """C, float64, with zeros for what is not finite; its exponents; and `special` with that."""
     c = np.zeros(special.shape) if c is None else c.astype(np.float64)
     special = special + np.where(np.isfinite(c), 0.0, c)
     c = np.where(np.isfinite(c), c, 0.0)
-    e_max = np.maximum(e_max, d_type.exponents(c))
-    to_units = np.ldexp(1.0, fraction_bits - e_max)
-    total = np.trunc(c * to_units)
+    return c, d_type.exponents(c), special
+
+
+def aligned(c, terms, e_max, fraction_bits: int) -> np.ndarray:
+    """C and terms, truncated to 2 ** (e_max - fraction_bits) and added: float64, exact."""
+    to_units = units(e_max, fraction_bits)
+    total = truncated(c, to_units)
     for term in terms:
-        total += np.trunc(term * to_units)
-    result = np.where(special == 0, np.ldexp(total, e_max - fraction_bits), special)
+        total += truncated(term, to_units)
+    return total / to_units
+
+
+def rounded(total, special, d_type: ElementType) -> np.ndarray:
+    """Return sums, or what is special, in D's type."""
+    result = np.where(special == 0, total, special)
     return round_f16(result) if d_type is F16 else round_f32(result)
 
 
