@@ -113,7 +113,7 @@ def of_machine(tuning, kind: str = "nvfp4") -> tuple[dict[str, Case], tuple[Conf
     """The cases and configs of the GPU that has this module of ragged_moe.tuning. kind: "nvfp4", or "mxfp4": of
     W4A8."""
     if W4A4 not in tuning.FP4:
-        return CASES, (tuning.FP4_BY_E4M3,) if kind == "mxfp4" else (*tuning.FP4["bf16"], *tuning.FP4["f16"])
+        return CASES, tuning.FP4_BY_E4M3 if kind == "mxfp4" else (*tuning.FP4["bf16"], *tuning.FP4["f16"])
     return (W4A8_CASES, tuning.FP4[W4A8]) if kind == "mxfp4" else (W4A4_CASES, tuning.FP4[W4A4])
 
 

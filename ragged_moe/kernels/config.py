@@ -83,7 +83,7 @@ class Config:
         assert self.swap_ab or self.block_m == 128
         if self.fp4_tokens:
             assert self.fp4_tokens in ("bf16", "f16", "e4m3") and self.arch == "sm90" and self.swap_ab
-            assert self.split_k == 1 and (self.fp4_tokens != "e4m3" or self.block_n == 2 * BLOCK_N)
+            assert self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and (not self.gated or self.block_m == 16)
             assert self.gated == self.permuted and (self.permuted or not self.copied)
             assert not self.widths or self.widths[0] == self.block_m and all(x % CUT == 0 for x in self.widths)
@@ -331,8 +331,8 @@ class Config:
         On a Hopper GPU with weights in e2m1 the tokens are first, then the weights and their scales; with block scales
         behind the tokens are the weights' scales, then the tokens'.
         """
-        if self.fp4_tokens:
-            return self.block_m * self.token_row + self.block_n * self.fp4_row
+        if self.fp4_tokens:  # the next stage's tokens begin with a whole pattern of the swizzle
+            return -(-(self.block_m * self.token_row + self.block_n * self.fp4_row) // 1024) * 1024
         if self.block_scaled:
             used = self.token_scales_offset + self.block_m * self.block_scaled.row_scales
             return -(-used // 1024) * 1024  # the next stage's operands begin with a whole pattern of the swizzle

@@ -130,10 +130,10 @@ class Fp4Layer(Layer):
 class ByE4m3Layer(Fp4Layer):
     """W4A8: the layer's kernels for these sizes on one Hopper GPU, with tokens that are rounded to e4m3."""
 
-    def configs(self, _tokens: int) -> tuple[Config, Config]:
-        """The configs of GEMM1 and GEMM2."""
+    def configs(self, tokens: int) -> tuple[Config, Config]:
+        """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         first = dataclasses.replace(sm90.FP4_BY_E4M3_GEMM1, activation=self.activation, bias=self.biased)
-        second = sm90.FP4_BY_E4M3
+        second = sm90.choose_fp4_by_e4m3(self.rows(tokens), self.sizes.local)
         return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
 
     def shared_parts(self, room: int) -> list[Part]:

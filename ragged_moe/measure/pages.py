@@ -15,6 +15,7 @@ from ragged_moe.measure import layer, layer_fp4, parallel
 from ragged_moe.measure.contest import FP8, GRAPH, LOADS, OURS, W4A8, W4A16
 from ragged_moe.measure.experts import experts_table, over_sglang
 from ragged_moe.measure.grouped_gemm import FORMATS, GEMM, geomeans
+from ragged_moe.measure.humming import HUMMING
 from ragged_moe.measure.layer import FEW
 from ragged_moe.measure.markdown import markdown, table
 from ragged_moe.measure.marlin import BEST
@@ -126,36 +127,28 @@ def gemm_modelled_summary(result: dict) -> str:
 
 def fp4_run(result: dict) -> str:
     """Write what was measured, the geometric means over all rows, and which are near Marlin's and why."""
-    means = result["geomeans"]
-    best, fp8 = means[BEST], means[FP8]
-    near = [x for x in result["rows"] if x["us"][OURS] > NEAR * x["us"][BEST]]
-    bound = sum(x["loads us"] > NEAR * x["us"][BEST] for x in near)
-    most = max(max(x["m"]) for x in near)
+    rows, means = result["rows"], result["geomeans"]
+    best, of_humming, fp8 = means[BEST], means[HUMMING], means[FP8]
+    near, slower = [[x for x in rows if x["us"][OURS] > least * x["us"][BEST]] for least in (NEAR, 1)]
+    behind = [x for x in rows if x["us"][OURS] > x["us"][HUMMING]]
     return (
         f"{whence(result)}\nTime over Marlin's with the best of its block sizes, geometric mean over all "
-        f"{len(result['rows'])} problems: **{best:.3f}**; over FP8's {fp8:.3f}.\n"
-        f"It is above {NEAR} in {len(near)}, all of at most {most} tokens an expert; in {bound} of these the loads "
-        "alone are."
+        f"{len(rows)} problems: **{best:.3f}**; over Humming's **{of_humming:.3f}**; over FP8's {fp8:.3f}.\n"
+        f"Marlin is faster in {len(slower)} of them and Humming in {len(behind)}; above {NEAR} of Marlin's time are "
+        f"{len(near)}."
     )
 
 
 def fp4_summary(result: dict) -> str:
-    """Write ratios by experts and their tokens, over all N, K; then of routed tokens, and of rows drawn by a law."""
+    """Write ratios by experts and their tokens, over all N, K: of rows drawn by a law, routed tokens, even experts."""
 
     def cell(rows: list[dict]) -> str:
-        others = [[x["us"][BEST], x["loads us"], x["us"][FP8]] for x in rows]
+        others = [[x["us"][BEST], x["us"][HUMMING], x["loads us"], x["us"][FP8]] for x in rows]
         ratios = [[x["us"][OURS] / us for us in of] for x, of in zip(rows, others)]
         return " / ".join(f"{statistics.geometric_mean(column):.2f}" for column in zip(*ratios))
 
     even = [x for x in result["rows"] if not x["name"]]
     sizes, body = sorted({x["m"][0] for x in even}), []
-    for experts in sorted({x["experts"] for x in even}):
-        of = [cell([x for x in even if (x["experts"], x["m"][0]) == (experts, m)]) for m in sizes]
-        body.append([f"{experts} experts" if experts > 1 else "1 expert", *of])
-    names = list(dict.fromkeys(x["name"] for x in result["rows"] if x["name"].startswith("routed")))
-    uneven = [f"{cell([x for x in result['rows'] if x['name'] == name])} ({name})" for name in names]
-    if names:
-        body.append(["32 of 256 experts", *uneven, *[""] * (len(sizes) - len(names))])
     drawings = [x for x in result["rows"] if ", mean " in x["name"]]
     laws = [x["name"].partition(", mean ")[0] for x in drawings]
     for experts, law in sorted({(len(x["m"]), law) for x, law in zip(drawings, laws)}):
@@ -163,8 +156,15 @@ def fp4_summary(result: dict) -> str:
             [x for x in drawings if (len(x["m"]), x["name"]) == (experts, f"{law}, mean {m}")] for m in sizes
         ]  # fmt: skip
         body.append([f"{experts} experts, {law}", *(cell(rows) if rows else "" for rows in of_mean)])
-    head = "time over Marlin's / the loads' / FP8's"
-    return markdown([head, *(f"{m} tokens each" if m > 1 else "1 token" for m in sizes)], body)
+    names = list(dict.fromkeys(x["name"] for x in result["rows"] if x["name"].startswith("routed")))
+    uneven = [f"{cell([x for x in result['rows'] if x['name'] == name])} ({name})" for name in names]
+    if names:
+        body.append(["32 of 256 experts", *uneven, *[""] * (len(sizes) - len(names))])
+    for experts in sorted({x["experts"] for x in even}):
+        of = [cell([x for x in even if (x["experts"], x["m"][0]) == (experts, m)]) for m in sizes]
+        body.append([f"{experts} experts, even" if experts > 1 else "1 expert", *of])
+    head = "time over Marlin's / Humming's / the loads' / FP8's"
+    return markdown([head, *(f"{m} tokens in the mean" if m > 1 else "1 token" for m in sizes)], body)
 
 
 def fp4_layer(result: dict) -> str:

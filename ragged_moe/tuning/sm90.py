@@ -57,9 +57,13 @@ FP4 = {
     )
     for tokens in ("bf16", "f16")
 }  # fmt: skip
-# Tokens in e4m3, of MXFP4 weights that are packed for them
-FP4_BY_E4M3 = fp4("e4m3", 128, block_n=256)
-FP4_BY_E4M3_GEMM1 = dataclasses.replace(FP4_BY_E4M3, gated=True, permuted=True)
+# Tokens in e4m3, of MXFP4 weights that are packed for them. Tiles of half as many weight rows have room for 192 tokens,
+# for which weights are made e4m3 once: worklog/moe.md, F114
+FP4_BY_E4M3 = (
+    fp4("e4m3", 128, block_n=256), fp4("e4m3", 192, widths=(192, 160, 144, 128, 96, 64, 32)),
+    fp4("e4m3", 192, widths=(192, 176, 160, 144, 128, 112, 96, 64, 32)),
+)  # fmt: skip
+FP4_BY_E4M3_GEMM1 = dataclasses.replace(FP4_BY_E4M3[0], gated=True, permuted=True)
 FP4_GEMM1 = tuple(
     dataclasses.replace(fp4("bf16", block_m, **fields), gated=True, permuted=True)
     for block_m, fields in (
@@ -121,6 +125,12 @@ def choose_fp4(total_m: int, experts: int, n: int, k: int, tokens: str, routed: 
     few = 2 * tiles <= SMS  # more CTAs each, whose sums go through memory
     few |= block_m == 16 and k <= 2048 and tiles <= SMS  # begin and end sooner: H100, 8 x 8, 4096, 1536: 13.4 us, 14.6
     return fp4_tile(FP4[tokens], block_m, 128) if few else fp4_tile(FP4[tokens], uneven_tokens(mean), 256)
+
+
+def choose_fp4_by_e4m3(total_m: int, experts: int) -> Config:
+    """The config for weights in e2m1 and tokens in e4m3."""
+    mean = -(-total_m // experts)
+    return FP4_BY_E4M3[(mean > 32) + (mean > 128)]
 
 
 def choose_fp4_gemm1(rows: int, experts: int, n: int) -> Config:

@@ -22,10 +22,11 @@ def fp4():
     return grouped_gemm_fp4
 
 
-def config():
+def config(i=1):
+    """That of this number; by default for more than 32 tokens in the mean."""
     from ragged_moe.tuning.sm90 import FP4_BY_E4M3
 
-    return FP4_BY_E4M3
+    return FP4_BY_E4M3[i]
 
 
 CASES = ["ragged", "small", "one expert has all", "a single row, a single tile", "cut into many parts", "nan", "mxfp4"]
@@ -36,6 +37,14 @@ CASES += ["the ring goes round", "m_indptr not monotone", "many tiles of a CTA"]
 def test_cases(fp4, name):
     """Weights and tokens of all codes, against the reference that rounds as the kernels and the tensor core do."""
     assert fp4.error_of(fp4.CASES[name], config()) <= fp4.BOUND
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("i", [0, 2])
+def test_other_configs(fp4, i):
+    """Of few tokens, and of many, with each width."""
+    for case in (fp4.CASES["ragged"], fp4.Case((150, 0, 129, 3, 321, 97, 145, 161, 193, 177), 320, 256)):
+        assert fp4.error_of(case, config(i)) <= fp4.BOUND
 
 
 @pytest.mark.thorough

@@ -35,7 +35,7 @@ HALF = 64  # K of a word of scales, and of four words of weights
 
 
 class Fp4ByE4m3(ByWidth):
-    """out [64 weight rows, tokens] of a warpgroup, twice."""
+    """out [64 weight rows, tokens] of a warpgroup, once or twice."""
 
     def __init__(self, config: Config):
         self.config = config
