@@ -3,7 +3,8 @@
 Implements PTX ISA 5.2.3 (alternate floating-point formats) and the scale types of 9.7.16.10.7. Every value of every
 format here is exact in float64. [read from PTX ISA] the formats; the sign bit of a UE4M3 scale factor "must be 0", and
 [read from microsoft/MMA-Sim] hardware ignores it. [read from the OCP MX v1.0 specification] E2M1, E2M3, E3M2 have
-neither infinities nor NaN; E8M0 has NaN = 0xFF and no zero.
+neither infinities nor NaN; E8M0 has NaN = 0xFF and no zero. [run: constants of type fnv8E5M3FNU, CuTe DSL 4.8.1's
+compiler] UE5M3, NV8E5M3 elsewhere: 0x01 is 2^-17, 0x78 is 1, 0xFE is 114688, 0xFF is NaN.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ElementType:
         top = field == (1 << self.exponent_bits) - 1
         if self.has_inf:
             table[top] = np.where(mantissa[top] == 0, np.inf, np.nan)
-        elif self.name in ("e4m3", "ue4m3"):
+        elif self.name in ("e4m3", "ue4m3", "ue5m3"):
             table[top & (mantissa == (1 << self.mantissa_bits) - 1)] = np.nan
         sign = code >> (self.exponent_bits + self.mantissa_bits) & 1
         return np.where(sign & (self.name != "ue4m3"), -table, table)
@@ -101,6 +102,7 @@ E3M2 = ElementType("e3m2", 6, 3, 2, -2)
 E4M3 = ElementType("e4m3", 8, 4, 3, -6)
 E5M2 = ElementType("e5m2", 8, 5, 2, -14, has_inf=True)
 UE4M3 = ElementType("ue4m3", 8, 4, 3, -6)
+UE5M3 = ElementType("ue5m3", 8, 5, 3, -14)
 UE8M0 = ElementType("ue8m0", 8, 8, 0, -127)
 F16 = ElementType("f16", 16, 5, 10, -14, has_inf=True)
 BF16 = ElementType("bf16", 16, 8, 7, -126, has_inf=True)

@@ -5,6 +5,8 @@ negate) and 56, 57 (scale vector sizes). [read from PTX ISA], all of it. Sparse 
 [read from CUTLASS include/cute/arch/mma_sm100_desc.hpp] bit 31 is K = 96 of packed FP4, on sm_103.
 [inferred, from what CuTe DSL 4.8.1 writes for sm_107] bit 3 is K = 128; a row has as many scale factors more, in the
     words that follow, and their first one is where it is for K = 64.
+[read from CuTe DSL 4.8.1, experimental/primitives/descriptors.py and nvgpu/tcgen05/mma.py] bits 23, 24 are the type of
+    scale factors: on sm_107, which K = 128 tells here, 2 is ue5m3, for .kind::mxf4nvf4 and blocks of 16 or 32.
 CUTLASS and CuTe DSL 4.5.2 accept the same N as Table 39 for operands in shared memory and are stricter for A in tensor
 memory (M = 128: N % 16, pairs: N % 32); `units.mma` applies that.
 """
@@ -30,6 +32,7 @@ from .element_types import (
     TF32,
     U8,
     UE4M3,
+    UE5M3,
     UE8M0,
     ElementType,
 )  # fmt: skip
@@ -136,7 +139,7 @@ def decode(
         result = InstructionDescriptor(m=(idesc >> 24 & 0x1F) * 16, d_type=_d_type(idesc, **common), **common)
     else:
         common["k"] = _k_of_scaled(idesc, kind, fp4_k)
-        result = _block_scaled(idesc, kind, scale_vec, common)
+        result = _block_scaled(idesc, kind, scale_vec, _scale_type(idesc, fp4_k), common)
     _check_shape(idesc, result, cta_group)
     return result
 
@@ -164,20 +167,25 @@ def _k_of_scaled(idesc: int, kind: str, fp4_k: tuple[int, ...]) -> int:
     return k
 
 
-def _block_scaled(idesc: int, kind: str, scale_vec: int | None, common: dict) -> InstructionDescriptor:
-    scale_type = UE8M0 if idesc >> 23 & 1 else UE4M3
-    _require(not idesc & 0x0700_0043, idesc, "reserved bits")
+def _scale_type(idesc: int, fp4_k: tuple[int, ...]) -> ElementType:
+    types, code = (UE4M3, UE8M0, UE5M3)[: 3 if 128 in fp4_k else 2], idesc >> 23 & 3
+    _require(code < len(types), idesc, "reserved bits")
+    return types[code]
+
+
+def _block_scaled(
+    idesc: int, kind: str, scale_vec: int | None, scale_type: ElementType, common: dict
+) -> InstructionDescriptor:
+    _require(not idesc & 0x0600_0043, idesc, "reserved bits")
     if kind == "mxf8f6f4":
         allowed = {1} if scale_type is UE8M0 else set()
     elif kind == "mxf4":
         allowed = {2} if scale_type is UE8M0 else set()
     else:
-        allowed = {2, 4} if scale_type is UE8M0 else {4}
-    _require(len(allowed) > 0, idesc, f"scale type ue4m3 for kind::{kind}")
+        allowed = {4} if scale_type is UE4M3 else {2, 4}
+    _require(len(allowed) > 0, idesc, f"scale type {scale_type.name} for kind::{kind}")
     if scale_vec is None:
-        _require(
-            len(allowed) == 1, idesc, "no scale vector size given where the ISA demands one, with scale type ue8m0,"
-        )
+        _require(len(allowed) == 1, idesc, f"no scale vector size given, with scale type {scale_type.name},")
         scale_vec = next(iter(allowed))
     _require(scale_vec in allowed, idesc, f"scale_vec::{scale_vec}X for {scale_type.name}, kind::{kind}")
     sfa_id, sfb_id = idesc >> 29 & 3, idesc >> 4 & 3

@@ -23,7 +23,10 @@ SCALED = {
     "mxf4nvf4 4X": ("mxf4nvf4", 4, {0x30: 0.5, 0x38: 1, 0x40: 2}, 0),
     "mxf4nvf4 2X": ("mxf4nvf4", 2, {126: 0.5, 127: 1, 129: 4}, 1 << 23),
     "mxf4": ("mxf4", 2, {126: 0.5, 127: 1, 129: 4}, 1 << 23),
+    "mxf4nvf4 4X ue5m3": ("mxf4nvf4", 4, {0x70: 0.5, 0x78: 1, 0x83: 2.75}, 2 << 23),
+    "mxf4nvf4 2X ue5m3": ("mxf4nvf4", 2, {0x70: 0.5, 0x78: 1, 0x83: 2.75}, 2 << 23),
 }
+PROBLEMS = [(k, at, one) for one in SCALED for k, at in ((96, 0), (96, 2), (128, 0)) if k == 128 or "5m3" not in one]
 
 
 @pytest.fixture
@@ -44,8 +47,7 @@ def operand(rng, rows, k):
     return codes[:, ::2] | codes[:, 1::2] << 4, values
 
 
-@pytest.mark.parametrize("k, first", [(96, 0), (96, 2), (128, 0)])
-@pytest.mark.parametrize("scaled", SCALED)
+@pytest.mark.parametrize("k, first, scaled", PROBLEMS)
 def test_mma(k, scaled, first, machine):
     """first: the byte of the words at which the scale factors begin."""
     kind, vec, values, of_scale = SCALED[scaled]
@@ -98,6 +100,15 @@ def test_a_chip_has_the_k_of_its_file(name, k, error):
             decode()
     else:
         assert (decode().k, decode().scale_vec) == (k, k // 16)
+
+
+def test_scale_factors_of_sm_107():
+    idesc, k = N >> 3 << 17 | M >> 7 << 27 | 1 << 7 | 1 << 10, CHIPS["rubin"].fp4_k
+    got = instruction_descriptor.decode(idesc | 2 << 23, "mxf4nvf4", 1, 4, k).scale_type.values
+    assert got[[0, 1, 7, 8, 0x78, 0xFE]].tolist() == [0, 2**-17, 7 * 2**-17, 2**-14, 1, 114688] and np.isnan(got[0xFF])
+    for form, kind, has in (2, "mxf4nvf4", (64, 96)), (3, "mxf4nvf4", k), (2, "mxf4", k):
+        with pytest.raises(Fault, match="reserved bits|scale type ue5m3"):
+            instruction_descriptor.decode(idesc | form << 23, kind, 1, None if kind == "mxf4" else 4, has)
 
 
 def test_both_bits_are_no_k():
@@ -169,7 +180,9 @@ def test_exclusive_columns():
         tmem.close(0, 512, exclusive=True)
 
 
-ALLOC = HEADER.replace("sm_100a", "sm_107a") + """
+ALLOC = (
+    HEADER.replace("sm_100a", "sm_107a")
+    + """
 .visible .entry k(.param .u64 p) {
 .reg .u32 r<4>; .reg .u64 d; .shared .align 4 .b32 at;
 ld.param.u64 d, [p];
@@ -188,6 +201,7 @@ st.global.b32 [d], r3;
 ret;
 }
 """
+)
 
 
 def test_a_kernel_gets_all_columns_of_rubin_by_exclusive(machine):
