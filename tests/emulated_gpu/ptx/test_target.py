@@ -2,9 +2,7 @@
 
 import contextlib
 import re
-import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +11,8 @@ import emulated_gpu
 from emulated_gpu import Fault, Unsupported
 from emulated_gpu.chip import CHIPS, FOLDER, tomllib
 from emulated_gpu.device import DEVICE
+from emulated_gpu.page.sass import tools
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.serve.cuda_cpp import toolkit
 from emulated_gpu.target import check, lacks, parts
 
 F = "{f1,f2,f3,f4}"
@@ -77,11 +75,7 @@ def kernel(target: str, body: str = "") -> str:
 
 
 def ptxas() -> str | None:
-    try:
-        found = toolkit.find().nvcc.with_name("ptxas")
-    except Unsupported:
-        found = Path("/nowhere")
-    return str(found) if found.exists() else shutil.which("ptxas")
+    return next(tools("ptxas"), None)
 
 
 @pytest.mark.skipif(ptxas() is None, reason="no ptxas: pip install nvidia-cuda-nvcc")
