@@ -186,9 +186,15 @@ GEMMS(S, _v2, CUDA_R_32F, CUBLAS_COMPUTE_32F)
 GEMMS(D, _v2, CUDA_R_64F, CUBLAS_COMPUTE_64F)
 GEMMS(H, , CUDA_R_16F, CUBLAS_COMPUTE_16F)
 
-// ---- vectors: x of n elements, incx apart, is a row whose elements are the columns of a matrix with incx rows
+// ---- sums; vectors: x of n elements, incx apart, is a row whose elements are the columns of a matrix with incx rows
 
 #define VECTORS(X, TYPE, COMPUTE)                                                                                      \
+  cublasStatus_t cublas##X##geam(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,  \
+                                 const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *beta,  \
+                                 const EMULATED_##X *b, int ldb, EMULATED_##X *c, int ldc) {                           \
+    return send(product("cublas" #X "geam", handle, op_a, op_b, m, n, 1, alpha, a, TYPE, lda, b, TYPE, ldb, beta, c,   \
+                        TYPE, ldc, COMPUTE));                                                                          \
+  }                                                                                                                    \
   cublasStatus_t cublas##X##gemv_v2(cublasHandle_t handle, cublasOperation_t op, int m, int n,                         \
                                     const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *x,  \
                                     int incx, const EMULATED_##X *beta, EMULATED_##X *y, int incy) {                   \

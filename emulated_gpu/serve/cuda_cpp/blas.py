@@ -1,4 +1,4 @@
-"""What the stand-in for cuBLAS (blas.cpp) asks the emulated device to do: a matrix product, batched and scaled.
+"""What the stand-in for cuBLAS (blas.cpp) asks the emulated device to do: a matrix product, batched and scaled, or a sum.
 
 Sums are made in float64 and rounded once to the type in which cuBLAS would make them: a reference to hold kernels
 against. cuBLAS itself promises no order. Such a call has no modelled time.
@@ -23,6 +23,7 @@ CONTAINERS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 INTEGERS, DOUBLES = (72, 73), (70, 71)  # cublasComputeType_t
 RELU, BIAS, GELU, AUX = 2, 4, 32, 128  # bits of cublasLtEpilogue_t
 A, B, C, D = range(4)
+SUMS = {"cublasSgeam", "cublasDgeam"}  # alpha op(A) + beta op(B)
 
 _said: set[str] = set()
 
@@ -96,8 +97,8 @@ def product(at: int) -> None:
 
 
 def one(r: Request, name: str, batch: int, touched: Callable[[int, int, bool], None]) -> None:
-    """Do the product of a batch. Raises WrongCall for operands that go past their memory."""
-    shapes = [(r.m, r.k), (r.k, r.n), (r.m, r.n), (r.m, r.n)]
+    """Do the product of a batch, or the sum. Raises WrongCall for operands that go past their memory."""
+    shapes = [(r.m, r.k), (r.k, r.n), (r.m, r.n), (r.m, r.n)] if name not in SUMS else [(r.m, r.n)] * 4
     kinds = [type_of(number) for number in r.types]
 
     def operand(i: int) -> np.ndarray:
@@ -112,6 +113,10 @@ def one(r: Request, name: str, batch: int, touched: Callable[[int, int, bool], N
             touched(found.ctypes.data, size, i == D)
         return found.T if turned else found
 
+    if name in SUMS:  # an operand that is multiplied by 0 may be null
+        parts = [by * kinds[i].decode(np.ascontiguousarray(operand(i))) for i, by in ((A, r.alpha), (B, r.beta)) if by]
+        operand(D)[:] = encoded(np.broadcast_to(sum(parts), shapes[D]).astype(np.float64), kinds[D])
+        return
     a, b = (kinds[i].decode(np.ascontiguousarray(operand(i))) for i in (A, B))
     if r.compute in INTEGERS:
         result = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32).astype(np.float64)

@@ -53,6 +53,20 @@ int main() {
   const int m = 5, n = 7, k = 9, lda = 11, ldb = 13, ldc = 6;
   const float alpha = 2, beta = 0.5f, one = 1, zero = 0;
 
+  for (int ops = 0; ops < 4; ++ops) {  // sums, of which the second leaves B out
+    bool ta = ops & 1, tb = ops & 2;
+    auto a = drawn<double>(lda * 16), b = drawn<double>(ldb * 16), c = drawn<double>(ldc * n);
+    double *da = device(a), *db = device(b), *dc = device(c), two = 2, half = 0.5, none = 0;
+    cublasOperation_t op_a = ta ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    for (int kept = 1; kept >= 0; --kept) {
+      DONE(cublasDgeam(blas, op_a, op_b, m, n, &two, da, lda, kept ? &half : &none, kept ? db : nullptr, ldb, dc, ldc));
+      cudaStreamSynchronize(stream);
+      auto got = host(dc, c.size());
+      for (int j = 0; j < n; ++j)
+        for (int i = 0; i < m; ++i)
+          WANT(got[j * ldc + i] == 2 * a[ta ? i * lda + j : j * lda + i] + kept * b[tb ? i * ldb + j : j * ldb + i] / 2);
+    }
+  }
   for (int ops = 0; ops < 4; ++ops) {
     bool ta = ops & 1, tb = ops & 2;
     auto a = drawn<float>(lda * 16), b = drawn<float>(ldb * 16), c = drawn<float>(ldc * n);

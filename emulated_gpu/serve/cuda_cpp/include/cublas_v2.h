@@ -75,7 +75,10 @@ cublasStatus_t cublasGetMatrix(int rows, int cols, int size, const void *a, int 
   cublasStatus_t cublas##X##dot_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                      \
       const EMULATED_##X *y, int incy, EMULATED_##X *result);                                                          \
   cublasStatus_t cublas##X##nrm2_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
-      EMULATED_##X *result);
+      EMULATED_##X *result);                                                                                           \
+  cublasStatus_t cublas##X##geam(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,  \
+      const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *beta, const EMULATED_##X *b,      \
+      int ldb, EMULATED_##X *c, int ldc);
 #define EMULATED_S float
 #define EMULATED_D double
 EMULATED_GEMMS(S, _v2)
