@@ -1,4 +1,4 @@
-"""What the stand-in for cuBLAS (blas.cpp) asks the emulated device to do: a matrix product, batched and scaled, or a sum.
+"""What the stand-in for cuBLAS (blas.cpp) asks the emulated device to do: a product of matrices, or a sum of two.
 
 Sums are made in float64 and rounded once to the type in which cuBLAS would make them: a reference to hold kernels
 against. cuBLAS itself promises no order. Such a call has no modelled time.
