@@ -48,8 +48,10 @@ clean:
 	rm -rf *.egg-info
 	$(PYTHON) -m venv --clear $(VENV_FLAGS) .venv
 	grep -v '$(if $(filter system,$(TORCH)),^torch==,^$$)' constraints.txt > .venv/constraints.txt
-	@echo "pip downloads what .venv needs, once; the largest are torch and CuTe DSL"
-	.venv/bin/python -m pip install --constraint .venv/constraints.txt --editable '.[dev]'
+	@echo "pip downloads 0.9 GB, once (torch and triton 0.2 each, CuTe DSL 0.1), and makes 3.2 GB of it: one to three minutes"
+	@began=$$(date +%s); (while sleep 15; do set -- $$(du -sm .venv); \
+		echo "make setup: $$1 of some 3200 MB are in .venv, $$(($$(date +%s) - began)) s so far"; done) & beat=$$!; \
+	trap 'kill $$beat' EXIT; .venv/bin/python -m pip install --constraint .venv/constraints.txt --editable '.[dev]'
 	touch $@
 
 # The newest CuTe DSL in an environment of its own; everything else (torch!) it takes from .venv, which comes later on

@@ -85,5 +85,8 @@ def close(got, want, rtol: float, atol: float, what: str = "the result") -> str:
     at = tuple(wrong.nonzero()[0].tolist())
     count = f"{int(wrong.count_nonzero())} of {wrong.numel()} elements"
     said = f"{count} of {what} are not within rtol {rtol:g}, atol {atol:g}: first at {at}: {got[at]} for {want[at]}"
-    found = patterns.where(wrong.reshape(-1, wrong.shape[-1])) if wrong.dim() > 1 else ""
-    return f"{said}; {found}" if found else said
+    if wrong.dim() < 2:
+        return said
+    got, want, wrong = (x.reshape(-1, x.shape[-1]) for x in (got, want, wrong))
+    what_of = patterns.mistake_within(got, want, wrong, rtol, atol) if want.is_floating_point() else ""
+    return "; ".join(filter(None, [said, patterns.where(wrong), what_of]))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 SAMPLE = 64  # elements that are looked at
+ROWS = 16  # of which it is asked whether they are scaled
 MATCH = 0.9  # of them that have to be what a mistake makes
 BLOCK = 16  # of K, with one scale
 K_TILES = 64, 128, 256  # k-blocks that kernels have
@@ -117,6 +118,8 @@ def mistake(got, want, differs, operands, others) -> str:
     for text, values in by_results(got, want, rows, columns, others):
         if values is not None and are(values):
             return text
+    if said := by_factor(got, want, differs):
+        return said
     if operands is not None:
         all_of = operands()
         for text, values in by_operands(all_of, all_of.at(rows, columns), rows, columns):
@@ -125,6 +128,48 @@ def mistake(got, want, differs, operands, others) -> str:
     steps = ulps_apart(numbers, right)
     if steps is not None:
         return f"off by {steps} float16 steps at most: rounding, or sums of less than float32"
+    return ""
+
+
+def mistake_within(got: torch.Tensor, want: torch.Tensor, wrong: torch.Tensor, rtol: float, atol: float) -> str:
+    """Say of which mistake the elements that are `wrong` are the result, or "", by a result [M, N] of any float dtype
+    that may differ by a tolerance."""
+    at = wrong.nonzero()
+    at = at[torch.linspace(0, len(at) - 1, min(SAMPLE, len(at))).long()]
+    rows, columns = at[:, 0], at[:, 1]
+    got, want = got.double(), want.double()
+    numbers, right = got[rows, columns], want[rows, columns]
+    if bool(numbers.isnan().all()):
+        return "all are NaN: inf - inf, 0 / 0, or never written"
+    if bool(numbers.isinf().all()):
+        return "all are infinite: an exponent or a sum is too large"
+    for text, values in by_places(want, rows, columns):
+        if values is None or torch.allclose(values, right, rtol, atol):
+            continue
+        if float(torch.isclose(numbers, values, rtol, atol).double().mean()) >= MATCH:
+            return text
+    return by_factor(got, want, wrong)
+
+
+def by_factor(got: torch.Tensor, want: torch.Tensor, differs: torch.Tensor) -> str:
+    """Say that what differs is a number times the result, if it is: one number, or one for each row, or ""."""
+    some = differs.any(1).nonzero().flatten()
+    some = some[torch.linspace(0, len(some) - 1, min(ROWS, len(some))).long()]
+    got, want = got[some].double(), want[some].double()
+    sound = differs[some] & got.isfinite() & want.isfinite() & (want != 0) & (got.abs() > 1e-3 * want.abs())
+    ratios = [(a[at] / b[at]) for a, b, at in zip(got, want, sound, strict=True) if int(at.sum()) > 1]
+    if len(ratios) < 2:
+        return ""
+
+    def alike(numbers: torch.Tensor) -> bool:
+        return float(torch.isclose(numbers, numbers.median(), 4e-3).double().mean()) >= MATCH
+
+    together = torch.cat(ratios)
+    if alike(together):
+        factor = float(together.median())
+        return "" if abs(factor - 1) < 0.01 else f"{factor:.3g} times the result"
+    if all(alike(row) for row in ratios):
+        return "each row is a number of its own times the result: by what rows are divided or scaled is wrong"
     return ""
 
 
@@ -141,13 +186,27 @@ def ulps_apart(got: torch.Tensor, want: torch.Tensor, most: int = 8) -> int | No
 def by_results(got, want, rows, columns, others) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yield mistakes that the exact results alone tell, each with what the elements would be."""
     right = want[rows, columns]
-    yield "all are zero", torch.zeros_like(right)
     yield "rounded to bfloat16", right.bfloat16().half()
     yield "rounded to FP8 (e4m3)", right.float().clamp(-448, 448).to(torch.float8_e4m3fn).half()
     yield "65504 where the result is infinite: saturated", torch.where(right.isinf(), right.sign() * 65504, right)
+    yield from by_places(want, rows, columns)
+    for number, other in enumerate(others):
+        if other.shape == want.shape:
+            which = f"(the {number + 1}. of the others)"
+            yield f"the result of another group {which}", other[rows, columns]
+            both = (right.float() + other[rows, columns].float()).half()
+            yield f"the result of another group {which} is added: the accumulator was not cleared", both
+
+
+def by_places(want, rows, columns) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Yield mistakes of sign and of place, each with what the elements would be."""
+    right = want[rows, columns]
+    negative = bool((right < 0).all()) and bool((want > 0).any())
+    if negative:
+        yield "all are zero where the result is negative", torch.zeros_like(right)
+        yield "the sign is lost where the result is negative", -right
+    yield "all are zero", torch.zeros_like(right)
     yield "negated", -right
-    for factor in (2, 4, 0.5, 0.25):
-        yield f"{factor:g} times the result", (right.float() * factor).half()
     m, n = want.shape
     if m == n:
         yield "transposed", want[columns, rows]
@@ -159,14 +218,12 @@ def by_results(got, want, rows, columns, others) -> Iterator[tuple[str, torch.Te
         away = f"{abs(shift)} {'further' if shift > 0 else 'before'}"
         yield f"rows are those {away}", moved(want, rows, columns, shift, 0)
         yield f"columns are those {away}", moved(want, rows, columns, 0, shift)
-    for pair in (2, 4, 8, 16, 32, 64, 128):
+    for pair in (1, 2, 4, 8, 16, 32, 64, 128):
+        of = f"blocks of {pair}" if pair > 1 else "neighbouring"
         if m % (2 * pair) == 0:
-            yield f"blocks of {pair} rows are exchanged", want[rows ^ pair, columns]
+            yield f"{of} rows are exchanged", want[rows ^ pair, columns]
         if n % (2 * pair) == 0:
-            yield f"blocks of {pair} columns are exchanged", want[rows, columns ^ pair]
-    for number, other in enumerate(others):
-        if other.shape == want.shape:
-            yield f"the result of another group (the {number + 1}. of the others)", other[rows, columns]
+            yield f"{of} columns are exchanged", want[rows, columns ^ pair]
 
 
 def moved(want, rows, columns, down: int, right: int) -> torch.Tensor | None:
@@ -185,7 +242,15 @@ def by_operands(whole: Operands, of: Operands, rows, columns) -> Iterator[tuple[
     yield "B's scales are not applied", of.sums(sfb=ones)
     yield "A's scales are applied twice", of.sums(sfa=of.sfa**2)
     yield "B's scales are applied twice", of.sums(sfb=of.sfb**2)
-    yield "A's scales stand for B's, too", of.sums(sfb=of.sfa)
+    yield "A's scales stand for B's, too", of.sums(sfb=whole.sfa[columns % len(whole.sfa)])
+    yield "B's scales stand for A's, too", of.sums(sfa=whole.sfb[rows % len(whole.sfb)])
+    for name, key in (("A", "sfa"), ("B", "sfb")):
+        scales = getattr(of, key)
+        if scales.shape[1] % 4 == 0:
+            firsts = scales[:, ::4].repeat_interleave(4, 1)
+            yield f"the first of each four of {name}'s scales stands for all", of.sums(**{key: firsts})
+        twice = f"{name}'s scales are one block of {BLOCK} late, the first one used twice"
+        yield twice, of.sums(**{key: behind(scales, 1)})
     yield "FP4 numbers of A or of B: the high four bits of each byte are taken first", of.sums(a=swapped(of.a))
     yield "signs of A are lost", of.sums(a=of.a.abs())
     yield "signs of B are lost", of.sums(b=of.b.abs())
@@ -196,6 +261,8 @@ def by_operands(whole: Operands, of: Operands, rows, columns) -> Iterator[tuple[
         yield f"B's scales are one block of {BLOCK} {how}", of.sums(sfb=of.sfb.roll(-shift, 1))
     terms = of.terms()
     total, k = terms.sum(1), terms.shape[1]
+    for half, cut in (("first", slice(k // 2, k)), ("second", slice(k // 2))):
+        yield f"the {half} half of K is left out", terms[:, cut].sum(1).half()
     for tile in K_TILES:
         if k < tile or k % tile:
             continue

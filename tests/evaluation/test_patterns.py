@@ -74,6 +74,11 @@ MISTAKES = {
     "rounded to FP8 (e4m3)": lambda: case()[1].float().clamp(-448, 448).to(torch.float8_e4m3fn).half(),
     "negated": lambda: -case()[1],
     "2 times the result": lambda: case()[1] * 2,
+    "0.3 times the result": lambda: (case()[1].float() * 0.3).half(),
+    "all are zero where the result is negative": lambda: case()[1].relu(),
+    "the sign is lost where the result is negative": lambda: case()[1].abs(),
+    "neighbouring columns are exchanged": lambda: case()[1].view(M, N // 2, 2).flip(2).reshape(M, N),
+    "is added: the accumulator was not cleared": lambda: (case()[1].float() + case()[2].float()).half(),
     "0.5 times the result": lambda: case()[1] * 0.5,
     "transposed": lambda: case()[1].T.contiguous(),
     "transposed within tiles of 32 x 32": lambda: tiles(case()[1], 32),
@@ -94,6 +99,12 @@ MISTAKES = {
     "no scales are applied": lambda: product(sfa=full, sfb=full),
     "A's scales are not applied": lambda: product(sfa=full),
     "B's scales are applied twice": lambda: product(sfb=lambda x: x**2),
+    "A's scales stand for B's, too": lambda: product(sfb=lambda _: case()[0].sfa),
+    "the first of each four of A's scales stands for all": lambda: product(
+        sfa=lambda x: x[:, ::4].repeat_interleave(4, 1)
+    ),
+    "B's scales are one block of 16 late, the first one used twice": lambda: product(sfb=late(1)),
+    "the second half of K is left out": lambda: without(slice(K // 2, K)),
     "FP4 numbers of A or of B: the high four bits of each byte are taken first": lambda: product(b=patterns.swapped),
     "signs of A are lost": lambda: product(a=torch.abs),
     "A's scales lie in blocks of 128 x 4 and are read row by row": lambda: product(
@@ -143,6 +154,27 @@ def test_the_rest_behind_whole_tiles():
     assert patterns.where(wrong) == "only in rows 48 to 63 of each 64"
     wrong[:, ::2] = False
     assert patterns.where(wrong).startswith("only in rows 48 to 63 of each 64 and column 1 of each 2")
+
+
+SOFTMAX = {
+    "each row is a number of its own times the result": lambda x: x.exp(),
+    "0.0156 times the result": lambda x: x.softmax(1) / 64,
+    "columns are those 1 further": lambda x: x.softmax(1).roll(-1, 1),
+    "all are NaN: inf - inf": lambda x: (x * 1e4).exp() / (x * 1e4).exp().sum(1, keepdim=True) * torch.nan,
+    "all are infinite": lambda x: (x.abs() + 1e4).exp(),
+    "only in rows 16 to 31 (one block); all are zero": lambda x: x.softmax(1).where(
+        torch.arange(64)[:, None] // 16 != 1, 0.0
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", SOFTMAX)
+def test_mistakes_in_results_that_may_differ_a_little(mistake):
+    """Those of a softmax, which is right within a tolerance."""
+    x = torch.from_numpy(reference.np.random.default_rng(1).normal(size=(64, 128))).float()
+    assert mistake in close(SOFTMAX[mistake](x) * (1 + 1e-6), x.softmax(1), 1e-4, 1e-9)
+    drawn = torch.from_numpy(reference.np.random.default_rng(2).normal(size=(64, 128))).float().softmax(1)
+    assert close(drawn, x.softmax(1), 1e-4, 1e-9).count(";") == 0
 
 
 def test_tasks_of_others_say_where():

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import traceback
@@ -10,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 import emulated_gpu
 from emulated_gpu import pytest_plugin
@@ -61,14 +64,34 @@ def test_without_a_gpu():
 '''
 
 
+def workflow() -> tuple[list[list[str]], list[str]]:
+    """The commands of the workflow that the page shows, as words, and what it keeps afterwards."""
+    page = (ROOT / "docs" / "pytest.md").read_text()
+    read = yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
+    (job,) = read["jobs"].values()
+    uploaded = [step["with"]["path"].split() for step in job["steps"] if "upload" in step.get("uses", "")]
+    return [shlex.split(step["run"]) for step in job["steps"] if "run" in step], *uploaded
+
+
+def test_the_workflow_of_the_page_installs_what_there_is():
+    *installs, _ = workflow()[0]
+    assert [words[:2] for words in installs] == [["pip", "install"]] * len(installs)
+    own = re.fullmatch(r"PATH/TO/THIS/REPOSITORY\[(.*)\]", installs[-1][-1])
+    extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert installs[-1][-2] == "-e" and {*own[1].split(",")} <= {*extras}
+
+
 def test_marked_tests_run_elsewhere_and_findings_fail_them(tmp_path):
+    """By the command of the page's workflow."""
     (tmp_path / "test_it.py").write_text(TESTS)
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-p", "emulated_gpu.pytest_plugin", "-n", "2", "--junitxml=junit.xml"]
+    steps, kept = workflow()
+    command = [sys.executable, "-m", *steps[-1], "-p", "emulated_gpu.pytest_plugin"]
     done = subprocess.run(
-        [*command, "--emulated-timeline", "timelines", "test_it.py"], cwd=tmp_path, capture_output=True, text=True,
-        env=variables | {"PYTHONPATH": str(ROOT)},
+        command, cwd=tmp_path, capture_output=True, text=True,
+        env=variables | {"PYTHONPATH": str(ROOT), "PYTEST_XDIST_AUTO_NUM_WORKERS": "2"},
     )  # fmt: skip
+    assert kept == ["junit.xml", "timelines"] and all((tmp_path / name).exists() for name in kept)
     assert done.returncode == 1, done.stdout + done.stderr
     cases = {case.get("name"): case for case in xml.parse(tmp_path / "junit.xml").getroot().iter("testcase")}
     assert [name for name, case in cases.items() if len(case)] == ["test_store[8]"]
