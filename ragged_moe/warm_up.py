@@ -67,15 +67,17 @@ def of_experts(
     num_experts: int | None = None, hidden_dtype: torch.dtype = BF16, ids_dtype: torch.dtype = I32,
     gate_first: bool = False, limit: float | None = None, alpha: float = 1.0, shift: float = 0.0,
     apply_router_weight_on_input: bool = False, packed: bool = False, biased: bool = False, mxfp4: bool = False,
-    activation: str | None = None, channels: bool = False, bf16: bool = False,
+    activation: str | None = None, channels: bool = False, bf16: bool = False, maps: int = 0,
 ) -> None:  # fmt: skip
     """Compile what ragged_moe.experts launches for T tokens, H, I and E local experts, k of num_experts a token.
 
     hidden_dtype: bf16 or e4m3. ids_dtype: of topk_ids, int32 or int64. packed: weights are NVFP4 or MXFP4; mxfp4:
     these; biased: with biases; activation: as of the pack_mxfp4 that packed them. channels: they are e4m3 with a scale
-    a row; bf16: they are bf16. The others are ragged_moe.experts'
-    own.
+    a row; bf16: they are bf16. maps: how many dimensions expert_map has, 0 without one. The others are
+    ragged_moe.experts' own.
     """
+    if maps not in (0, 1, 2):
+        raise ValueError(f"maps is {maps!r}, but must be 0, 1 or 2")
     for name, x in (("packed", packed), ("biased", biased), ("mxfp4", mxfp4), ("channels", channels), ("bf16", bf16)):
         flag(name).check(x)
     EXPERTS_CALL.check_options(
@@ -99,7 +101,7 @@ def of_experts(
         rows = not on_input and layer.quantises_rows(t)
         wide, (_, own) = ids_dtype is I64, assign.grid_of(local)
         quantiser = layer.quantiser(t, on_input)
-        routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantiser, layer.copies(t))
+        routed_experts.assign_program(device, sizes.slots, wide, own, on_input, quantiser, layer.copies(t), maps)
         layer.compile(t, rows)
         finalise_program(device, sizes.slots, layer.finalises_others)
 

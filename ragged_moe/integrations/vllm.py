@@ -112,14 +112,12 @@ class Fp8ExpertsBase(mk.FusedMoEExpertsModular):
         return w1, of_rows(self.w1_scale, w1), w2, of_rows(self.w2_scale, w2)
 
 
-def local(topk_ids: torch.Tensor, expert_map: torch.Tensor | None) -> torch.Tensor:
-    """Numbers of experts here, by a map [experts] that has -1 for others; all are here where vLLM has none, or False.
+def mapping(expert_map: torch.Tensor | None) -> torch.Tensor | None:
+    """The map [experts] of local numbers, -1 for others, as ragged_moe.experts takes it: int32, which it is in vLLM.
 
-    The map is read on the GPU: it may be changed between calls, and between replays of a graph (EPLB).
+    None, all are here, where vLLM has none, or False.
     """
-    if not isinstance(expert_map, torch.Tensor):
-        return topk_ids
-    return torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0).long()])
+    return expert_map.int() if isinstance(expert_map, torch.Tensor) else None
 
 
 def of_rows(scale: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -162,13 +160,12 @@ class Fp8Experts(Fp8ExpertsBase):
         a1q_scale, a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input,
     ) -> None:  # fmt: skip
         """Write into output. Weights that are already on the input are not applied again."""
-        topk_ids = local(topk_ids, expert_map)
         if apply_router_weight_on_input:
             topk_weights = torch.ones_like(topk_weights)
         experts_out_op(
             output, hidden_states, topk_ids, topk_weights.float(), *self.weights(w1, w2),
             hidden_scale=of_columns(a1q_scale, hidden_states), hidden_scale_layout="tokens_first",
-            num_experts=None if global_num_experts == -1 else global_num_experts,
+            expert_map=mapping(expert_map), num_experts=None if global_num_experts == -1 else global_num_experts,
             **self.activation_options(activation),
         )  # fmt: skip
 

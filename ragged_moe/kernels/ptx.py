@@ -206,6 +206,12 @@ def load_global_float(address: Int64, condition: Int32) -> Float32:
     return Float32(ptx(text, "=&f,l,r", address, condition, result="f32"))
 
 
+def load_global_word(address: Int64, condition: Int32) -> Int32:
+    """ld.global (9.7.9.8): load 4 bytes; 0 where condition is 0."""
+    text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1]; }"
+    return Int32(ptx(text, "=&r,l,r", address, condition, result="i32"))
+
+
 def load_global_bfloat(address: Int64, condition: Int32) -> Float32:
     """ld.global (9.7.9.8): load a bf16, as f32; 0 where condition is 0."""
     text = "{ .reg .pred p; .reg .b16 h, z; setp.ne.b32 p, $2, 0; mov.b16 z, 0; mov.b16 h, 0;"

@@ -10,6 +10,7 @@ nothing on Hopper, but copies few tokens to their rows), with its scratch memory
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -68,6 +69,8 @@ def experts(
     w2_bias: torch.Tensor | None = None,
     w13_input_scale: torch.Tensor | None = None,
     w2_input_scale: torch.Tensor | None = None,
+    expert_map: torch.Tensor | None = None,
+    replica_counts: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     workspace: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -85,6 +88,10 @@ def experts(
     a weight row, per channel: w13_scale [E, 2I], w2_scale [E, H]. On Hopper also w13 and w2 bf16, without scales, which
     are None: hidden is bf16, and act is rounded to it. out [T, H] bf16. T is at most 65536, also 0; E at
     most 512; H and I are multiples of 128 (ragged_moe.pad_intermediate makes weights of other I so).
+    expert_map [L] int32: the router's expert e is expert_map[e], a number as above or -1; a number in topk_ids beyond L
+    is left out. expert_map [L, R] with replica_counts [L] int32: the first replica_counts[e] of row e are replicas of
+    expert e, and entry j of token t goes to the one of number (t + j) mod replica_counts[e]. Both are read on the GPU,
+    by each call and each replay of a graph, so they may be written between two.
     act = gate * sigmoid(alpha * gate) * (up + shift); with a limit, gate is at most that and up is clamped to
     [-limit, limit] first. gpt-oss: limit 7, alpha 1.702, shift 1. act is rounded to e4m3 with a scale for 128 columns.
     apply_router_weight_on_input: act(weight * x[t] W13[e]) W2[e] instead, as Llama 4 has it; k is 1 then, and weights
@@ -117,7 +124,7 @@ def experts(
             "apply_router_weight_on_input": apply_router_weight_on_input, "local_expert_offset": local_expert_offset,
             "num_experts": num_experts, "sms": sms, "w13_global": w13_global, "w2_global": w2_global,
             "w13_bias": w13_bias, "w2_bias": w2_bias, "w13_input_scale": w13_input_scale,
-            "w2_input_scale": w2_input_scale,
+            "w2_input_scale": w2_input_scale, "expert_map": expert_map, "replica_counts": replica_counts,
         }  # fmt: skip
         if out is None:
             return torch.ops.ragged_moe.experts(*given, **options)
@@ -131,11 +138,13 @@ def experts(
     if of_fp4[4:] != (None, None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
         of_fp4 = *of_fp4[:4], None, None
     operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
-    all_operands = *operands, hidden_scale, *of_fp4
+    all_operands = *operands, hidden_scale, *of_fp4, expert_map, replica_counts
     if w13_scale is None or w2_scale is None:
         operands = tuple(x for x in operands if x is not None)
     if hidden_scale is not None or of_fp4 != NO_FP4:
         operands += tuple(x for x in (hidden_scale, *of_fp4) if x is not None)
+    if expert_map is not None or replica_counts is not None:
+        operands += tuple(x for x in (expert_map, replica_counts) if x is not None)
     options = (
         hidden_scale_layout, gate_first, limit, alpha, shift, apply_router_weight_on_input, local_expert_offset,
         num_experts, sms,
@@ -171,6 +180,7 @@ class Experts(Function):
         else:
             signature = EXPERTS_FORMS[packed]
         letters = signature.check(gpu, given)
+        maps_of(given)  # with counts, or without
         if signature in E4M3_EXPERTS.values():
             has_channels(given)  # both or neither
         if options[ON_INPUT]:
@@ -210,7 +220,8 @@ class Experts(Function):
     def launch(self, layer: Layer, checked: Checked, of: Mapping, outs: Sequence, arena: Arena, workspace) -> None:
         """Step 4."""
         space, on_input = layer.space(checked.letters["T"], arena, workspace), checked.options[ON_INPUT]
-        launch(layer, inputs_of(checked, of), of["topk_ids"], of["topk_weights"], space, outs[0], on_input)
+        choice = Choice(of["topk_ids"], of["topk_weights"], of["expert_map"], of["replica_counts"])
+        launch(layer, inputs_of(checked, of), choice, space, outs[0], on_input)
 
 
 FUNCTION = Experts()
@@ -230,6 +241,15 @@ def has_channels(given: Mapping[str, torch.Tensor | None]) -> bool:
         must = "[E, 2I], as w2_scale is [E, H]" if of_row else "[E, 2I/128, H/128], as w2_scale is of blocks"
         raise ValueError(f"w13_scale has {dims} dimensions, but must be {must}")
     return of_row
+
+
+def maps_of(given: Mapping[str, torch.Tensor | None]) -> int:
+    """The dimensions of expert_map, 0 without one; ValueError if counts of replicas are missing, or there are none."""
+    table, counts = given["expert_map"], given["replica_counts"]
+    maps = 0 if table is None else table.dim()
+    if (counts is not None) != (maps == 2):
+        raise ValueError("replica_counts [L] is of expert_map [L, R], and must be given with it alone")
+    return maps
 
 
 def packing_of(capability: tuple[int, int], given: Mapping[str, torch.Tensor | None]) -> str | None:
@@ -330,13 +350,13 @@ def scale_by_block(scale: torch.Tensor | Recorded, layout: str, gpu: Device) -> 
 @functools.cache
 def assign_program(
     device: torch.device, slots: int, wide: bool, own: int, ones: bool = False,
-    quantiser: quantise.Quantise | QuantiseBlocks | None = None, copies: bool = False,
+    quantiser: quantise.Quantise | QuantiseBlocks | None = None, copies: bool = False, maps: int = 0,
 ) -> Program:  # fmt: skip
     """The assign kernel, compiled for this GPU. own: experts of a CTA. quantiser: that it quantises the tokens by.
-    copies: whether it copies them to their rows.
+    copies: whether it copies them to their rows. maps: as of `maps_of`.
     """
-    kernel = assign.Assign(slots, wide, own, ones=ones, quantiser=quantiser, copies=copies)
-    variant = f"slots={slots} wide={wide} own={own} ones={ones} quantiser={quantiser} copies={copies}"
+    kernel = assign.Assign(slots, wide, own, ones=ones, quantiser=quantiser, copies=copies, maps=maps)
+    variant = f"slots={slots} wide={wide} own={own} ones={ones} quantiser={quantiser} copies={copies} maps={maps}"
     return Program(kernel, kernel.words, variant)
 
 
@@ -346,14 +366,23 @@ def quantise_program(device: torch.device) -> Program:
     return Program(quantise.Quantise(), quantise.WORDS, "")
 
 
+class Choice(NamedTuple):
+    """What a router has chosen, and which experts its numbers are."""
+
+    ids: torch.Tensor
+    weights: torch.Tensor
+    expert_map: torch.Tensor | None = None
+    replica_counts: torch.Tensor | None = None
+
+
 def launch(
-    layer: Layer, x: Inputs, ids: torch.Tensor, weights: torch.Tensor, space: Space, out: torch.Tensor,
-    on_input: bool = False,
+    layer: Layer, x: Inputs, choice: Choice, space: Space, out: torch.Tensor, on_input: bool = False
 ) -> None:  # fmt: skip
     """One stage after the other. x: its hidden_states are bf16 where the layer quantises them, by assign or by permute.
 
     on_input: the scales of tokens are multiplied by their weights, with which then nothing else is.
     """
+    ids, weights, table, counts = choice
     tokens, k = ids.shape
     stream, local = layer.device.stream(), layer.sizes.local
     of_hidden, quantiser, copies = (), layer.quantiser(tokens, on_input), layer.copies(tokens)
@@ -369,9 +398,13 @@ def launch(
         x = dataclasses.replace(x, hidden_states_scale=torch.mul(x.hidden_states_scale, weights.t(), out=scale))
     grid, own = assign.grid_of(local)
     to = space.m_indptr, space.rows, space.places, space.weights
-    of_ids = layer.sizes.slots, ids.dtype is I64, own
-    program = assign_program(layer.torch_device, *of_ids, on_input, quantiser, copies)
-    program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, stream, *of_hidden)
+    of_ids, maps, of_map = (layer.sizes.slots, ids.dtype is I64, own), 0, ()
+    if table is not None:
+        maps, (logical, *replicas) = table.dim(), table.shape
+        of_map = table.data_ptr(), 0 if counts is None else counts.data_ptr(), logical, *(replicas or (1,))
+    program = assign_program(layer.torch_device, *of_ids, on_input, quantiser, copies, maps)
+    program(ids.data_ptr(), weights.data_ptr(), *to, tokens, k, local, x.local_expert_offset, grid, stream, *of_hidden,
+            *of_map)  # fmt: skip
     layer.compute(x, space, out)
 
 

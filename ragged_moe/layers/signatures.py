@@ -47,6 +47,8 @@ LAYOUT = Option(
     "hidden_scale_layout", "str?", "=None", " or ".join(LAYOUTS.values()),
     lambda x: x is None or isinstance(x, str) and x in LAYOUTS,
 )  # fmt: skip
+MAPS = (Tensor("expert_map", (I32,), "L | L R", optional=True), Tensor("replica_counts", (I32,), "L", optional=True))
+MOST_MAPPED = 2**20  # of the router's experts, and of replicas
 OF_PACKED = "w13_global", "w2_global", "w13_bias", "w2_bias", "w13_input_scale", "w2_input_scale"
 EXPERTS_CALL = Signature(
     "experts",
@@ -57,10 +59,12 @@ EXPERTS_CALL = Signature(
         *(x._replace(optional=x.dtypes == (F32,)) for x in WEIGHTS),
         BY_TOKEN,
         *(Tensor(name, (F32,), "", optional=True) for name in OF_PACKED),  # declared with the forms that have them
+        *MAPS,
     ),
     (
         size("T", "hidden", 0, 1, 0, MAX_TOKENS), size("H", "hidden", 1, 128), size("I", "w2", 2, 128),
         size("E", "w2", 0, most=MAX_EXPERTS), size("k", "topk_ids", 1, most=MAX_TOP_K),
+        size("L", "expert_map", 0, most=MOST_MAPPED), size("R", "expert_map", 1, most=MOST_MAPPED),
     ),
     (
         LAYOUT,

@@ -30,6 +30,21 @@ def lists(ids: torch.Tensor, offset: int, local: int) -> tuple[torch.Tensor, tor
     return m_indptr, (order // ids.shape[1]).int(), places.view(ids.shape).int()
 
 
+def mapped(ids: torch.Tensor, expert_map: torch.Tensor, counts: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the experts that the numbers in ids [T, k] stand for, by a map [L], or [L, R] with counts [L]; -1: none.
+
+    Of a row's first `counts` the entry j of token t has the one of number (t + j) mod counts.
+    """
+    found = torch.full(ids.shape, -1)
+    for t, j in torch.cartesian_prod(*map(torch.arange, ids.shape)).tolist():
+        e = int(ids[t, j])
+        row = expert_map[e].reshape(-1) if 0 <= e < len(expert_map) else ()
+        row = row[: int(counts[e])] if len(row) and counts is not None else row
+        if len(row):
+            found[t, j] = row[(t + j) % len(row)]
+    return found
+
+
 def activated(first: torch.Tensor, second: torch.Tensor, activation: Activation) -> torch.Tensor:
     """Return the activation of the results of the weights' first rows and of their second ones, in float64."""
     gate, up = (first, second) if activation.gate_first else (second, first)

@@ -66,7 +66,10 @@ class Tensor(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Declares the size of a letter: `times / over` of a dimension of an operand, with its limits."""
+    """Declares the size of a letter: `times / over` of a dimension of an operand, with its limits.
+
+    There is none where an optional operand is not given, or has not as many dimensions.
+    """
 
     letter: str
     operand: str
@@ -76,6 +79,10 @@ class Size(NamedTuple):
     most: int
     times: int = 1
     over: int = 1
+
+    def of(self, operand: torch.Tensor) -> int:
+        """The size, of the operand."""
+        return operand.shape[self.dimension] * self.times // self.over
 
 
 class Option(NamedTuple):
@@ -206,8 +213,7 @@ class Signature:
     def fake(self, *given, **options):
         """What the operator returns of tensors that torch traces: new ones."""
         found = dict(zip(self.leading, given)) | options
-        letters = {x.letter: found[x.operand].shape[x.dimension] * x.times // x.over for x in self.sizes
-                   if x.operand in found}  # fmt: skip
+        letters = {x.letter: x.of(found[x.operand]) for x in self.sizes if self.has(found, x)}
         letters |= {x.name: found[x.name] for x in self.options if x.name in self.positional}
         made = self.made(letters, found[self.first].device)
         return made if len(made) != 1 else made[0]
@@ -227,12 +233,19 @@ class Signature:
 
     def letters(self, given: Mapping[str, torch.Tensor | None]) -> dict[str, int]:
         """The sizes of these operands by letters; ValueError if one is beyond its limits, or cannot be told."""
-        found = {}
-        for letter, operand, dimension, *_, times, over in self.sizes:
-            self.check_dims(operand, given[operand])
-            found[letter] = given[operand].shape[dimension] * times // over
+        there = [x for x in self.sizes if self.has(given, x)]
+        for x in there:
+            self.check_dims(x.operand, given[x.operand])
+        found = {x.letter: x.of(given[x.operand]) for x in there}
         self.require(**found)
         return found
+
+    def has(self, given: Mapping[str, torch.Tensor | None], of: Size) -> bool:
+        """Whether these operands have this size: those that must be given are taken to have theirs."""
+        declared, tensor = self.tensors[self.names.index(of.operand)], given.get(of.operand)
+        if not declared.optional:
+            return True
+        return tensor is not None and (not isinstance(tensor, torch.Tensor) or tensor.dim() > of.dimension)
 
     def check_dims(self, name: str, tensor: torch.Tensor | None) -> None:
         """ValueError unless this is a tensor of as many dimensions as the operand has."""

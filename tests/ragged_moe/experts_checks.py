@@ -234,14 +234,15 @@ def test_many_tokens_an_expert(ragged_moe, weights, monkeypatch):
     ragged_moe.layer_of.cache_clear()
 
 
-LISTS = [(22, 4, 16, 30, 0), (12, 1, 1, 1, 0), (5, 1, 2, 7, 4100)]
+LISTS = [(22, 4, 16, 30, 0, 2), (12, 1, 1, 1, 0, 0), (5, 1, 2, 7, 4100, 1), (5, 1, 2, 7, 4100, 2)]
 
 
-@pytest.mark.parametrize("local, own, k, tokens, columns", all_but(LISTS[: 3 if MACHINE == "h200" else 1], LISTS))
-def test_lists(ragged_moe, local, own, k, tokens, columns):
+@pytest.mark.parametrize("local, own, k, tokens, columns, maps", all_but(LISTS[: 3 if MACHINE == "h200" else 1], LISTS))
+def test_lists(ragged_moe, local, own, k, tokens, columns, maps):
     """Index by index: repeated experts, CTAs with several, slots behind the last, under several orders of events.
 
     columns: of tokens, in int32, which are copied to their rows: those have more words than a CTA loads at once.
+    maps: with a map, of 3 replicas at most, some of which are not here, and numbers beyond it.
     """
     from ragged_moe.kernels import assign
     from ragged_moe.reference import experts as d
@@ -250,18 +251,22 @@ def test_lists(ragged_moe, local, own, k, tokens, columns):
     g = torch.Generator().manual_seed(local)
     ids = torch.randint(-3, local + 9, (tokens, k), generator=g, dtype=torch.int32)
     given, slots = torch.rand(tokens, k, generator=g), -(-k // 4) * 4
-    m_indptr, rows, places = d.lists(ids, 2, local)
-    program = ragged_moe.assign_program(torch.device("cpu"), slots, False, own, copies=columns > 0)
+    table = torch.randint(-1, local + 4, (local, 3)[:maps], generator=g, dtype=torch.int32)
+    counts = torch.randint(0, 5, (local,), generator=g, dtype=torch.int32) if maps == 2 else None
+    m_indptr, rows, places = d.lists(d.mapped(ids, table, counts) if maps else ids, 2, local)
+    program = ragged_moe.assign_program(torch.device("cpu"), slots, False, own, copies=columns > 0, maps=maps)
     hidden = torch.randint(0, 1 << 20, (tokens, columns), generator=g, dtype=torch.int32)
     for schedule in (0, 9)[: 1 + (local != 22)]:
         with emulated_gpu.session(schedule=schedule, strict=True):
             sizes = (local + 1,), (tokens * k,), (tokens, slots)
             made = [torch.full(size, 77, dtype=torch.int32) for size in (*sizes, (len(rows), columns))]
             made = ids, given, *made[:3], torch.full((tokens, slots), 7.0), hidden, made[3]
-            made = emulated_gpu.device_tensors(made)
-            *lists, x, to = [t.data_ptr() for t in made]
+            made = emulated_gpu.device_tensors((*made, *(x for x in (table, counts) if maps and x is not None)))
+            *lists, x, to = [t.data_ptr() for t in made[:8]]
             of_hidden = (x, to, 0, 4 * columns) if columns else ()
-            program(*lists, tokens, k, local, 2, -(-local // own), 0, *of_hidden)
+            of_map = [t.data_ptr() for t in made[8:]] + [0] * (maps == 1)
+            of_map += [len(table), 3 if maps == 2 else 1] if maps else []
+            program(*lists, tokens, k, local, 2, -(-local // own), 0, *of_hidden, *of_map)
         assert torch.equal(made[7], hidden[rows.long()])
         assert torch.equal(made[2], m_indptr) and torch.equal(made[3][: len(rows)], rows)
         assert torch.equal(made[4][:, :k], places) and (made[4][:, k:] == -1).all() and not made[5][:, k:].any()
@@ -313,6 +318,42 @@ def test_on_some_of_the_sms(ragged_moe, weights, monkeypatch):
         called(ragged_moe, hidden, ids, given, weights, sms=1)
 
 
+@pytest.mark.skipif(MACHINE != "h200", reason="the host's part, the same on a B200")
+@pytest.mark.parametrize("replicas", all_but([True], [False, True]))
+def test_what_changes_between_two_calls(ragged_moe, weights, replicas):
+    """Map, counts and weights that are written where they are: the second call, which is the first one's launches
+    again, has the new ones."""
+    from ragged_moe.reference import experts as d
+    from ragged_moe.reference.layer import distance, quantised
+
+    hidden, ids, given = draw(5, 2)
+    g, few = torch.Generator().manual_seed(6), EVERYWHERE - 4  # of 20 places 4 are for replicas
+    ids[0], ids[1:] = few, ids[1:] % few
+    with emulated_gpu.session(strict=True):
+        there = emulated_gpu.device_tensors((hidden, ids, given, *(x.clone() for x in weights)))
+        counts = torch.ones(few, dtype=torch.int32)
+        table = emulated_gpu.device_tensors(torch.zeros((few, 3) if replicas else (few,), dtype=torch.int32))
+        maps = {"expert_map": table} | ({"replica_counts": emulated_gpu.device_tensors(counts)} if replicas else {})
+        made = []
+        for turn in range(2):
+            places, owners = torch.randperm(EVERYWHERE, generator=g).int(), torch.randperm(few, generator=g)[:4]
+            rows = places[:few, None].repeat(1, 3)
+            rows[owners, 1] = places[few:]
+            table.copy_(rows if replicas else rows[:, 0])
+            if replicas:
+                maps["replica_counts"].copy_(counts.index_fill(0, owners, 2))
+            for weight in there[3:] if turn else ():
+                weight.copy_(weight.flip(0))
+            emulated_gpu.written((*there, *maps.values()))
+            made.append(ragged_moe.experts(*there, local_expert_offset=OFFSET, num_experts=EVERYWHERE, **maps))
+            physical = d.mapped(ids, *(x.clone() for x in maps.values()))
+            of = [x.flip(0) if turn else x for x in weights]
+            expected = d.experts(*quantised(hidden.float()), physical, given, *of, OFFSET)
+            assert distance(made[-1], expected) <= 0.02  # test_lists has each index
+            assert (physical[0] == -1).all() and (physical[1:] >= 0).all()
+        assert not torch.equal(*made)
+
+
 def test_nothing_to_do(ragged_moe, weights):
     hidden, ids, given = draw(5, 2)
     assert not called(ragged_moe, hidden, torch.full_like(ids, -1), given, weights).any()
@@ -337,6 +378,16 @@ WRONG = {
         "apply_router_weight_on_input": True
     },
     "num_experts is 3, but must be an int that is at least E, 5": lambda a: a | {"num_experts": 3},
+    r"replica_counts \[L\] is of expert_map \[L, R\], and must be given with it alone": lambda a: a | {
+        "expert_map": torch.zeros(20, 2, dtype=torch.int32)
+    },
+    r"replica_counts \[L\] is of expert_map \[L, R\]": lambda a: a | {
+        "expert_map": torch.zeros(20, dtype=torch.int32), "replica_counts": torch.ones(20, dtype=torch.int32)
+    },
+    "replica_counts: dimension 0 is 19, but must be 20": lambda a: a | {
+        "expert_map": torch.zeros(20, 2, dtype=torch.int32), "replica_counts": torch.ones(19, dtype=torch.int32)
+    },
+    "expert_map has type torch.int64, but must have torch.int32": lambda a: a | {"expert_map": torch.zeros(20).long()},
     "topk_ids: dimension k is 17, but must be from 1 to 16": lambda a: a | {
         "topk_ids": torch.zeros(5, 17, dtype=torch.int32), "topk_weights": torch.zeros(5, 17)
     },

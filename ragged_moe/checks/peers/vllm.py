@@ -215,11 +215,11 @@ def fused_experts(*args, **options) -> torch.Tensor:
     require(config.w1_bias is None, "biases of weights that are not FP4")
     first, second = [None if s is None else adapter.of_rows(s, w)
                      for s, w in ((config.w1_scale, of.w1), (config.w2_scale, of.w2))]  # fmt: skip
-    ids = adapter.local(of.topk_ids, of.expert_map)
     count = None if of.global_num_experts in (None, -1) else of.global_num_experts
     asked = {"gate_first": True, "limit": config.gemm1_clamp_limit, "num_experts": count}
+    asked["expert_map"] = adapter.mapping(of.expert_map)
     asked["apply_router_weight_on_input"] = bool(of.apply_router_weight_on_input)
-    out = calls.experts(of.hidden, ids, of.topk_weights, of.w1, first, of.w2, second, **asked)
+    out = calls.experts(of.hidden, of.topk_ids, of.topk_weights, of.w1, first, of.w2, second, **asked)
     return out.to(of.hidden.dtype)
 
 
