@@ -34,6 +34,13 @@ class Weights:
         """Coordinates of the TMA boxes of a tile's weights at this element of K, innermost first."""
         return [(k, tile.row, tile.expert)]
 
+    def load(self, to: Int32, tensormap: Int64, tile: WorkTile, k: Int32, bar: Int32) -> None:
+        """Load those of the k-block at element k of K, for this CTA alone: boxes one behind the other from `to` on."""
+        boxes, policy = self.boxes(tile, k), self.config.weights_policy
+        size = self.config.block_n // len(boxes) * BLOCK_K
+        for i, box in enumerate(boxes):
+            tma_load(to + i * size, tensormap, box, bar, policy, Int32(1), None)
+
     @cute.jit
     def prefetch(self, tile: WorkTile, tensormap: Int64):
         """Prefetch the first stages of a tile's weights to L2."""
@@ -47,6 +54,11 @@ class GatedWeights(Weights):
 
     def boxes(self, tile: WorkTile, k: Int32) -> list[tuple]:
         return [(k, tile.row >> 1, gate, tile.expert) for gate in range(2)]
+
+
+def weights_of(config: Config) -> Weights:
+    """Return the boxes of weights of this config, but for those in packed e2m1."""
+    return (GatedWeights if config.gated else Weights)(config)
 
 
 class Fp4Weights(Weights):
@@ -89,10 +101,10 @@ class Fp4Loads:
 
 
 class TmaLoads:
-    """Weights and tokens of a CTA that shares neither."""
+    """Weights and tokens, permuted ones if gated, of a CTA that shares neither."""
 
     def __init__(self, config: Config):
-        self.config, self.weights = config, Weights(config)
+        self.config, self.weights = config, weights_of(config)
 
     def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
         """Issue the copies of the k-block at element k of K into a stage of the ring."""
@@ -100,26 +112,8 @@ class TmaLoads:
         mbarrier_expect(bar, (tile.width + config.block_n) * BLOCK_K)
         weights = cta.ring + slot * config.stage_bytes
         tokens = weights + config.block_n * BLOCK_K
-        (box,) = self.weights.boxes(tile, k)
-        tma_load(weights, maps.weights, box, bar, config.weights_policy, Int32(1), None)
+        self.weights.load(weights, maps.weights, tile, k, bar)
         tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
-
-
-class GatedTmaLoads:
-    """Weights, 128 rows of up, then of gate, and permuted tokens of a CTA that shares neither."""
-
-    def __init__(self, config: Config):
-        self.config, self.weights = config, GatedWeights(config)
-
-    def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
-        """Issue the copies of the k-block at element k of K into a stage of the ring."""
-        config, bar = self.config, cta.full + 8 * slot
-        mbarrier_expect(bar, (tile.width + config.block_n) * BLOCK_K)
-        to = cta.ring + slot * config.stage_bytes
-        for gate, box in enumerate(self.weights.boxes(tile, k)):
-            at = to + gate * (BLOCK_N * BLOCK_K)
-            tma_load(at, maps.weights, box, bar, config.weights_policy, Int32(1), None)
-        tma_load(to + config.block_n * BLOCK_K, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
 
 
 class BlockScaledLoads:
@@ -130,7 +124,7 @@ class BlockScaledLoads:
     """
 
     def __init__(self, config: Config):
-        self.config, self.weights = config, (GatedWeights if config.gated else Weights)(config)
+        self.config, self.weights = config, weights_of(config)
 
     def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
         """Issue the copies of the k-block at byte k of the rows, as they lie in the ring, into a stage of it."""
@@ -139,10 +133,7 @@ class BlockScaledLoads:
         tokens = weights + config.block_n * BLOCK_K
         of_tokens = 0 if config.gated else config.block_m * BLOCK_K
         mbarrier_expect(bar, of_tokens + config.block_n * (form.weight_bytes + form.row_scales))
-        boxes = self.weights.boxes(tile, k)
-        rows = config.block_n // len(boxes)
-        for i, box in enumerate(boxes):
-            tma_load(weights + i * (rows * BLOCK_K), maps.weights, box, bar, policy, Int32(1), None)
+        self.weights.load(weights, maps.weights, tile, k, bar)
         piece, block = (k >> 7) * (2 * form.atoms), tile.row >> 7  # of 256 bytes, two an atom; of 128 rows
         box = (0, piece, 0, block >> 1, tile.expert) if config.gated else (0, piece, block, tile.expert)
         scales = tokens + config.block_m * BLOCK_K
@@ -168,7 +159,7 @@ class MulticastLoads:
     """Weights and tokens of a cluster of two CTAs, which share one of the two by multicast."""
 
     def __init__(self, config: Config):
-        self.config, self.weights = config, Weights(config)
+        self.config, self.weights = config, weights_of(config)
 
     def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
         """Issue this CTA's copies of the k-block at element k of K."""
@@ -208,16 +199,14 @@ class GatedWeightLoads:
     """Weights of GEMM1 where scale warps gather the tokens (gather.py): 128 rows of up, then of gate."""
 
     def __init__(self, config: Config):
-        self.config, self.weights = config, GatedWeights(config)
+        self.config, self.weights = config, weights_of(config)
 
     def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
         """Issue the copies of the weights' k-block at element k of K."""
         config, bar = self.config, cta.full + 8 * slot
         to = cta.ring + slot * config.stage_bytes
         mbarrier_expect(bar, config.block_n * BLOCK_K)
-        for gate, box in enumerate(self.weights.boxes(tile, k)):
-            at = to + gate * (BLOCK_N * BLOCK_K)
-            tma_load(at, maps.weights, box, bar, config.weights_policy, Int32(1), None)
+        self.weights.load(to, maps.weights, tile, k, bar)
 
 
 class GatedMulticastLoads:

@@ -43,7 +43,6 @@ from ragged_moe.kernels.loads import (
     BlockScaledLoads,
     Fp4Loads,
     GatedMulticastLoads,
-    GatedTmaLoads,
     GatedWeightLoads,
     MulticastLoads,
     TmaLoads,
@@ -122,7 +121,7 @@ FP4 = {
 BF16 = {
     (False, True): Roles(gemm_loads, NoScales, sm90_bf16.Bf16SwapAB, bf16.Bf16WgmmaSwapAB),
     (False, False): Roles(gemm_loads, NoScales, sm90_bf16.Bf16TokensM, bf16.Bf16WgmmaTokensM),
-    (True, True): Roles(GatedTmaLoads, NoScales, sm90_bf16.Bf16SwapAB, swiglu_bf16.SwigluWgmmaBf16),
+    (True, True): Roles(TmaLoads, NoScales, sm90_bf16.Bf16SwapAB, swiglu_bf16.SwigluWgmmaBf16),
     (True, False): Roles(GatedMulticastLoads, NoScales, sm90_bf16.Bf16TokensM, swiglu_bf16.SwigluWgmmaBf16),
 }
 
