@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from .case import B200, OTHERS, Case
+from .case import B200, H200, OTHERS, Case
 
 
 def program(group: str, file: str, args: str = "", *edits: tuple[str, str], says: str = "", **more) -> Case:
@@ -153,6 +153,57 @@ _SAMPLES = (
     sample(f"{_FEATURES}/binaryPartitionCG"),
     sample(f"{_CONCEPTS}/streamOrderedAllocation", "", ("1048576", "16384")),
     sample("Samples/6_Performance/LargeKernelParameter"),
+    sample(f"{_FEATURES}/graphConditionalNodes", explained="conditional nodes, which are refused by name"),
+    sample(f"{_FIRST}/simpleAssert", says="returned OK", explained="line 64: its assertion is made to fail, and does"),
+    sample(f"{_FIRST}/simpleStreams", "", ("16 * 1024 * 1024", "64 * 1024"), ("nreps       = 10", "nreps       = 2")),
+    sample(f"{_FIRST}/systemWideAtomics"),
+    sample(f"{_CONCEPTS}/reductionMultiBlockCG", "--n=65536"),
+    sample(f"{_FEATURES}/warpAggregatedAtomicsCG", "", ("10000000", "100000")),
+    sample(f"{_FEATURES}/StreamPriorities", "", ("256 * 1024 * 1024", "64 * 1024"), ("128 * 1024 * 1024", "32 * 1024")),
+    sample(f"{_FEATURES}/immaTensorCoreGemm", "", ("TILES 256", "TILES 8")),
+    sample("Samples/6_Performance/alignedTypes", "", ("50000000", "50000"), ("NUM_ITERATIONS = 32", "NUM_ITERATIONS = 1")),
+    sample("Samples/6_Performance/transpose", "-dimX=64 -dimY=64", ("NUM_REPS 100", "NUM_REPS 1")),
 )
 
-PROGRAMS = (*_COFFEE, *_OLCF, *_FAN, *_CHENG, *_BLOG, *_CCCL, *_LLM, *_SGEMM, *_SAMPLES)
+
+def poly(file: str, *edits: tuple[str, str], **more) -> Case:
+    """One of PolyBench-GPU, at the sizes that each of its headers has a name for."""
+    folder, _, name = file.partition("/")
+    size = more.pop("size", 64)
+    sizes = "".join(f"#define {one} {size}\n" for one in ("N", "NI", "NJ", "NK", "NX", "NY", "M")) + "#define TSTEPS 2\n"
+    edits = ("cudaThreadSynchronize", "cudaDeviceSynchronize"), (f'#include "{name}.cuh"', f'{sizes}#include "{name}.cuh"'), *edits
+    more |= {"says": "Percent: 0", "options": "-O3 -DPOLYBENCH_TIME", "path": (f"CUDA/{folder}",), "name": folder}
+    return program("PolyBench-GPU", f"CUDA/{file}.cu", "", *edits, **more)
+
+
+_POLY = (
+    poly("GEMM/gemm"),
+    poly("2DCONV/2DConvolution"),
+    poly("ATAX/atax", explained="atax.cuh, line 58: eight rows of threads of a block add to the same elements of tmp"),
+    poly("CORR/correlation", size=256),
+    poly("JACOBI2D/jacobi2D", ("#define TSTEPS 20", "#define TSTEPS 2"), ("#define N 1000", "#define N 64")),
+    poly("GRAMSCHM/gramschmidt"),
+)
+
+
+def cutlass(file: str, args: str, **more) -> Case:
+    """One of CUTLASS's numbered examples, which include cuRAND's headers, and compare with loops of their own."""
+    path = ("include", "tools/util/include", "examples/common", "nvidia/cu13/include")
+    more = {"says": "Disposition: Passed", "limit": 150, **more}
+    name = f"{file.rpartition('/')[2]}, {args.replace('--', '')}"
+    options = "-O1 --expt-relaxed-constexpr -DNDEBUG -lcuda"
+    return Case("CUTLASS C++, examples", name, f"examples/{file}.cu", args, options=options, path=path, **more)
+
+
+_FP8, _SCALED = "54_hopper_fp8_warp_specialized_gemm", "67_hopper_fp8_warp_specialized_gemm_with_blockwise_scaling"
+
+_CUTLASS = (
+    cutlass("48_hopper_warp_specialized_gemm/48_hopper_warp_specialized_gemm", "--m=128 --n=128 --k=128 --iterations=0", machines=H200, explained="it fills its operands by cuRAND's skip-ahead, before its own kernel: 33,792 threads, of some 29,000 instructions each, and a warp's lanes part at each bit"),
+    cutlass(f"{_FP8}/{_FP8}", "--m=128 --n=128 --k=128 --iterations=0", machines=H200),
+    cutlass(f"{_SCALED}/{_SCALED}", "--m=128 --n=128 --k=128 --iterations=0", machines=H200),
+    cutlass("72_blackwell_narrow_precision_gemm/72a_blackwell_nvfp4_bf16_gemm", "--m=256 --n=256 --k=256 --iterations=0", machines=B200, explained="sm100_gemm_tma_warpspecialized.hpp, line 570: the init of tmem_dealloc comes behind the pipelines' fences and before a relaxed barrier of the cluster, which hands nothing on; a thread of the peer CTA arrives there"),
+    cutlass("91_fp4_gemv/91_fp4_gemv", "--m=64 --k=4096 --iterations=1", machines=B200, says="assed"),
+    cutlass("91_fp4_gemv/91_fp4_gemv", "--m=128 --k=256 --iterations=1", machines=B200, says="assed", explained="gemv_blockscaled.h, line 349: the prologue loads all its stages, whatever K is"),
+)
+
+PROGRAMS = (*_COFFEE, *_OLCF, *_FAN, *_CHENG, *_BLOG, *_CCCL, *_LLM, *_SGEMM, *_SAMPLES, *_POLY, *_CUTLASS)
