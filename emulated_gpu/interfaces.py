@@ -44,7 +44,8 @@ class Allocator(Protocol):
         """Let every operator ask what it has to wait for, where it may have to."""
 
     def works(self, told: bool = False) -> None:
-        """Learn what operators have read and written since the last time, each in its stream."""
+        """Learn what operators have read and written since the last time, each in its stream. told: one of them, of
+        this thread, has not returned."""
 
     def forget_works(self) -> None:
         """Forget it."""

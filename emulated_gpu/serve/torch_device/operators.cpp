@@ -435,7 +435,6 @@ class Call {
           wrote = !dry_ && (p.device.nbytes() || schema_.name() != "aten::resize_");
           p.device.set_data_ptr(taken_over(storage, device.get_device(), &host));
           p.device.set_nbytes(n);
-          pool().write(p.device.data());  // with its elements, which nobody has noted
         }
       Storage s = device_of(host.storage(), &device);
       if (s.unsafeGetStorageImpl() != to->unsafe_storage().unsafeGetStorageImpl()) to->set_storage_keep_dtype(s);

@@ -1,8 +1,6 @@
 """Orders of a launch tried on purpose: stopped warps find what no rule forbids, few delays are told, replays repeat."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from emulated_gpu.__main__ import cli
 from emulated_gpu.machine.explore import Outcome, shrink
 from emulated_gpu.machine.schedule import Delay, Schedule, Watched
 from emulated_gpu.serve import run
+from tests import forked
 
 EXPLORED = 8  # orders, beside schedule 0
 SPIN = "{0}: ld.acquire.gpu.global.u32 {1}, [out{2}]; setp.lt.u32 p, {1}, {3}; @p bra {0};"
@@ -140,9 +139,8 @@ def test_the_command_replays_an_order(tmp_path):
     refused = CliRunner().invoke(cli, ["run", "--replay", "0/1:nothing", str(tmp_path / "s.py")])
     assert refused.exit_code == 2 and "is no delay" in refused.output
     (tmp_path / "order").write_text(explored(body.format(buggy), 2)[1][-1].removeprefix("again: run --replay ") + "\n")
-    command = [sys.executable, "-m", "emulated_gpu", "run", "--json", str(tmp_path / "r.json"), "--replay"]
-    script = [str(tmp_path / "s.py"), str(tmp_path / "k.ptx")]
-    again = subprocess.run([*command, str(tmp_path / "order"), *script], capture_output=True, text=True)
+    replay = ["--json", tmp_path / "r.json", "--replay", tmp_path / "order"]
+    again = forked.emulated_gpu("run", *replay, tmp_path / "s.py", tmp_path / "k.ptx")
     (finding,) = json.loads((tmp_path / "r.json").read_text())["runs"][0]["findings"]
     assert again.returncode == 1 and finding["kind"] == "order-dependent" and finding["kind"] in again.stderr
 

@@ -1,4 +1,4 @@
-// Mistakes with streams, events, copies and frees, one a case; -DMENDED has them mended, and what is right anyway.
+// Mistakes with streams, events, copies and frees, one a case, and what is right anyway. `streams mended` has them mended.
 // WRONG(kind, name) begins a case. It says on stderr that it begins, behind which its findings come.
 #include <cstdio>
 #include <cstdlib>
@@ -6,13 +6,8 @@
 #include <thread>
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
-#ifdef MENDED
-#define MEND(...) __VA_ARGS__
-#define ONLY_WRONG(...)
-#else
-#define MEND(...)
-#define ONLY_WRONG(...) __VA_ARGS__
-#endif
+#define MEND(...) if (mended) { __VA_ARGS__ }
+#define ONLY_WRONG(...) if (!mended) { __VA_ARGS__ }
 #define WRONG(kind, name) begin("wrong " kind " " #name);
 #define RIGHT(name) begin("right - " #name);
 
@@ -25,6 +20,7 @@ __global__ void announce(int *x, volatile int *flag) { x[threadIdx.x] = 7; __thr
 __global__ void meet(int *x) { cooperative_groups::this_grid().sync(); x[blockIdx.x * 32 + threadIdx.x] = 1; }
 
 const int N = 1024;
+bool mended;
 int *d, *e, *pinned, *managed, *plain;
 const int *from;
 cudaStream_t a, b, blocking;
@@ -61,7 +57,8 @@ void run(cudaGraph_t graph) {
   cudaStreamSynchronize(a);
 }
 
-int main() {
+int main(int words, char **) {
+  mended = words > 1;
   plain = static_cast<int *>(malloc(4 * N));
   for (int i = 0; i < N; ++i) plain[i] = i;
   cudaMalloc(&d, 4 * N), cudaMalloc(&e, 4 * N), cudaMallocHost(&pinned, 4 * N), cudaMallocManaged(&managed, 4 * N);
@@ -78,7 +75,7 @@ int main() {
   WRONG("stream-race", two_threads_and_one_stream)
   {
     std::mutex turn;
-    auto work = [&](int v) { MEND(std::lock_guard lock(turn);) set<<<4, 256, 0, a>>>(d, N, v); };
+    auto work = [&](int v) { std::unique_lock lock(turn, std::defer_lock); MEND(lock.lock();) set<<<4, 256, 0, a>>>(d, N, v); };
     std::thread one(work, 1), two(work, 2);
     one.join(), two.join();
   }
@@ -202,7 +199,7 @@ int main() {
   cudaGraphNode_t first_node, second_node;
   cudaGraphCreate(&graph, 0);
   cudaGraphAddKernelNode(&first_node, graph, nullptr, 0, &one);
-  cudaGraphAddKernelNode(&second_node, graph, &first_node, MEND(1) ONLY_WRONG(0), &two);
+  cudaGraphAddKernelNode(&second_node, graph, &first_node, mended, &two);
   run(graph);
 
   WRONG("stream-race", branches_of_a_captured_graph)

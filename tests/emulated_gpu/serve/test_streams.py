@@ -23,12 +23,14 @@ def said(request, tmp_path_factory) -> tuple[bool, dict[str, str]]:
     """Whether it is mended; and of each case what is said of it."""
     mended = bool(request.param)
 
+    def build() -> str:
+        program = str(tmp_path_factory.mktemp("streams") / "streams")
+        subprocess.run(toolkit.program_command(["-g", str(SOURCE), "-o", program]), check=True, capture_output=True)
+        return program
+
     def words() -> str:
-        program = tmp_path_factory.mktemp("streams") / "streams"
-        command = toolkit.program_command([*["-DMENDED"] * mended, "-g", str(SOURCE), "-o", str(program)])
-        subprocess.run(command, check=True, capture_output=True)
-        command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "99", str(program)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        program = once(tmp_path_factory, "streams-program", build)
+        done = forked.emulated_gpu("run", "--keep-going", 99, program, *["mended"] * mended)
         assert done.returncode == (0 if mended else 1), done.stderr
         return done.stderr
 
