@@ -288,8 +288,8 @@ def other_machines() -> str:
         found = record.get(case.name, {})
         if any(machine in found for machine in OTHERS):
             ran = [f"{r['verdict']}, {r['seconds']:.0f} s" if (r := found.get(m)) else "" for m in OTHERS]
-            rows.append([case.name, *ran])
-    return markdown(["program", *OTHERS], rows)
+            rows.append([case.name, *ran, case.explained if "finding" in " ".join(ran) else ""])
+    return markdown(["program", *OTHERS, "why"], rows)
 
 
 def drawn_tests() -> str:

@@ -1,10 +1,14 @@
 """Which kernel, and how many CTAs, a problem runs on on a B200."""
 
 import pytest
+import torch
 
+from emulated_gpu.chip import CHIPS
 from ragged_moe.kernels.block_scaled import W4A4, W4A8
 from ragged_moe.kernels.config import SMEM, Config
+from ragged_moe.layers.grouped_gemm_fp4 import require_packed_for
 from ragged_moe.layers.grouped_gemm_fp8 import Launcher
+from ragged_moe.tuning.back_ends import tuning
 from ragged_moe.tuning.sm100 import (
     FP4,
     FP4_GEMM1,
@@ -72,3 +76,13 @@ def test_tiles_refuse_what_they_are_not():
     for wrong in ({"block_n": 112}, {"block_n": 128, "split_k": 3}, {"block_n": 512}):
         with pytest.raises(AssertionError):
             tokens_on_m(**wrong)
+
+
+@pytest.mark.parametrize("machine", sorted({*CHIPS} - {"h100", "h200", "b200"}))
+def test_what_has_no_kernels_here_is_refused_in_a_sentence(machine):
+    capability = CHIPS[machine].capability
+    said = f"a is on a GPU of compute capability {capability}, but must be on one of (9, 0) or (10, 0)"
+    for refuse in tuning, lambda of: require_packed_for(torch.Size((1, 128, 32)), of):
+        with pytest.raises(ValueError) as refused:
+            refuse(capability)
+        assert str(refused.value) == said
