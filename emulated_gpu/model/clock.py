@@ -8,6 +8,7 @@ arithmetic on it costs next to nothing here, and is not stored. Times are the sa
 from __future__ import annotations
 
 import bisect
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,19 @@ def _evenly_spaced(lines: np.ndarray) -> Lines:
 
 PARAMETER_LINE = 64  # bytes, measured: silicon/timing, mechanisms/ld.param
 OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
+
+
+class Touched(NamedTuple):
+    """What an access touches of global memory: distinct lines, a range where they are evenly spaced.
+
+    requests: how often a TMA unit asks for some of a line: for each row of a box, and for each line of a row; rows of 16
+    bytes more than sectors, each of 32, ask for these 16 on their own. parts: requests of 16 bytes. Measured on an H200
+    in boxes of two to five dimensions, with swizzles and without, dense or not (silicon/probes/rows_of_boxes.py).
+    """
+
+    lines: Lines
+    requests: int
+    parts: int = 0
 
 
 class TimingClock(Clock):
@@ -152,8 +166,9 @@ class TimingClock(Clock):
         return self.schedule_cta(now) - now + self.p.cycles(begin)
 
     # -- copies ------------------------------------------------------------------------------------------------
-    def _issue(self, group, nbytes: int, key=None) -> float:
-        """The TMA unit takes an instruction: returns when its requests have left. Later maps are fetched meanwhile."""
+    def _issue(self, group, busy: float, key=None) -> float:
+        """The TMA unit takes an instruction, whose requests keep it busy for some cycles: returns when they begin to
+        leave. Later maps are fetched meanwhile."""
         tma = self.p["tma"]
         sm = self.sms[group.cta.sm]
         taken = max(sm.decode, group.t)
@@ -161,11 +176,24 @@ class TimingClock(Clock):
         issue = tma["issue_cycles"] * slower
         sm.decode = taken + issue
         start = max(sm.tma, taken if key is None else self._descriptor_ready(group, key, taken))
-        sm.tma = start + max(issue, nbytes / tma["bytes_per_cycle"] * slower)
+        sm.tma = start + max(issue, busy * slower)
         return start + issue
 
+    def _asking(self, touched: Touched, nbytes: int) -> float:
+        """Return for how many cycles the TMA unit asks for these lines: for a row or 128 bytes of it at a time."""
+        tma = self.p["tma"]
+        return max(nbytes / tma["bytes_per_cycle"], touched.requests * tma["request_cycles"])
+
+    def _load(
+        self, group, touched: Touched, nbytes: int, ctas, policy: int | None, key=None, last: float = 0.0
+    ) -> float:
+        start = self._issue(group, self._asking(touched, nbytes), key)
+        landing = self._arrive(group, start, touched, nbytes, ctas, policy, last)
+        self.trace.copy(group, "load", start, landing, nbytes)
+        return landing
+
     def _arrive(
-        self, group, start: float, lines: Lines, nbytes: int, ctas, policy: int | None, last: float = 0.0
+        self, group, start: float, touched: Touched, nbytes: int, ctas, policy: int | None, last: float = 0.0
     ) -> float:
         """Return when all of a copy has landed. last: cycles at its end beyond what every copy takes."""
         tma, unit = self.p["tma"], self.p["sm"]
@@ -173,11 +201,12 @@ class TimingClock(Clock):
         cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
         fetched = self.memory.read_bytes
         first = done = start
-        if len(lines):
-            gone_first = policy == EVICT_FIRST
-            first, done = self.memory.read(start, lines, nbytes, self.sms[sm].half, sm, len(ctas), cluster, gone_first)
+        if len(touched.lines):
+            gone_first, half = policy == EVICT_FIRST, self.sms[sm].half
+            carried = self.memory.carried(touched.requests, nbytes)
+            first, done = self.memory.read(start, touched.lines, carried, half, sm, len(ctas), cluster, gone_first)
         slower = self.clocks.slower(sm, group.t)
-        landing = done + nbytes / tma["bytes_per_cycle"] * slower  # the last request leaves that much after the first
+        landing = done + self._asking(touched, nbytes) * slower  # the last request leaves that much after the first
         for cta in ctas:
             sm = self.sms[cta.sm]
             slower = self.clocks.slower(cta.sm, group.t)
@@ -206,21 +235,15 @@ class TimingClock(Clock):
         return when + self.memory.overtaking()
 
     def tma_load(self, group, tm: TensorMap, map_at: int, coords, nbytes: int, ctas, policy: int | None) -> float:
-        start = self._issue(group, nbytes, self._descriptor(group, tm, map_at))
-        last = self.p["tma"]["tensor_cycles"]
-        landing = self._arrive(group, start, self.lines(tm, coords), nbytes, ctas, policy, last)
-        self.trace.copy(group, "load", start, landing, nbytes)
-        return landing
+        key, last = self._descriptor(group, tm, map_at), self.p["tma"]["tensor_cycles"]
+        return self._load(group, self.touched(tm, coords), nbytes, ctas, policy, key, last)
 
     def bulk_load(self, group, address: int, nbytes: int, ctas, policy: int | None) -> float:
-        start = self._issue(group, nbytes)
-        landing = self._arrive(group, start, self._span(address, nbytes), nbytes, ctas, policy)
-        self.trace.copy(group, "load", start, landing, nbytes)
-        return landing
+        return self._load(group, self._span(address, nbytes), nbytes, ctas, policy)
 
     def shared_copy(self, group, nbytes: int) -> float:
         return (
-            self._issue(group, nbytes)
+            self._issue(group, nbytes / self.p["tma"]["bytes_per_cycle"])
             + self.p["sync"]["remote_cycles"]
             + nbytes / self.p["sm"]["ingest_bytes_per_cycle"]
         )
@@ -243,35 +266,41 @@ class TimingClock(Clock):
     def tma_store(
         self, group, tm: TensorMap, map_at: int, coords, nbytes: int, reduces: bool = False
     ) -> tuple[float, float]:
-        return self._store(group, self.lines(tm, coords), nbytes, reduces, self._descriptor(group, tm, map_at))
+        return self._store(group, self.touched(tm, coords), nbytes, reduces, self._descriptor(group, tm, map_at))
 
     def bulk_store(self, group, address: int, nbytes: int, reduces: bool = False) -> tuple[float, float]:
         return self._store(group, self._span(address, nbytes), nbytes, reduces)
 
-    def _store(self, group, lines, nbytes: int, reduces: bool, key=None) -> tuple[float, float]:
-        start, tma = self._issue(group, nbytes, key), self.p["tma"]
+    def _store(self, group, touched: Touched, nbytes: int, reduces: bool, key=None) -> tuple[float, float]:
+        start, tma = self._issue(group, self._asking(touched, nbytes), key), self.p["tma"]
         sm = self.sms[group.cta.sm]
-        rate = self.p["atomic"]["bulk_bytes_per_cycle"] if reduces else tma["store_bytes_per_cycle"]
-        sm.egress = sm.shared.turns(max(sm.egress, start), nbytes / rate)
+        if reduces:
+            rate, each, whole = self.p["atomic"]["bulk_bytes_per_cycle"], tma["part_cycles"], 0
+        else:  # a part of a sector takes longer than a sector
+            rate, each, whole = tma["store_bytes_per_cycle"], tma["request_cycles"], touched.requests - touched.parts
+        turns = max(nbytes / rate, whole * each + (touched.requests - whole) * tma["part_cycles"])
+        sm.egress = sm.shared.turns(max(sm.egress, start), turns)
         read = sm.egress + tma["store_latency_cycles"]
-        written = max(read, self._write(sm, lines, nbytes, reduces)[1]) if len(lines) else read
+        written = max(read, self._write(sm, touched, nbytes, reduces)[1]) if len(touched.lines) else read
         group.launch.last_store = max(group.launch.last_store, written)
         self.trace.copy(group, "store", start, written, nbytes)
         # On an H200 wait_group returns a cycle after wait_group.read; only the grid's end waits for the L2.
         return read, read
 
     def tma_prefetch(self, group, tm: TensorMap, map_at: int, coords, nbytes: int) -> None:
-        self._prefetch(group, self.lines(tm, coords), nbytes, self._descriptor(group, tm, map_at))
+        self._prefetch(group, self.touched(tm, coords), nbytes, self._descriptor(group, tm, map_at))
 
     def bulk_prefetch(self, group, address: int, nbytes: int) -> None:
         self._prefetch(group, self._span(address, nbytes), nbytes)
 
-    def _prefetch(self, group, lines: Lines, nbytes: int, key=None) -> None:
+    def _prefetch(self, group, touched: Touched, nbytes: int, key=None) -> None:
+        lines = touched.lines
         group.launch.memory.hint(np.asarray(lines, np.uint64) * np.uint64(LINE))
-        start = self._issue(group, nbytes, key)
+        start = self._issue(group, self._asking(touched, nbytes), key)
         if len(lines):  # what the unit is told next waits until the L2 has taken all requests
             sm = self.sms[group.cta.sm]
-            sm.tma = max(sm.tma, self.memory.prefetch(start, lines, nbytes))
+            carried = self.memory.carried(touched.requests, nbytes)
+            sm.tma = max(sm.tma, self.memory.prefetch(start, lines, carried))
 
     def line_prefetch(self, group, addresses: np.ndarray) -> None:
         """An SM asks for a line a cycle, as the TMA unit does: on an H200 one prefetches as fast either way."""
@@ -281,10 +310,10 @@ class TimingClock(Clock):
         sm.prefetches = max(sm.prefetches, group.t) + len(lines)
         self.memory.prefetch(sm.prefetches, lines, len(lines) * LINE)
 
-    def _write(self, sm: Sm, lines: Lines, nbytes: int, reduces: bool = False) -> tuple[float, float]:
+    def _write(self, sm: Sm, touched: Touched, nbytes: int, reduces: bool = False) -> tuple[float, float]:
         """Return when the L2 has taken what leaves an SM, and when it acknowledges it; the SM waits for a slow L2."""
         enters = self.memory.combine if reduces else self.memory.write
-        taken, acknowledged = enters(sm.egress, lines, nbytes, sm.half)
+        taken, acknowledged = enters(sm.egress, touched.lines, nbytes, sm.half, requests=touched.requests)
         sm.egress = max(sm.egress, taken - self.p["sm"]["store_queue_cycles"])
         return taken, acknowledged
 
@@ -344,7 +373,7 @@ class TimingClock(Clock):
         wavefronts = len(lines) if sectors * accesses.SECTOR > nbytes else 1
         busy = max(wavefronts * unit["store_instruction_cycles"], nbytes / rate)
         sm.egress = max(sm.egress, group.t) + busy
-        taken, done = self._write(sm, lines, nbytes)
+        taken, done = self._write(sm, Touched(lines, len(lines)), nbytes)
         sm.stored_since_fence, sm.drained = True, max(sm.drained, taken)
         group.t = max(group.t, sm.egress - unit["store_queue_cycles"])  # the store queue is finite
         group.launch.last_store = max(group.launch.last_store, done)
@@ -418,13 +447,18 @@ class TimingClock(Clock):
         return lines if 0 not in (lines[1:] > lines[:-1]).tobytes() else np.unique(lines)
 
     @staticmethod
-    def _span(address: int, nbytes: int) -> range:
-        return range(address // LINE, (address + nbytes - 1) // LINE + 1)
+    def _span(address: int, nbytes: int) -> Touched:
+        lines = range(address // LINE, (address + nbytes - 1) // LINE + 1)
+        return Touched(lines, len(lines))
 
-    def lines(self, tm: TensorMap, coords: tuple[int, ...]) -> Lines:
-        """Line numbers that the in-bounds part of a box touches, distinct: a range where they are evenly spaced."""
+    def touched(self, tm: TensorMap, coords: tuple[int, ...]) -> Touched:
+        """What the in-bounds part of a box touches, or four rows if that is how many there are coordinates for."""
         if isinstance(tm, Im2colMap):
             raise Unsupported("the time of a copy in im2col mode, which nobody has measured")
+        if len(coords) > len(tm.dims):  # gather4, scatter4
+            rows = [self.touched(tm, (coords[0], row)) for row in coords[1:]]
+            lines = np.unique(np.concatenate([np.asarray(row.lines, np.int64) for row in rows]))
+            return Touched(lines, sum(row.requests for row in rows), sum(row.parts for row in rows))
         _, bits, strides = self._maps.get(id(tm)) or self._maps.setdefault(id(tm), (tm, tm.bits, tm.strides_bytes))
         low, extent = coords, tm.box
         for c, b, d in zip(coords, extent, tm.dims):
@@ -432,14 +466,14 @@ class TimingClock(Clock):
                 low = [max(c, 0) for c in coords]
                 extent = tuple(min(c + b, d) - lo for c, b, d, lo in zip(coords, tm.box, tm.dims, low))
                 if min(extent) <= 0:
-                    return range(0)
+                    return Touched(range(0), 0)
                 break
         first = tm.address + low[0] * bits // 8
         for lo, s in zip(low[1:], strides):
             first += lo * s
         key = (extent, bits, strides, first % LINE)
-        offsets = self._boxes.get(key)
-        if offsets is None:
+        known = self._boxes.get(key)
+        if known is None:
             row = extent[0] * bits // 8
             at = np.zeros(1, np.int64)
             for n, s in zip(extent[1:], strides, strict=True):
@@ -447,11 +481,13 @@ class TimingClock(Clock):
             at += first % LINE
             each = np.arange((row + LINE - 1) // LINE + 1) * LINE
             points = np.minimum(at[:, None] + each[None, :], at[:, None] + row - 1)
-            offsets = self._boxes[key] = _evenly_spaced(np.unique(points // LINE))
-        start = first // LINE
+            parts = len(at) if row % accesses.SECTOR else 0
+            requests = int(((at + row - 1) // LINE - at // LINE + 1).sum()) + (parts if row > accesses.SECTOR else 0)
+            known = self._boxes[key] = Touched(_evenly_spaced(np.unique(points // LINE)), requests, parts)
+        start, offsets = first // LINE, known.lines
         if type(offsets) is range:
-            return range(offsets.start + start, offsets.stop + start, offsets.step)
-        return offsets + start
+            return known._replace(lines=range(offsets.start + start, offsets.stop + start, offsets.step))
+        return known._replace(lines=offsets + start)
 
     # -- tensor core -------------------------------------------------------------------------------------------
     def _shape(self, description, pair: bool) -> str:

@@ -95,7 +95,7 @@ class MemoryModel:
         self.shared_rate = p.bytes_per_cycle(l2["shared_tb_s"])
         self.prefetch_rate = p.bytes_per_cycle(l2["prefetch_tb_s"])
         self.write_rate = p.bytes_per_cycle(l2["write_tb_s"])
-        self.write_request_cycles = l2["write_request_cycles"]
+        self.write_request_cycles, self.request_bytes = l2["write_request_cycles"], l2["request_bytes"]
         self.read_port = self.write_port = 0.0  # when the crossbar has moved what it was given
         self.moved = 0.0  # cycles for which it has moved something to SMs
         # lines come in no order while the channels work at prefetches: since when, until when, and when those that were
@@ -278,6 +278,10 @@ class MemoryModel:
         region.opened[blocks] = self.opened
         return float(np.add.reduce(1 - np.exp(others)))
 
+    def carried(self, requests: int, nbytes: int) -> float:
+        """Return for how many bytes the crossbar is busy with requests for so many: it takes no more small ones."""
+        return max(nbytes, requests * self.request_bytes)
+
     def _cross(self, time: float, held: float, lines: Lines, nbytes: int, sm: int, sharers: int, cluster: int) -> float:
         """The crossbar carries lines to a cluster, then to each of its SMs; returns when it has.
 
@@ -381,9 +385,11 @@ class MemoryModel:
             self.free = [(end if end > now else now) + busy for end in self.free]
 
     def write(
-        self, time: float, lines: Lines, nbytes: int, half: int = 0, posted: bool = False
+        self, time: float, lines: Lines, nbytes: int, half: int = 0, posted: bool = False, requests: int = 0
     ) -> tuple[float, float]:
         """A store arrives at the L2 from a half: when it has been taken in and when it is acknowledged.
+
+        requests: in how many it comes, if there are more than lines.
 
         Lines are kept at home; what the other half had of them is old. posted: it comes from another device, and nobody
         sees it before.
@@ -408,18 +414,20 @@ class MemoryModel:
                 acknowledged = self.write_miss_cycles
             if posted:
                 region.ready[there, mine] = time
-        busy = max(nbytes / self.write_rate, len(lines) * self.write_request_cycles)
+        busy = max(nbytes / self.write_rate, max(requests, len(lines)) * self.write_request_cycles)
         self.write_port = max(self.write_port, self.engine.now) + busy
         if self.log is not None:
             self.log.append((time, 0, 0, nbytes))
         taken = max(time, self.write_port)
         return taken, taken + acknowledged
 
-    def combine(self, time: float, lines: Lines, nbytes: int, half: int = 0, turns: float = 0.0) -> tuple[float, float]:
+    def combine(
+        self, time: float, lines: Lines, nbytes: int, half: int = 0, turns: float = 0.0, requests: int = 0
+    ) -> tuple[float, float]:
         """An atomic or a reduction comes to the L2: when it has been taken in, and when it is done and acknowledged.
 
         It is done at the lines' homes, which have to have them. turns: for how many cycles it keeps a word, if it is
-        of one line.
+        of one line. requests: as for `write`.
         """
         if self.peers and (peer := self.peer(lines)) is not None:
             return peer.write(time, lines, nbytes)
@@ -429,7 +437,7 @@ class MemoryModel:
             self.stored = [each + (self.read_bytes - fetched) / 2 for each in self.stored]
         region, index = self._locate(lines)
         far = bool((region.home[index] != half).any())
-        taken = self.write(time, lines, nbytes, half)[0]
+        taken = self.write(time, lines, nbytes, half, requests=requests)[0]
         done = max(come, taken + self.hit_cycles)
         if len(lines) == 1 and turns:
             line = int(lines[0])

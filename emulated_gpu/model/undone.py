@@ -133,11 +133,11 @@ class UndoneClock(TimingClock):
             self.woken[warp] = self.woken.get(warp, (now, now))[1], now
         return super().wake(warp, time)
 
-    def _arrive(self, group, start, lines, nbytes, ctas, policy, last=0.0):
+    def _arrive(self, group, start, touched, nbytes, ctas, policy, last=0.0):
         if LOADS in self.what:
             return max(start, self.engine.now)
         sooner = self._sooner(group) if STAGE in self.what else 0.0
-        landing = super()._arrive(group, start, lines, nbytes, ctas, policy, last)
+        landing = super()._arrive(group, start, touched, nbytes, ctas, policy, last)
         if not sooner:
             return landing
         self._served.pop(landing, None)

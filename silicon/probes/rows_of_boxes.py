@@ -4,8 +4,9 @@
     python -m silicon.probes.rows_of_boxes model           the same copies on the model, beside rows_of_boxes.json
 
 One thread of each CTA copies boxes that lie in the L2, a launch before having read them: loads through a ring of
-stages, loads into both CTAs of a cluster, stores, reductions and prefetches one behind the other. Recorded are the
-cycles of the slowest CTA and of the median one. Points are held out by a hash of their names.
+stages, loads into both CTAs of a cluster, stores, reductions and prefetches one behind the other, these with a load at
+the end. Recorded are the cycles of the slowest CTA and of the median one. Half of the points are held out, by a hash of
+their names.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def kernel(pattern: Pattern) -> str:
     at = "{" + ", ".join(["0", "y", "0", "0", "0"][: pattern.rank]) + "}"
     copy = FORMS[pattern.form].format(rank=pattern.rank, at=at, shared=f"r6+{HEAD}", barrier="r5")
     loads = pattern.form in ("load", "multicast")
-    issued = copy if loads else f"{copy} cp.async.bulk.commit_group;"
+    issued = copy if loads or pattern.form == "prefetch" else f"{copy} cp.async.bulk.commit_group;"
     waits = (
         f"""setp.lt.u32 p, done, {stages}; @p bra FREE;
 WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [r5], phase; @!p bra WAIT;
@@ -154,7 +155,12 @@ FREE: mbarrier.arrive.expect_tx.shared::cta.b64 _, [r5], {box};"""
     )
     if pattern.form == "multicast":  # the first CTA copies for both
         issued = f"@first {copy}"
-    ends = ring.ended(stages) if loads else "  cp.async.bulk.wait_group 0;"
+    last = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [r1], {box};\n  mov.b32 r6, r1;\n  "
+    last += FORMS["load"].format(rank=pattern.rank, at=at, shared=f"r6+{HEAD}", barrier="r1")
+    last += "\nEACH: mbarrier.try_wait.parity.shared::cta.b64 p, [r1], 0; @!p bra EACH;"
+    ends = {"load": ring.ended(stages), "multicast": ring.ended(stages), "prefetch": last}.get(
+        pattern.form, "  cp.async.bulk.wait_group 0;"
+    )
     return f""".version 8.0
 .target sm_90
 .address_size 64
@@ -208,7 +214,8 @@ def on_the_model(pattern: Pattern, profile) -> list[float]:
     from emulated_gpu.device import DEVICE, allocate
     from emulated_gpu.formats.tensormap import TensorMap, encode
 
-    data, out = allocate(DATA), allocate(1 << 12)
+    extent = max((n - 1) * step for n, step in zip(pattern.dims[1:], pattern.strides, strict=True)) + (64 << 10)
+    data, out = allocate(extent), allocate(1 << 12)
     for array in (data, out):
         DEVICE.adopt(array, "data")
     steps = (1,) * pattern.rank
