@@ -363,7 +363,7 @@ class TimingClock(Clock):
         """Stores go out through the SM: a wavefront per line, but whole sectors as fast as if they lay in a row."""
         nbytes = len(addresses) * size
         if row:
-            lines, sectors = self._span(int(addresses[0]), nbytes), 0
+            lines, sectors = self._span(int(addresses[0]), nbytes).lines, 0
         else:
             lines, sectors = self.lines_at(addresses), len(np.unique(addresses // np.uint64(accesses.SECTOR)))
         sm = self.sms[group.cta.sm]
