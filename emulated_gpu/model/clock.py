@@ -52,8 +52,8 @@ OPERAND_ROW = 32  # bytes of a row of A or B that an mma of any kind reads
 class Touched(NamedTuple):
     """What an access touches of global memory: distinct lines, a range where they are evenly spaced.
 
-    requests: how often a TMA unit asks for some of a line: for each row of a box, and for each line of a row; rows of 16
-    bytes more than sectors, each of 32, ask for these 16 on their own. parts: requests of 16 bytes. Measured on an H200
+    requests: how often a TMA unit asks for some of a line: for each row of a box, and each line of a row. Rows of 16
+    bytes more than sectors, of 32 each, ask for these 16 on their own. parts: requests of 16 bytes. Measured on an H200
     in boxes of two to five dimensions, with swizzles and without, dense or not (silicon/probes/rows_of_boxes.py).
     """
 

@@ -16,8 +16,6 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from silicon import command
 from silicon.cuda_driver import TENSORMAP_BYTES, Gpu
 
