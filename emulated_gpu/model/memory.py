@@ -120,7 +120,7 @@ class MemoryModel:
         self.regions: dict[int, L2Region] = {}
         self.last: L2Region | None = None  # the one that was asked for last
         self.read_bytes = self.written_bytes = 0
-        self.log: list[tuple[float, float, float, float]] | None = None  # (time, bytes read, written, from L2) when traced
+        self.log: list[tuple[float, float, float, float]] | None = None  # time, bytes read, written, from L2; if traced
         self.peers: dict = {}  # device -> its memory, a link.Peer
 
     def region(self, line: int) -> L2Region:
@@ -282,7 +282,9 @@ class MemoryModel:
         """Return for how many bytes the crossbar is busy with requests for so many: it takes no more small ones."""
         return max(nbytes, requests * self.request_bytes)
 
-    def _cross(self, time: float, held: float, lines: Lines, nbytes: float, sm: int, sharers: int, cluster: int) -> float:
+    def _cross(
+        self, time: float, held: float, lines: Lines, nbytes: float, sm: int, sharers: int, cluster: int
+    ) -> float:
         """The crossbar carries lines to a cluster, then to each of its SMs; returns when it has.
 
         Lines that another SM of the cluster has asked for and that still wait for their turn go there once for both.
