@@ -149,7 +149,8 @@ def test_planted_faults_are_seen(fp4, monkeypatch, fault):
         monkeypatch.setattr(row_scales, "load_global_float", lambda at, wanted: real_float(at & ~4, wanted))
     case = {"fence": "the ring goes round", "the other 64 rows": "one expert has all"}.get(fault, "small")
     with planted(fault, found=("wait", "fence")):
-        assert not fp4.error_of(fp4.CASES[case], config()) <= fp4.BOUND
+        of_more_rows = fault in ("fence", "the other 64 rows")  # whose shares go round the ring in that case
+        assert not fp4.error_of(fp4.CASES[case], config(0 if of_more_rows else 1)) <= fp4.BOUND
 
 
 FAR = 0.001  # of the norm: some elements round to the other neighbour, as sums of a tile whose K is shared do
