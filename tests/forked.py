@@ -1,6 +1,6 @@
-"""`python -m emulated_gpu ..` in a process that has imported torch already, which takes two seconds.
+"""`python -m emulated_gpu ..` in a process that has imported torch and the emulator already, which takes two seconds.
 
-One process for each worker of pytest imports torch, and forks for each command. What a process finds at its start is
+One process for each worker of pytest imports them, and forks for each command. What a process finds at its start is
 the business of tests that start one.
 """
 
@@ -48,7 +48,10 @@ def become(arguments: list[str], cwd: str, environment: dict[str, str], files: l
 
 
 if __name__ == "__main__":
-    import torch  # noqa: F401
+    sys.path[0] = str(ROOT)  # this file's folder has another emulated_gpu
+    import torch  # noqa: F401, I001
+
+    import emulated_gpu.serve.run  # noqa: F401
 
     request = sys.stdin.readline()
     while request and (child := os.fork()):

@@ -132,6 +132,7 @@ BUGS = [
     # -- tensor memory written by threads and by copies
     bug("tensor_memory", "stored cells read before the stores are waited for", "tmem-race", ("tcgen05.wait::st.sync.aligned;", "")),
     bug("tensor_memory", "copied cells read before the copy is waited for", "tmem-race tmem-uninitialised", (DONE, "")),
+    bug("tensor_memory", "copied cells read behind a wait for stores", "tmem-race tmem-uninitialised", (DONE, "tcgen05.wait::st.sync.aligned;\n")),
     bug("tensor_memory", "cells read that nothing writes", "tmem-uninitialised", ("tcgen05.cp.cta_group::1.128x256b [r3], d0;", "")),
     bug("tensor_memory", "copy outside the allocation", "tmem-out-of-bounds", ("add.u32 r3, r20, 8;", "add.u32 r3, r20, 28;")),
     bug("tensor_memory", "repetition that does not exist", "tmem-shape", ("tcgen05.ld.sync.aligned.32x32b.x1.b32 {r7}, [r6];", "tcgen05.ld.sync.aligned.16x256b.x64.b32 {r7}, [r6];")),
@@ -139,6 +140,7 @@ BUGS = [
     bug("pair", "no cluster barrier before remote accesses", "cluster", ("ready:\n" + CLUSTER_BARRIER, "ready:\nbar.sync 0;\n")),
     bug("pair", "CTA outside the cluster", "out-of-bounds", ("xor.b32 r6, r5, 1;", "add.u32 r6, r5, 2;")),
     bug("pair", "remote data not waited for", "race uninitialized-read", (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), "")),
+    bug("pair", "arrivals at the peer with the scope of a CTA", "race", ("arrive.release.cluster.shared::cluster", "arrive.release.cta.shared::cluster")),
     bug("pair", "a third of the arrivals counted", "race uninitialized-read mbarrier", ("[full], 64;", "[full], 21;")),
     bug("pair", "exit before the neighbour's arrivals", "unfinished cluster", (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), ""), ("ld.shared.b32 r0, [r1];", "mov.b32 r0, t;"), ("st.global.b32 [to], r0;\n" + CLUSTER_BARRIER, "st.global.b32 [to], r0;\n")),
     bug("pair", "exit before the neighbour's arrivals, which bring nothing", "unfinished cluster", ("st.shared::cluster.b32 [r2], r3;\n", ""), (wait("full", "0", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), ""), ("ld.shared.b32 r0, [r1];", "mov.b32 r0, t;"), ("st.global.b32 [to], r0;\n" + CLUSTER_BARRIER, "st.global.b32 [to], r0;\n")),
