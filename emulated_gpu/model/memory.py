@@ -279,7 +279,7 @@ class MemoryModel:
         return float(np.add.reduce(1 - np.exp(others)))
 
     def carried(self, requests: int, nbytes: int) -> float:
-        """Return for how many bytes the crossbar is busy with requests for so many: it takes no more small ones."""
+        """Return for how many bytes the crossbar is busy with requests for this many: it takes no more small ones."""
         return max(nbytes, requests * self.request_bytes)
 
     def _cross(
