@@ -50,21 +50,37 @@ def attorch(part: str, count: int, words: str, known: dict[str, str] | None = No
     return Suite("attorch", f"tests/test_{part}.py", count, words, known=known or {})
 
 
+_ROUNDED = (
+    "torch rounds to half between its operators, and its gradient begins with an output that is; attorch's kernel is"
+    " closer to float64, within the test's bounds of it everywhere"
+)
+_TWICE = "both are within the test's bounds of float64 but for some of 100,000 elements, not of one another: halves on the way"
+_COMPILES = "Triton takes longer to compile a warp's 8192 halves, in LLVM's passes: no launch has begun"
+
 _ALL = "shape0] or shape3] or shape5] or shape7] or shape10] or shape11] or shape12]"  # to 8192 elements, of all
 _OF_2 = "shape0] or shape1] or shape2]"  # of those with two dimensions or more
 
 ATTORCH = (
-    attorch("act_layers", 40, _ALL, {"test_act_layers[True-input_dtype1-0.0-Softplus-": _IN_FLOAT}),
-    attorch("batch_norm_layer", 30, _OF_2),
-    attorch("cross_entropy_loss_layer", 20, _OF_2),
+    attorch("act_layers", 40, _ALL, {
+        "test_act_layers[True-input_dtype1-0.0-Softplus-": _IN_FLOAT,
+        "test_act_layers[True-input_dtype1-0.5-Tanh-": f"{_ROUNDED}; by torch's CUDA formula 200 of 200 draws fail",
+        "test_act_layers[True-input_dtype1-0.5-Sigmoid-": _ROUNDED,
+    }),
+    attorch("batch_norm_layer", 30, _OF_2, {
+        "test_batch_norm_layer[True-input_dtype1-hardshrink_0.5-": "the norm's half is 0.5, which torch's hardshrink makes 0; before that rounding it is 0.5002, which attorch's keeps",
+        "test_batch_norm_layer[True-input_dtype1-logsigmoid-": _TWICE,
+    }),
+    attorch("cross_entropy_loss_layer", 20, _OF_2, {
+        "test_cross_entropy_loss_layer[True-input_dtype1-True-shape2]": "torch's cross_entropy gives log_softmax its dtype (LossNLL.cpp), so that autocast leaves it half; weights that sum to -0.23 make 0.015 of that",
+    }),
     attorch("dropout_layer", 20, _ALL),
-    attorch("glu_layer", 30, _ALL),
+    attorch("glu_layer", 30, _ALL, {"test_glu_layer[True-input_dtype1-": _ROUNDED}),
     attorch("layer_norm_layer", 30, _ALL),
-    attorch("linear_layer", 20, _OF_2),
+    attorch("linear_layer", 20, _OF_2, {f"test_linear_layer[True-{one}": _TWICE for one in ("input_dtype1-logsigmoid-", "input_dtype1-sigmoid-", "input_dtype0-selu-False-384-")}),
     attorch("nll_loss_layer", 20, _OF_2),
     attorch("p_loss_layers", 30, _ALL, {"test_p_loss_layers[True-input_dtype1-none-L1Loss-": "p_loss_kernels.py line 130: where halves are equal, the gradient is 1, torch's 0"}),
     attorch("rms_norm_layer", 30, _ALL, {"test_rms_norm_layer[True-input_dtype1-": _IN_FLOAT}),
-    attorch("softmax_layers", 30, _ALL),
+    attorch("softmax_layers", 30, _ALL, {"test_softmax_layers[True-input_dtype1-Softmax-shape7]": _COMPILES}),
 )
 
 _LANES_DIFFER = (
@@ -76,7 +92,10 @@ _AT_64 = ("dtype0-1e-05-1e-05-2-8-64]", "dtype1-0.02-0.02-2-8-64]")
 LIGER = tuple(
     Suite("Liger", f"test/transformers/test_{part}.py", count, words, path=("src",), known=known)
     for part, count, words, known in (
-        ("layer_norm", 12, "not 512", {f"test_liger_layer_norm{of}[{at}": _LANES_DIFFER for of in ("", "_functional") for at in _AT_64}),
+        ("layer_norm", 12, "not 512", {
+            **{f"test_liger_layer_norm{of}[{at}": _LANES_DIFFER for of in ("", "_functional") for at in _AT_64},
+            "test_liger_layer_norm[dtype1-0.02-0.02-4-16-128]": "lines 78, 79: mean and rstd are kept in bfloat16; with them in float, the gradient of the weight is torch's to the bit",
+        }),
         ("multi_token_attention", 20, "", {}),
         ("softmax", 12, "shape0 or shape1 or shape2", {}),
     )
@@ -84,4 +103,6 @@ LIGER = tuple(
 
 TORCHAO = (Suite("torchao", "test/prototype/mx_formats/test_mx_tensor.py", 6, "not compile"),)
 
-SUITES = (TRITON, *ATTORCH, *LIGER, *TORCHAO)
+MAMBA = (Suite("Mamba", "tests/ops/triton/test_selective_state_update.py", 19, "2048 and not 4096"),)
+
+SUITES = (TRITON, *ATTORCH, *LIGER, *TORCHAO, *MAMBA)

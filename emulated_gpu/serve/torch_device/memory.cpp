@@ -16,6 +16,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/ApproximateClock.h>
 #include <sys/mman.h>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/csrc/profiler/stubs/base.h>
 #include <torch/library.h>
 

@@ -700,6 +700,15 @@ TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
   m.impl("default_generator", [](int64_t device) { return default_generator(DeviceIndex(device)); });
 }
 
+// What DistributedDataParallel asks how long its steps took: nobody knows.
+struct Timer : c10d::Timer {
+  std::optional<int64_t> measureDifference(Event, Event) override { return std::nullopt; }
+};
+void register_timer() {
+  if (!c10d::TimerRegistry()->Has(DeviceType::CUDA))
+    c10d::TimerRegistry()->Register(DeviceType::CUDA, [](Device) -> std::unique_ptr<c10d::Timer> { return std::make_unique<Timer>(); });
+}
+
 }  // namespace emulated
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -716,6 +725,7 @@ EXPORT void emulated_install(int count, emulated::Before before, emulated::Told 
   c10::SetAllocator(DeviceType::CUDA, &device_allocator, 255);
   replace_hooks();
   replace_marks();
+  register_timer();
   register_kernels(built_with_cuda);
 }
 EXPORT void emulated_devices(int count) { emulated::devices = count; }

@@ -46,6 +46,15 @@ dist.all_gather_object(objects, {"rank": rank})
 assert objects == [{"rank": 0}, {"rank": 1}]
 dist.barrier()
 
+# DistributedDataParallel: the gradient is the mean of both ranks'
+line = torch.nn.Linear(4, 1, bias=False).to(device)
+torch.nn.init.ones_(line.weight)
+wrapped = torch.nn.parallel.DistributedDataParallel(line, device_ids=[rank])
+for _ in range(2):  # its buckets are made anew behind the first
+    line.weight.grad = None
+    wrapped(mine).backward()
+    check(line.weight.grad, [[5, 6, 7, 8]])
+
 # Tensors of both devices
 other = mine.to(f"cuda:{peer}")
 assert other.device.index == peer and other.tolist() == mine.tolist()
