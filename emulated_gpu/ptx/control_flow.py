@@ -185,10 +185,11 @@ class ControlFlow:
 
     def undefined_parts(self, written: int) -> int:
         """Registers outside of `written` that are only read as parts: of a `mov` from a vector, of a `cvt` that packs
-        two numbers, by `prmt`. A bit each.
+        two numbers, by `prmt`, by `shfl`. A bit each.
 
         LLVM writes an undefined part of a vector so. Of which no other part is written, that is undefined as a whole;
-        but a `prmt` may be one of bytes that a later one leaves out.
+        but a `prmt` may be one of bytes that a later one leaves out, and a `shfl` of a
+        struct's word that is padding.
         """
         parts, elsewhere = 0, 0
         for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):
@@ -198,7 +199,8 @@ class ControlFlow:
                 items = leaves(instr.operands[1])
             elif instr.parts[0] == "cvt" and len(instr.operands) == 3:
                 items = instr.operands[1:]
-            known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items) or instr.parts[0] == "prmt"
+            known = any(not isinstance(o, Reg) or written >> o.index & 1 for o in items)
+            known |= instr.parts[0] in ("prmt", "shfl")
             parts, elsewhere = (parts | mask, elsewhere) if known else (parts, elsewhere | mask)
         return parts & ~elsewhere & ~written
 

@@ -61,6 +61,8 @@ def test_an_undefined_part_of_a_vector_is_garbage_that_nobody_needs():
     assert run(body, np.int32)[0] == 7
     body = "mov.f32 f, 0f40000000; cvt.rn.satfinite.e4m3x2.f32 h, never, f; st.global.b8 [o], h;"
     assert run(body, np.uint8)[0] == 0x40
+    body = "shfl.sync.idx.b32 x, never, 0, 31, 1; mov.b32 lo, 7; st.global.b32 [o], lo;"
+    assert run(body, np.int32)[0] == 7
 
 
 @pytest.mark.parametrize(
