@@ -150,7 +150,7 @@ def _ld(w, i, m):
     _load(w, f"{shape!r}, {num}, {pack}, {split}, {w.address(i.operands[1])}", flat(i.operands[0]))
 
 
-@op("tcgen05.ld.red", cost="async", dst=2, collective=True, owes=True, tensor_results=True)
+@op("tcgen05.ld.red", cost=UNTIMED, dst=2, collective=True, owes=True, tensor_results=True)
 def _ld_red(w, i, m):
     m.drop("sync", "aligned")
     shape, num = _shape(m)
