@@ -16,7 +16,7 @@ from tests.thorough import all_but
 
 MACHINE = os.environ["MOE_MACHINE"]
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
-HIDDEN = INTERMEDIATE = 256
+HIDDEN, INTERMEDIATE = 256, 128
 LOCAL, EVERYWHERE, OFFSET = 5, 9, 3
 SCALED = 0.25  # of the drawn scales: products that the limit cuts, and others
 

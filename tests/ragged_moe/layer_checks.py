@@ -31,7 +31,7 @@ def check():
 
 @pytest.fixture(scope="module")
 def sizes(check):
-    return check.p.Sizes(hidden=256, intermediate=256, local=4)
+    return check.p.Sizes(hidden=256, intermediate=128, local=4)
 
 
 NAMES = ["random", "ties", "equal groups", "infinities", "nan", "all remote", "all on one expert", "all local"]

@@ -38,6 +38,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.power_clock": ["run", "FOLDER/x"],
     "silicon.probes.release": ["run", "FOLDER/x"],
     "silicon.probes.row_stores": ["run", "FOLDER/x"],
+    "silicon.probes.rows_of_boxes": ["run", "FOLDER/x"],
     "silicon.probes.accesses": ["run", "FOLDER/x"],
     "silicon.probes.shared_lines": ["run", "FOLDER/x"],
     "silicon.probes.tensor_clock": ["run", "FOLDER/x"],
