@@ -235,7 +235,7 @@ def _check_fenced(g: LaneGroup, number: int, value, fenced):
         return
     name = g.program.kernel.registers[number].name
     since = "" if fenced is None else f" since {name} was written"
-    raise Fault("missing-wgmma-fence", f"wgmma.mma_async uses {name} with no wgmma.fence{since}")
+    g.launch.found(Fault("missing-wgmma-fence", f"wgmma.mma_async uses {name} with no wgmma.fence{since}"))
 
 
 def _accumulator(g: LaneGroup, form: WgmmaForm, member: int, d: tuple, scale_d: bool, op: Wgmma) -> Accumulator:

@@ -14,6 +14,7 @@ from emulated_gpu.errors import KINDS, NOTES
 SCHEDULES = range(21)
 PARTIES = "race", "tmem-race", "wgmma-race", "missing-proxy-fence"  # kinds that name the line of each side
 NOTED: list[emulated_gpu.EmulatorError] = []
+FOUND: list[emulated_gpu.EmulatorError] = []
 NEVER_WRITTEN = {  # bugs that read what nobody comes to write, not even later
     "copy: shared memory read that nothing writes", "store: more bytes stored than written",
     "product: first product accumulates", "product: cells read that the product does not write",
@@ -22,9 +23,10 @@ NEVER_WRITTEN = {  # bugs that read what nobody comes to write, not even later
 
 
 def run(
-    kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "", checks: bool = True, strict: bool = True
+    kernel, schedule: int, ptx: str = "", launches=(), read_only: str = "", checks: bool = True, **options
 ) -> np.ndarray:
-    """The output of a kernel, or of a variant of it, whose notes are in NOTED."""
+    """The output of a kernel, or of a variant of it, whose notes are in NOTED. options: of the session."""
+    options = {"strict": True, **options}
     zeros = torch.zeros(len(kernel.expected), dtype=torch.int32)
     arguments = [emulated_gpu.device_tensors(zeros, "out")]
     if len(kernel.source):
@@ -32,11 +34,11 @@ def run(
         arguments.append(emulated_gpu.device_tensors(source, "source"))
     if read_only:
         emulated_gpu.protect(arguments[("out", "source").index(read_only)])
-    with emulated_gpu.session(schedule, checks, strict=strict) as session, emulated_gpu.DEVICE.as_chip(kernel.chip):
+    with emulated_gpu.session(schedule, checks, **options) as session, emulated_gpu.DEVICE.as_chip(kernel.chip):
         for name, grid, block, cluster, dependent in launches or kernel.launches:
             text = kernel.header + (ptx or kernel.ptx)
             emulated_gpu.launch(text, name, grid, block, arguments, cluster=cluster, pdl=dependent)
-    NOTED[:] = session.notes
+    NOTED[:], FOUND[:] = session.notes, session.errors
     return arguments[0].numpy().view(np.uint32)
 
 
@@ -66,6 +68,13 @@ def test_bug_is_found_and_named(bug):
         never = f"{bug.kernel}: {bug.name}" in NEVER_WRITTEN
         assert ("nobody writes later" if never else " yet: ") in error.message, error
     assert "PTX line" in str(error) and "warp" in str(error) or error.kind == "launch", error
+
+
+@pytest.mark.parametrize("bug", [b for b in BUGS if "missing-wgmma-fence" in b.kinds], ids=lambda bug: bug.name)
+def test_a_kernel_goes_on_without_a_fence(bug):
+    """A session that wants more findings gets the results, too."""
+    result = run(KERNELS[bug.kernel], 0, plant(bug), most=9)
+    assert {fault.kind for fault in FOUND} == {"missing-wgmma-fence"} and (result == KERNELS[bug.kernel].expected).all()
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,33 @@ def test_one_cta_is_no_pair():
 
 
 @pytest.mark.parametrize(
+    ("meet", "kinds"),
+    [
+        (MEET.replace("arrive", "arrive.relaxed"), ["mbarrier"]),
+        (SPIN.format("S"), ["cluster", "mbarrier"]),
+        (f"fence.mbarrier_init.release.cluster; {MEET.replace('arrive', 'arrive.relaxed')}", []),
+    ],
+    ids=["its init not visible", "perhaps not started", "right"],
+)
+def test_a_kernel_goes_on_that_arrives_at_its_peer_too_early(meet, kinds):
+    """Findings, behind which barrier and peer are what they are: CUTLASS's GEMMs of pairs arrive at an mbarrier whose
+    init no fence follows, and store their results after that."""
+    ptx = f"""{HEADER}.visible .entry kernel(.param .u64 out) {{
+        .shared .align 8 .b64 done; .reg .b32 x, cta; .reg .b64 at; .reg .pred p, q, lead;
+        mov.u32 x, %tid.x; setp.eq.u32 lead, x, 0; mov.u32 cta, %cluster_ctarank; ld.param.u64 at, [out];
+        @lead mbarrier.init.shared::cta.b64 [done], 1; {meet}
+        setp.ne.u32 q, cta, 0; @q bra SECOND;
+        mov.b32 x, done; mapa.shared::cluster.u32 x, x, 1; @lead mbarrier.arrive.shared::cluster.b64 _, [x];
+        @lead st.global.b32 [at], 7; ret;
+        SECOND: bar.warp.sync -1; W: mbarrier.try_wait.parity.shared::cta.b64 p, [done], 0; @!p bra W;
+        @lead st.global.b32 [at+4], 7; ret; }}"""
+    out = np.zeros(2, np.uint32)
+    with emulated_gpu.session(most=9) as session:
+        emulated_gpu.launch(ptx, "kernel", 2, 32, [out], cluster=2)
+    assert ([fault.kind for fault in session.errors], out.tolist()) == (kinds, [7, 7])
+
+
+@pytest.mark.parametrize(
     ("first", "second"),
     [
         (f"{ALLOC} {SLEEP} {DEALLOC}", f"{SLEEP} {ALLOC} {DEALLOC}"),
