@@ -61,8 +61,16 @@ def from_one(mode: str, b, c) -> bool:
     return mode == "idx" and type(b) is int and type(c) is int and c >> 8 == 0 and c & 31 == 31
 
 
-def gather(lanes: np.ndarray, mode: str, a, source):
-    """The values of a that other lanes, by their numbers, have; raises Fault if those take no part."""
+class Absent(Fault):
+    """A shuffle reads lanes that take no part: the values are unpredictable, which is no mistake unless one is used."""
+
+    def __init__(self, mode: str):
+        super().__init__("divergence", f"{mode} shuffle takes the value of a lane that does not take part")
+
+
+def gather(lanes: np.ndarray, mode: str, a, source, followed: bool = False):
+    """The values of a that other lanes, by their numbers, have; of lanes that take no part raises Absent, or has any
+    where garbage is followed."""
     if (code := writer_of(a, source)) is not None:
         if not isinstance(a, Value):
             return a
@@ -71,24 +79,31 @@ def gather(lanes: np.ndarray, mode: str, a, source):
     position = np.full(32, -1)
     position[lanes] = np.arange(len(lanes))
     at = position[source]
-    if (at < 0).any():
-        raise Fault("divergence", f"{mode} shuffle reads lanes that do not take part")
+    if (at < 0).any() and not followed:
+        raise Absent(mode)
     return as_array(a, len(lanes))[at]
 
 
-@once
-def shuffle(lanes: np.ndarray, mode: str, a, b, c):
-    """shfl.sync (9.7.9.6): (values, in range)."""
+def sources(lanes: np.ndarray, mode: str, b, c):
+    """The lanes that shfl.sync reads, and whether these are in range; else a lane reads its own value."""
     b, c = resize(b, 32) & 31, resize(c, 32)
-    if from_one(mode, b, c):
-        a = gather(lanes, mode, a, b) if varies(a) else a
-        return (resize(a, 32) if isinstance(a, Value) else int(a)), True
     clamp, segment = c & 31, c >> 8 & 31
     top = (lanes & segment) | (clamp & (segment ^ 31))
-    sources = {"up": lanes - b, "down": lanes + b, "bfly": lanes ^ b, "idx": (lanes & segment) | (b & (segment ^ 31))}
-    source = sources[mode]
+    of = {"up": lanes - b, "down": lanes + b, "bfly": lanes ^ b, "idx": (lanes & segment) | (b & (segment ^ 31))}
+    source = of[mode]
     inside = lanes >= top + b if mode == "up" else source <= top
-    values = gather(lanes, mode, a, where(inside, source, lanes) & 31)
+    return where(inside, source, lanes) & 31, inside
+
+
+@once
+def shuffle(lanes: np.ndarray, mode: str, a, b, c, followed: bool = False):
+    """shfl.sync (9.7.9.6): (values, in range). followed: see gather."""
+    b, c = resize(b, 32) & 31, resize(c, 32)
+    if from_one(mode, b, c):
+        a = gather(lanes, mode, a, b, followed) if varies(a) else a
+        return (resize(a, 32) if isinstance(a, Value) else int(a)), True
+    source, inside = sources(lanes, mode, b, c)
+    values = gather(lanes, mode, a, source, followed)
     return (int(values[0]), bool(inside[0])) if len(lanes) == 1 else (values, inside)
 
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from ..errors import Fault
 from ..formats import alu
+from ..formats.lanes import Absent
 from ..ptx.control_flow import ControlFlow
 from ..ptx.isa import lookup
-from ..ptx.isa.registry import flat
+from ..ptx.isa.registry import flat, pair
 from ..ptx.syntax import Mem
 
 Held = dict[int, tuple[Fault, int]]  # by register: the fault of using it, and the lanes in which, a bit each
@@ -69,6 +70,8 @@ class Garbage:
         doubtful = held.get(instr.guard.index) if instr.guard is not None else None
         if not held or not (doubtful or alu.some(guard)):
             return
+        if instr.parts[0] == "shfl" and doubtful is None:
+            return None  # told of in `shuffled`, once its lanes have met
         at_work, sources = g.lanes_of(guard), program.sources(instr)
         if chosen is not None:
             first, second, by = (getattr(o, "index", -1) for o in instr.operands[1:])
@@ -111,6 +114,32 @@ class Garbage:
             lanes = here | (held[r][1] & kept if r in held else 0)
             if lanes:
                 held[r] = (found[0][0] if here else held[r][0]), lanes
+            else:
+                held.pop(r, None)
+
+    def shuffled(self, g, number: int, guard, source: np.ndarray | int) -> None:
+        """The lanes that execute a shfl take the values of other lanes, `source`: garbage of those that hold it, and of
+        those that do not take part."""
+        instr, held = self.program.kernel.instrs[number], self.registers
+        if instr.guard is not None and instr.guard.index in held:
+            return  # which lanes execute it is not known: `meets` has held all of it
+        value, by = instr.operands[1], [getattr(o, "index", -1) for o in instr.operands[2:4]]
+        here, at_work = g.lane_mask, g.lanes_of(guard)
+        fault, bad = held.get(getattr(value, "index", -1), (None, 0))
+        doubtful = next((held[r] for r in by if r in held), None)
+        numbers = np.broadcast_to(source, len(g.lanes)).tolist()
+        taken = {lane: 1 << of for lane, of in zip(g.lanes.tolist(), numbers, strict=True) if at_work >> lane & 1}
+        if fault is None and any(not here & of for of in taken.values()):
+            fault = Absent(instr.parts[2])
+            fault.where = g.place(instr)
+        lanes = sum(1 << lane for lane, of in taken.items() if bad & of or not here & of)
+        if doubtful is not None:
+            fault, lanes = doubtful[0], at_work
+        for r in self.program.effects[number][1]:
+            new = lanes if doubtful is not None or r == getattr(pair(instr.operands[0])[0], "index", -1) else 0
+            now = new | (held[r][1] & ~at_work if r in held else 0)
+            if now:
+                held[r] = (fault if new and fault is not None else held[r][0]), now
             else:
                 held.pop(r, None)
 

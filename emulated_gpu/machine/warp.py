@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import EmulatorError, Fault, Unsupported
 from ..formats import alu
-from ..formats.lanes import as_array, elect, lane_mask, ranges
+from ..formats.lanes import Absent, as_array, elect, lane_mask, ranges
 from ..native import hot_blocks
 from ..ptx.control_flow import BLOCKED, EXIT, SPLIT
 from ..ptx.isa.registry import flat
@@ -309,7 +309,9 @@ class Group(LaneGroup):
                 self.begun = self.t
                 try:
                     following = function(self)
-                except Follow:  # of the loads with which the block begins: a writer that is only late goes first
+                except (Follow, Absent):  # of loads or a shuffle that begin a block: who is only late goes first
+                    if self.garbage is not None:  # it is a finding already
+                        raise
                     self.garbage = Garbage(program)
                     return engine.at(self.t + LATE, self.run)
                 if following < 0:

@@ -430,6 +430,7 @@ class BlockWriter:
         self.constants = {"alu": alu, "convert": convert, "lanes": lanes, "select": alu.select}
         self.temps = 0
         self.asks = False  # whether the code asks if the tensor core computes
+        self.following: tuple[int, str] | None = None  # the instruction of which garbage is told, and its guard
         self.indent = "    "
 
     def emit(self, line: str):
@@ -484,6 +485,15 @@ class BlockWriter:
         guard = "True" if instr.guard is None else f"r{instr.guard.index}" + " ^ True" * instr.negated
         chosen = self.read(instr.operands[3], 1) if instr.parts[0] == "selp" else None
         self.emit(f"g.garbage.meets(g, {number}, {guard}, {chosen})")
+        self.following = number, guard
+
+    def follow_shuffle(self, how: str) -> str:
+        """Tell who follows garbage of a shuffle, whose lanes have met; returns what more lanes.shuffle is told."""
+        if self.following is None:
+            return ""
+        number, guard = self.following
+        self.emit(f"g.garbage.shuffled(g, {number}, {guard}, lanes.sources(g.lanes, {how})[0])")
+        return ", True"
 
     def fetch(self, number: int):
         """Tell the group that what it is going to fetch is for instruction `number`, the next one."""

@@ -23,7 +23,8 @@ def _shfl(w, i, m):
     a, b, c, members = (w.read(o, 32) for o in i.operands[1:5])
     w.wait_unless(f"g.converged({members})")
     d, p = pair(i.operands[0])
-    w.write_all([d, p if p is not None else SINK], f"lanes.shuffle(g.lanes, {mode!r}, {a}, {b}, {c})")
+    followed = w.follow_shuffle(f"{mode!r}, {b}, {c}")
+    w.write_all([d, p if p is not None else SINK], f"lanes.shuffle(g.lanes, {mode!r}, {a}, {b}, {c}{followed})")
 
 
 @op("vote.sync", cost="vote", dst=1, blocking=True, collective=True)

@@ -6,7 +6,9 @@ Kernels then run in the program's own process, whose memory is the device's, too
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 
 from ...errors import Unsupported
 from ...formats import elf
@@ -53,6 +55,9 @@ def run_executable(program: str, args: list[str], environment: dict[str, str], d
 
 
 def status_of(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command with more variables; returns its exit status, as a shell has it."""
+    """Run a command with more variables; returns its exit status, as a shell has it, and says which signal ends it."""
     status = subprocess.run(command, env=os.environ | environment).returncode
+    if status < 0:
+        what = f"signal {-status} ({signal.strsignal(-status)})"
+        print(f"emulated-gpu: {command[0]}: ended by {what}", file=sys.stderr, flush=True)
     return 128 - status if status < 0 else status  # as a shell says that a signal has ended it

@@ -33,6 +33,24 @@ def test_mixed_precision_sums_round_once():
     assert out.tolist() == [4.25, 4.25, 3.5, -0.5]
 
 
+@pytest.mark.parametrize("lane", [0, 1, 4])
+def test_what_a_shuffle_takes_of_absent_lanes_matters_where_it_is_used(lane):
+    """A maximum of eight lanes by shuffles down with mask 0xff, as CUTLASS has it: lanes 4 to 7 read lanes 8 to 11."""
+    text = HEAD + f""".reg .pred p; mov.u32 x, %tid.x; setp.ge.u32 p, x, 8; @p bra OUT; add.u32 y, x, 3;
+        shfl.sync.down.b32 z, y, 4, 31, 255; max.u32 y, y, z; shfl.sync.down.b32 z, y, 2, 31, 255; max.u32 y, y, z;
+        shfl.sync.down.b32 z, y, 1, 31, 255; max.u32 y, y, z; shfl.sync.idx.b32 y, y, {lane}, 31, 255;
+        mul.wide.u32 pair, x, 4; add.u64 o, o, pair; st.global.b32 [o], y; OUT:"""
+    out = np.zeros(8, np.int32)
+    if lane:
+        match = r"down shuffle takes the value of a lane .*; st.global.b32 \(PTX line 10\) uses it"
+        with pytest.raises(Fault, match=match) as caught:
+            emulated_gpu.launch(text + " ret; }", "k", 1, 32, [out])
+        assert caught.value.kind == "divergence" and "PTX line 8" in caught.value.where
+    else:
+        emulated_gpu.launch(text + " ret; }", "k", 1, 32, [out])
+        assert out.tolist() == [10] * 8
+
+
 @pytest.mark.parametrize(
     "form",
     [

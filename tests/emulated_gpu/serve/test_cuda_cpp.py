@@ -148,6 +148,12 @@ def test_programs_that_cannot_be_led_here_are_refused(program, tmp_path):
         executables.run_executable(str(program), [], {}, 2)
 
 
+def test_a_program_that_a_signal_ends_is_said_to_be(capsys):
+    assert executables.status_of(["/bin/sh", "-c", "kill -SEGV $$"], {}) == 139
+    assert capsys.readouterr().err == "emulated-gpu: /bin/sh: ended by signal 11 (Segmentation fault)\n"
+    assert executables.status_of(["/bin/sh", "-c", "exit 3"], {}) == 3 and not capsys.readouterr().err
+
+
 def test_a_module_that_needs_cuda_is_none_without_nvcc(monkeypatch):
     """Packages try such modules, and go on without them."""
 
