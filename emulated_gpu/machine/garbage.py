@@ -3,6 +3,7 @@
 Compilers load tensor memory ahead of a loop that then runs no time, and throw away what they have made of it: such a
 load is no mistake. From an instruction that loads cells which nothing has written on, a group executes the code of
 ptx/control_flow.ControlFlow.followed, which comes here before each instruction, as long as it holds such registers.
+What a shuffle takes of a lane that does not take part is such a value, too (PTX ISA 9.7.9.6).
 """
 
 from __future__ import annotations
