@@ -89,6 +89,10 @@ class Region:
         at = int(np.argmax(missing)) if len(missing) else 0
         return max(WORD * at - self.start % WORD, 0) if missing[at : at + 1].any() else None
 
+    def any_written(self, words: np.ndarray) -> bool:
+        """Return whether somebody has written any of these words, told as to `unwritten`."""
+        return self.written is not None and bool((words & self.written).any())
+
     def typed(self, size: int) -> np.ndarray:
         """The whole elements of `size` bytes, aligned as addresses are; index with (address - base(size)) // size."""
         view = self.views.get(size)

@@ -260,6 +260,11 @@ int main(int words, char **) {
   set<<<1, 64>>>(part, 20, 1), set<<<1, 64>>>(d, 64, 1);
   some<<<1, 64>>>(part, d, 20);
   sum += number(d + 50);
+
+  RIGHT(a_struct_with_padding_that_nobody_wrote)
+  int padded[4];
+  cudaMemcpy(padded, part + 18, sizeof padded, cudaMemcpyDeviceToHost);
+  sum += padded[0];
   twice<<<1, 64>>>(part, d);
   sum += number(d + 3);
 
