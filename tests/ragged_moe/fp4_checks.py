@@ -44,7 +44,7 @@ def test_cases(fp4, name, config):
 EDGES = ["a single row, a single tile", "cut into many parts", "m_indptr not monotone", "nan", "mxfp4"]
 
 
-@pytest.mark.parametrize("name", all_but(EDGES[1:3] + EDGES[4:], EDGES))
+@pytest.mark.parametrize("name", all_but([EDGES[2], EDGES[4]], EDGES))
 def test_edges(fp4, name):
     assert fp4.error_of(fp4.CASES[name], configs()["bf16"][0]) <= fp4.BOUND
 

@@ -208,7 +208,7 @@ FAULTS += ["results are read too early", "a CTA ends too early", "sums are given
 FAULTS += ["a stage is released too early"] * (MACHINE == "h200")
 
 
-KEPT_FAULTS = [FAULTS[3], FAULTS[4] if MACHINE == "b200" else FAULTS[0]]
+KEPT_FAULTS = [FAULTS[4]] if MACHINE == "b200" else [FAULTS[0], FAULTS[3]]
 
 
 @pytest.mark.parametrize("fault", all_but(KEPT_FAULTS, FAULTS))
