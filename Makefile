@@ -13,9 +13,9 @@ setup: .venv/installed
 eval: setup
 	.venv/bin/python eval.py test
 
-# Four processes for two cores: some tests wait, for what hangs to be killed. They start hundreds of processes, which
+# Three processes for two cores: some tests wait, for what hangs to be killed. They start hundreds of processes, which
 # import the same modules: compiled once, even where the environment asks for no bytecode files.
-PYTEST = PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal
+PYTEST = PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 3 --dist worksteal
 
 test: setup .venv-newest/installed
 	$(PYTEST)

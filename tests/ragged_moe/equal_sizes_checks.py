@@ -82,8 +82,9 @@ def test_experts(tokens, intermediate):
     of_weights = "w13_scale" if intermediate == 128 else "w2 w2_scale"
     shows(expected, operands, f"hidden_scale topk_ids topk_weights {of_weights}")
     right = expected(**operands)
-    for layout, scale in (("tokens_first", operands["hidden_scale"].t()), ("blocks_first", operands["hidden_scale"])):
-        for of_scale in (scale, scale.contiguous(), scale.t().contiguous().t()):
+    layouts = ("tokens_first", operands["hidden_scale"].t()), ("blocks_first", operands["hidden_scale"])
+    for layout, scale in layouts:
+        for of_scale in (scale, scale.contiguous(), scale.t().contiguous().t())[: 3 if intermediate == 128 else 1]:
             with emulated_gpu.session(strict=True):
                 given = device(operands | {"hidden_scale": of_scale})
                 found = ragged_moe.experts(**given, hidden_scale_layout=layout).clone()

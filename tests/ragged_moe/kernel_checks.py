@@ -190,6 +190,7 @@ def test_no_room_for_all_ctas(ragged_moe, monkeypatch):
     assert ragged_moe.error_of(ragged_moe.CASES["cut into many parts"], config) <= ragged_moe.BOUND
 
 
+@unless(MACHINE == "h200")  # the schedule is the same on a B200
 @settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, 70), min_size=1, max_size=8), st.sampled_from([128, 256, 384]), st.sampled_from([128, 384])

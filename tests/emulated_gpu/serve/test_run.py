@@ -132,7 +132,7 @@ def test_ctrl_c_ends_a_shells_background_job(tmp_path):
 
 
 def test_exit_status_is_the_scripts(tmp_path):
-    ends = ("sys.exit(3)", 3, ""), ("sys.exit()", 0, ""), ("sys.exit('bye')", 1, "bye\n"), ("1 / 0", 1, "ZeroDivision")
+    ends = ("sys.exit(3)", 3, ""), ("sys.exit('bye')", 1, "bye\n"), ("1 / 0", 1, "ZeroDivision")
     for end, status, said in ends:
         done = python(tmp_path, f"import sys\n{end}\n")
         assert done.returncode == status and said in done.stderr, done.stderr
