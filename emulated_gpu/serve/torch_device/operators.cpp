@@ -128,26 +128,6 @@ class Call {
     }
   }
 
-  // Applies `f` to the tensors in a value. Says whether it is of a type that has any.
-  template <class F>
-  static bool each(IValue &v, F f) {
-    if (v.isTensor()) {
-      v = f(v.toTensor());
-    } else if (v.isTensorList()) {
-      c10::List<Tensor> made;
-      for (const Tensor &t : v.toTensorVector()) made.push_back(f(t));
-      v = made;
-    } else if (v.isOptionalTensorList()) {
-      c10::List<std::optional<Tensor>> made;
-      for (const std::optional<Tensor> &t : v.toOptionalTensorVector())
-        made.push_back(t && t->defined() ? std::optional<Tensor>(f(*t)) : t);
-      v = made;
-    } else {
-      return false;
-    }
-    return true;
-  }
-
  private:
   struct Pair {
     Storage device, host;
@@ -483,7 +463,7 @@ void replay(int64_t number, int64_t queue) {
   torch::jit::Stack stack = what->operands;
   size_t next = 0;
   for (auto &v : stack)
-    Call::each(v, [&](const Tensor &) { return tensor_of(what->tensors[next++], what->op.schema().name()); });
+    each(v, [&](const Tensor &) { return tensor_of(what->tensors[next++], what->op.schema().name()); });
   const auto was = std::exchange(streams[what->device], queue);
   const auto device = std::exchange(current, DeviceIndex(what->device));
   auto back = [&] { streams[what->device] = was, current = device; };
@@ -582,7 +562,7 @@ void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   torch::jit::Stack wide = narrow;
   for (size_t i = 0; i < given; i++) {
     chosen |= op.schema().arguments()[i].name() == "dtype" && !narrow[i].isNone();
-    Call::each(wide[i], [&](const Tensor &t) {
+    each(wide[i], [&](const Tensor &t) {
       const bool half = t.defined() && c10::isReducedFloatingType(t.scalar_type());
       halves |= half, others |= t.defined() && t.is_floating_point() && !half;
       return half ? t.to(at::kFloat) : t;
@@ -749,11 +729,12 @@ EXPORT int64_t emulated_works(emulated::Work *to, int64_t most) {
   using namespace emulated;
   std::lock_guard lock(works_mutex);
   int64_t n = std::min<int64_t>(most, works.size());
-  if (to) std::copy_n(works.begin(), n, to);
-  if (to)
-    works.erase(works.begin(), works.begin() + n);
-  else
+  if (!to) {
     std::erase_if(works, [](const Work &work) { return !work.partly; });
+    return n;
+  }
+  std::copy_n(works.begin(), n, to);
+  works.erase(works.begin(), works.begin() + n);
   return n;
 }
 EXPORT int64_t emulated_works_waiting() {

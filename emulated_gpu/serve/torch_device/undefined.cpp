@@ -32,6 +32,26 @@ Tensor alias(const Tensor &t, Storage storage, DispatchKey key) {
   return made;
 }
 
+// Applies `f` to the tensors in a value. Says whether it is of a type that has any.
+template <class F>
+bool each(IValue &v, F f) {
+  if (v.isTensor()) {
+    v = f(v.toTensor());
+  } else if (v.isTensorList()) {
+    c10::List<Tensor> made;
+    for (const Tensor &t : v.toTensorVector()) made.push_back(f(t));
+    v = made;
+  } else if (v.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> made;
+    for (const std::optional<Tensor> &t : v.toOptionalTensorVector())
+      made.push_back(t && t->defined() ? std::optional<Tensor>(f(*t)) : t);
+    v = made;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 class Twice {
  public:
   // operands: on the CPU's memory, as the kernel gets them.
@@ -39,13 +59,14 @@ class Twice {
     bool plain = true;
     size_t bytes = 0;
     std::vector<Storage> memories;
-    for (const IValue &v : operands)
-      each_tensor(v, [&](const Tensor &t) {
-        plain &= is_plain(t) && t.has_storage();
-        if (!plain) return;
+    for (IValue v : operands)
+      each(v, [&](const Tensor &t) {
+        plain &= !t.defined() || (is_plain(t) && t.has_storage());
+        if (!plain || !t.defined()) return t;
         for (auto &known : memories)
-          if (known.unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return;
+          if (known.unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return t;
         memories.push_back(t.storage()), bytes += t.storage().nbytes();
+        return t;
       });
     if (!plain || bytes > MOST_COPIED) return;
     bool any = false;
@@ -68,25 +89,13 @@ class Twice {
   }
 
  private:
-  template <class F>
-  static void each_tensor(const IValue &v, F f) {
-    if (v.isTensor()) {
-      if (v.toTensor().defined()) f(v.toTensor());
-    } else if (v.isTensorList()) {
-      for (const Tensor &t : v.toTensorVector()) f(t);
-    } else if (v.isOptionalTensorList()) {
-      for (const std::optional<Tensor> &t : v.toOptionalTensorVector())
-        if (t && t->defined()) f(*t);
-    }
-  }
-
   static int64_t words(const Storage &s, void *copy) {
     const int64_t n = undefined(s.data(), int64_t(s.nbytes()), copy);
     if (n < 0) pool().write(s.data());
     return n;
   }
 
-  // The tensors among operands and results, behind one another; nothing if the kernel has failed.
+  // The tensors among operands and results, behind one another, undefined ones, too; nothing if the kernel has failed.
   static std::vector<Tensor> run(const c10::OperatorHandle &op, c10::DispatchKeySet keys, c10::ArrayRef<IValue> operands,
                                  const std::vector<Storage> &memories, bool other) {
     std::vector<Storage> copies;
@@ -98,35 +107,22 @@ class Twice {
                                                                 std::move(data), host_allocator, true));
     }
     std::vector<Tensor> all;
-    auto copied = [&](const Tensor &t) {
-      size_t i = 0;
-      while (memories[i].unsafeGetStorageImpl() != t.storage().unsafeGetStorageImpl()) i++;
-      all.push_back(alias(t, copies[i], DispatchKey::CPU));
-      return all.back();
-    };
     torch::jit::Stack stack;
-    for (const IValue &v : operands) {
-      if (v.isTensor() && v.toTensor().defined()) {
-        stack.push_back(copied(v.toTensor()));
-      } else if (v.isTensorList()) {
-        c10::List<Tensor> list;
-        for (const Tensor &t : v.toTensorVector()) list.push_back(copied(t));
-        stack.push_back(list);
-      } else if (v.isOptionalTensorList()) {
-        c10::List<std::optional<Tensor>> list;
-        for (const std::optional<Tensor> &t : v.toOptionalTensorVector())
-          list.push_back(t && t->defined() ? std::optional<Tensor>(copied(*t)) : t);
-        stack.push_back(list);
-      } else {
-        stack.push_back(v);
-      }
+    for (IValue v : operands) {
+      each(v, [&](const Tensor &t) {
+        size_t i = 0;
+        while (t.defined() && memories[i].unsafeGetStorageImpl() != t.storage().unsafeGetStorageImpl()) i++;
+        all.push_back(t.defined() ? alias(t, copies[i], DispatchKey::CPU) : t);
+        return all.back();
+      });
+      stack.push_back(std::move(v));
     }
     try {
       op.redispatchBoxed(keys, &stack);
     } catch (...) {  // by what it has found there, perhaps
       return {};
     }
-    for (const IValue &v : stack) each_tensor(v, [&](const Tensor &t) { all.push_back(t); });
+    for (IValue &v : stack) each(v, [&](const Tensor &t) { return all.push_back(t), t; });
     return all;
   }
 
