@@ -274,11 +274,10 @@ class TimingClock(Clock):
     def _store(self, group, touched: Touched, nbytes: int, reduces: bool, key=None) -> tuple[float, float]:
         start, tma = self._issue(group, self._asking(touched, nbytes), key), self.p["tma"]
         sm = self.sms[group.cta.sm]
-        if reduces:
-            rate, each, whole = self.p["atomic"]["bulk_bytes_per_cycle"], tma["part_cycles"], 0
-        else:  # a part of a sector takes longer than a sector
-            rate, each, whole = tma["store_bytes_per_cycle"], tma["request_cycles"], touched.requests - touched.parts
-        turns = max(nbytes / rate, whole * each + (touched.requests - whole) * tma["part_cycles"])
+        rate = self.p["atomic"]["bulk_bytes_per_cycle"] if reduces else tma["store_bytes_per_cycle"]
+        parts = touched.requests if reduces else touched.parts  # a part of a sector takes longer than a sector
+        asked = (touched.requests - parts) * tma["request_cycles"] + parts * tma["part_cycles"]
+        turns = max(nbytes / rate, asked)
         sm.egress = sm.shared.turns(max(sm.egress, start), turns)
         read = sm.egress + tma["store_latency_cycles"]
         written = max(read, self._write(sm, touched, nbytes, reduces)[1]) if len(touched.lines) else read

@@ -188,8 +188,7 @@ class ControlFlow:
         two numbers, by `prmt`, by `shfl`. A bit each.
 
         LLVM writes an undefined part of a vector so. Of which no other part is written, that is undefined as a whole;
-        but a `prmt` may be one of bytes that a later one leaves out, and a `shfl` of a
-        struct's word that is padding.
+        but a `prmt` may be one of bytes that a later one leaves out, and a `shfl` of a struct's word that is padding.
         """
         parts, elsewhere = 0, 0
         for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):

@@ -147,15 +147,17 @@ class Assign:
         bytes_of = 8 if self.wide else 4
         at, bounds = of.ids + Int64(first) * bytes_of, [end - step * n for n in range(count)]
 
+        def none() -> Int32:
+            return Int32(-1) if self.maps else of.offset - 1  # a map may have any other number
+
         def load(half: int) -> list[Int32]:
-            places = [at + (bytes_of * step * n + half) for n in range(count)]
-            none = Int32(-1) if self.maps else of.offset - 1  # a map may have any other number
-            return [load_relaxed_below(x, first, bound, none) for x, bound in zip(places, bounds)]
+            places, other = [at + (bytes_of * step * n + half) for n in range(count)], none()
+            return [load_relaxed_below(x, first, bound, other) for x, bound in zip(places, bounds)]
 
         found = load(0)
         if self.wide:
-            none = Int32(-1) if self.maps else of.offset - 1
-            found = [select(upper == 0, lower, none) for lower, upper in zip(found, load(4))]
+            other = none()
+            found = [select(upper == 0, lower, other) for lower, upper in zip(found, load(4))]
         if self.maps:
             found = [self.looked_up(x, first + step * n, of.k, Map(*of_map)) for n, x in enumerate(found)]
         return [Uint32(x - of.offset) for x in found]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from silicon import command
 from silicon.cuda_driver import Gpu, nvidia_smi
 
 UNKNOWN = float("nan")
@@ -53,3 +54,12 @@ def compare(table: Path, points: Mapping[str, object], only: str, on_the_model: 
     for name, point in points.items():
         if only in name:
             show(name, on_the_model(point), known.get(name))
+
+
+def main(doc: str, table: Path, run: Callable[[Path], None], points: Mapping[str, object], on_the_model: Callable):
+    """Runs a probe's command line, as `command.main`. on_the_model(point, profile): a point's cycles."""
+
+    def model(only: str, profile) -> None:
+        compare(table, points, only, lambda point: on_the_model(point, profile))
+
+    command.main(doc, table, run, model)

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silicon import command
 from silicon.cuda_driver import TENSORMAP_BYTES, Gpu
 
 from . import cycles, ring
@@ -150,11 +149,5 @@ def on_the_model(point: Point, profile) -> list[float]:
     return cycles.slowest_and_median(out[: 8 * point.ctas])
 
 
-def model(only: str, profile) -> None:
-    """Prints modelled and measured cycles of each point whose name contains `only`."""
-    points = {point.name: point for point in POINTS}
-    cycles.compare(TABLE, points, only, lambda point: on_the_model(point, profile))
-
-
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, measure_all, model)
+    cycles.main(__doc__, TABLE, measure_all, {point.name: point for point in POINTS}, on_the_model)

@@ -16,7 +16,6 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from silicon import command
 from silicon.cuda_driver import TENSORMAP_BYTES, Gpu
 
 from . import cycles, ring
@@ -227,11 +226,5 @@ def on_the_model(pattern: Pattern, profile) -> list[float]:
     return cycles.slowest_and_median(out[: 8 * pattern.ctas])
 
 
-def model(only: str, profile) -> None:
-    """Prints modelled and measured cycles of each pattern whose name contains `only`."""
-    points = {pattern.name: pattern for pattern in PATTERNS}
-    cycles.compare(TABLE, points, only, lambda pattern: on_the_model(pattern, profile))
-
-
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, measure_all, model)
+    cycles.main(__doc__, TABLE, measure_all, {pattern.name: pattern for pattern in PATTERNS}, on_the_model)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-from silicon import command
 from silicon.cuda_driver import Gpu
 from silicon.probes import cycles, ring
 
@@ -120,10 +119,5 @@ def on_the_model(point: tuple, profile) -> list[float]:
     return cycles.slowest_and_median(outs[-1][: 8 * batches * columns * rows])
 
 
-def model(only: str, profile) -> None:
-    """Prints modelled and measured cycles of each point whose name contains `only`."""
-    cycles.compare(TABLE, points(), only, lambda point: on_the_model(point, profile))
-
-
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, measure_all, model)
+    cycles.main(__doc__, TABLE, measure_all, points(), on_the_model)
