@@ -6,8 +6,10 @@ gets data of another rank comes after what that one's device had done. https://d
 
 from __future__ import annotations
 
+import functools
+import os
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import torch
@@ -17,7 +19,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
 
 from ...device import DEVICE
-from ...errors import Unsupported
+from ...errors import Hang, Unsupported
+from ...machine.hosts import Hosts
 from ...machine.node import learn
 
 # What torch.distributed keeps of a process, by its names there.
@@ -126,16 +129,19 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         pass
 
     # -- collectives -------------------------------------------------------------------------------------------
-    def _exchange(self, what: str, tensors: list[torch.Tensor], sources=None) -> list[list[torch.Tensor]]:
-        """Return copies of the tensors of each rank. sources: of whom this one needs something, if not of all."""
+    def _begin(self, what: str, tensors) -> Hosts:
+        """Wait for the devices of the tensors; return the ranks."""
         if DEVICE.capture is not None:
             raise Unsupported(f"{what} inside the capture of a CUDA graph on the emulated device")
-        (node, hosts), device = DEVICE.together(), DEVICE.index
-        host = hosts.now
-        for index in {device} | {tensor.get_device() for tensor in tensors if tensor.is_cuda}:
+        for index in {DEVICE.index} | {tensor.get_device() for tensor in tensors if tensor.is_cuda}:
             DEVICE.synchronize(index, host=False)
-        copies = [tensor.detach().cpu() if tensor.is_cuda else tensor.detach().clone() for tensor in tensors]
-        brought = copies, node.clocks_of(device), dict(host.known)
+        return DEVICE.together()[1]
+
+    def _exchange(self, what: str, tensors: list[torch.Tensor], sources=None) -> list[list[torch.Tensor]]:
+        """Return copies of the tensors of each rank. sources: of whom this one needs something, if not of all."""
+        hosts = self._begin(what, tensors)
+        node, device, host = DEVICE.together()[0], DEVICE.index, hosts.now
+        brought = _copies(tensors), node.clocks_of(device), dict(host.known)
         all_ = hosts.exchange(self._ranks, what, brought)
         for source in range(self._size) if sources is None else sources:
             _, clocks, known = all_[source]
@@ -218,14 +224,83 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         self._exchange("barrier", [])
         return _done([])
 
+    # -- several at once, which torch's functional collectives (DTensor, FSDP) ask for
+    def allreduce_coalesced(self, tensors, opts=None):
+        return self.allreduce(tensors, opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        for output, value in zip(outputs, inputs, strict=True):
+            self.all_gather_single(output, value, opts)
+        return _done(outputs)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        for output, value in zip(outputs, inputs, strict=True):
+            self.reduce_scatter_single(output, value, opts)
+        return _done(outputs)
+
     # Their names in torch 2.11 and before
     _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def send(self, *_):
-        raise Unsupported("torch.distributed.send on the emulated device: all_to_all_single is served")
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
+        return self.reduce_scatter_single_coalesced(outputs, inputs, opts)
 
-    def recv(self, *_):
-        raise Unsupported("torch.distributed.recv on the emulated device: all_to_all_single is served")
+    # -- from one rank to another ------------------------------------------------------------------------------
+    def send(self, tensors, target: int, tag: int):
+        """Leave a copy for a rank of the group, which need not ask for it yet, as little as the stream need wait."""
+        hosts = self._begin("send", tensors)
+        copies, clocks = _copies(tensors), DEVICE.together()[0].clocks_of(DEVICE.index)
+        _sent.setdefault((self._ranks, self._rank, target), []).append((copies, clocks, dict(hosts.now.known)))
+        return _done(tensors)
+
+    def recv(self, tensors, source: int, tag: int):
+        """Return work that writes what a rank of the group has sent, the oldest of it, when it is waited for."""
+        self._begin("recv", tensors)
+        return Receipt(functools.partial(self._receive, tensors, source))
+
+    def recv_anysource(self, *_):
+        raise Unsupported("torch.distributed.recv from any rank on the emulated device: name the rank")
+
+    def _receive(self, tensors, source: int) -> None:
+        node, hosts = DEVICE.together()
+        there = _sent.setdefault((self._ranks, source, self._rank), [])
+        hosts.wait(lambda: bool(there), f"what rank {self._ranks[source]} sends")
+        values, clocks, known = there.pop(0)
+        node.learn(DEVICE.index, clocks)
+        learn(hosts.now.known, known)
+        for tensor, value in zip(tensors, values, strict=True):
+            _put(tensor, value)
+
+
+class Receipt(dist.Work):
+    """Work that is done when somebody waits for it."""
+
+    def __init__(self, receive: Callable[[], None]):
+        super().__init__()
+        self.receive: Callable[[], None] | None = receive
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        receive, self.receive = self.receive, None
+        if receive is not None:
+            receive()
+        return True
+
+
+_sent: dict[tuple, list[tuple]] = {}  # and not received, the oldest first: by group, sender and receiver
+
+
+def unreceived() -> Hang | None:
+    """Return what is wrong behind the end of all ranks, if somebody has sent what nobody has received."""
+    for (group, source, target), letters in _sent.items():
+        if letters:
+            times = f", {len(letters)} times" if len(letters) > 1 else ""
+            return Hang(f"rank {group[source]} sends to rank {group[target]} what that one never receives{times}")
+    return None
+
+
+def _copies(tensors) -> list[torch.Tensor]:
+    """Return what tensors hold now, in the host's memory."""
+    return [tensor.detach().cpu() if tensor.is_cuda else tensor.detach().clone() for tensor in tensors]
 
 
 def _reduced(values: list[torch.Tensor], op) -> torch.Tensor:
@@ -271,7 +346,9 @@ def put_back(state: dict) -> None:
 def install() -> None:
     """Make "nccl" a backend of torch.distributed that ranks in this process have."""
     Store.contents = {}
+    _sent.clear()
     _set_thread_isolation_mode(True)
+    os.environ["TORCH_FAKE_TENSOR_DISPATCH_CACHE"] = "0"  # it keeps devices of the rank that comes first
     c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)

@@ -40,9 +40,11 @@ class Process:
         os.environ.update(self.environment)
         sys.modules["__main__"] = self.main
         distributed.put_back(self.distributed)
-        torch.set_rng_state(self.random[0])
-        random.setstate(self.random[1])
-        np.random.set_state(self.random[2])
+        host, devices, python, numpy = self.random
+        torch.set_rng_state(host)
+        torch.cuda.set_rng_state_all(devices)
+        random.setstate(python)
+        np.random.set_state(numpy)
 
     def end(self) -> None:
         """Keep what it has become."""
@@ -51,7 +53,7 @@ class Process:
 
 
 def _random_state() -> tuple:
-    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all(), random.getstate(), np.random.get_state()
 
 
 def run_ranks(count: int, program: Callable[[types.ModuleType], None]) -> list[BaseException | None]:
@@ -72,11 +74,13 @@ def run_ranks(count: int, program: Callable[[types.ModuleType], None]) -> list[B
         process(before).end()
         process(after).begin()
 
-    hosts = DEVICE.hosts
+    _, hosts = DEVICE.together()
     ranks: list[Host] = hosts.ranks(count)
     hosts.switched = switched
     try:
-        return hosts.run(ranks, lambda host: program(processes[host.rank].main))
+        raised = hosts.run(ranks, lambda host: program(processes[host.rank].main))
+        lost = None if any(raised) else distributed.unreceived()
+        return raised if lost is None else [hosts.failed(lost)]
     finally:
         for name in processes[0].environment:
             os.environ.pop(name, None)

@@ -129,6 +129,64 @@ def lstm_cell_backward(of_hy, of_cy, cx, cy, workspace, has_bias):
     return gates, of_c * f, gates.sum(0) if has_bias else None
 
 
+# -- batch norms whose statistics come from several ranks (torch.nn.SyncBatchNorm)
+
+
+def _by_channel(x, values):
+    """Reshape [C] so that it meets x, [N, C, ...]."""
+    return values.view(1, -1, *(1,) * (x.dim() - 2))
+
+
+def _over_channels(x):
+    """Sum [N, C, ...] to [C]."""
+    return x.transpose(0, 1).flatten(1).sum(1)
+
+
+def batch_norm_stats(x, eps):
+    """Return mean and 1 / standard deviation of each channel, float32 (of double: double)."""
+    values = (x.double() if x.dtype is torch.double else x.float()).transpose(0, 1).flatten(1)
+    return values.mean(1), torch.rsqrt(values.var(1, correction=0) + eps)
+
+
+def batch_norm_gather_stats_with_counts(x, mean, invstd, running_mean, running_var, momentum, eps, counts):
+    """Return mean and 1 / standard deviation of all ranks' elements, [C], of those of each rank, [ranks, C]."""
+    shares = (counts / counts.sum()).to(mean.dtype).view(-1, 1)
+    whole = (mean * shares).sum(0)
+    variance = ((1 / invstd**2 - eps + (mean - whole) ** 2) * shares).sum(0)
+    total = counts.sum()
+    for running, now in ((running_mean, whole), (running_var, variance * total / (total - 1))):
+        if running is not None:
+            running.mul_(1 - momentum).add_(now.to(running.dtype) * momentum)
+    return whole, torch.rsqrt(variance + eps)
+
+
+def batch_norm_gather_stats(x, mean, invstd, running_mean, running_var, momentum, eps, count):
+    counts = torch.full((len(mean),), float(count), device=x.device)
+    return batch_norm_gather_stats_with_counts(x, mean, invstd, running_mean, running_var, momentum, eps, counts)
+
+
+def batch_norm_elemt(x, weight, bias, mean, invstd, eps):
+    y = (x - _by_channel(x, mean)) * _by_channel(x, invstd)
+    y = y if weight is None else y * _by_channel(x, weight)
+    return (y if bias is None else y + _by_channel(x, bias)).to(x.dtype)
+
+
+def batch_norm_backward_reduce(gradient, x, mean, invstd, weight, of_x, of_weight, of_bias):
+    """Return sums over a channel of dy and of dy (x - mean), then gradients of weight and bias, None if not wanted."""
+    gradient = gradient.to(mean.dtype)
+    of_y, of_both = _over_channels(gradient), _over_channels(gradient * (x - _by_channel(x, mean)))
+    dtype = mean.dtype if weight is None else weight.dtype
+    gradients = (of_both * invstd).to(dtype) if of_weight else None, of_y.to(dtype) if of_bias else None
+    return *((of_y, of_both) if of_x else (None, None)), *gradients
+
+
+def batch_norm_backward_elemt(gradient, x, mean, invstd, weight, of_y, of_both, counts):
+    total = counts.sum()
+    scale = invstd if weight is None else invstd * weight
+    away = (x - _by_channel(x, mean)) * _by_channel(x, invstd**2 * of_both / total)
+    return ((gradient - _by_channel(x, of_y / total) - away) * _by_channel(x, scale)).to(x.dtype)
+
+
 KERNELS = {
     "emulated_gpu::normal_large_": normal_large_,
     "aten::_scaled_mm": scaled_matmul,
@@ -139,6 +197,14 @@ KERNELS = {
     "aten::_use_cudnn_ctc_loss.Tensor": no_cudnn,
     "aten::_use_miopen_ctc_loss": no_cudnn,
     "aten::_use_miopen_ctc_loss.Tensor": no_cudnn,
+    **{
+        f"aten::{kernel.__name__}": kernel
+        for kernel in (
+            batch_norm_stats, batch_norm_gather_stats, batch_norm_gather_stats_with_counts, batch_norm_elemt,
+            batch_norm_backward_reduce, batch_norm_backward_elemt,
+        )  # fmt: skip
+    },
+    "aten::batch_norm_elemt.out": into(batch_norm_elemt),
     "aten::_thnn_fused_gru_cell": gru_cell,
     "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
     "aten::_thnn_fused_lstm_cell": lstm_cell,

@@ -26,6 +26,7 @@ SOURCES = (
     "layouts.cpp",
     "undefined.cpp",
     "graphs.cpp",
+    "nondeterministic.cpp",
     "operators.cpp",
 )  # one after the other they are one text
 NAME = "libemulated_torch.so"

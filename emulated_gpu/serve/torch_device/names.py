@@ -237,6 +237,19 @@ def storage_of(new):
     return make
 
 
+def resized(resize):
+    """Return torch.UntypedStorage.resize_ for storages on the device, too, whose memory FSDP gives back."""
+
+    def change(storage, size: int):
+        if storage.device.type != "cuda":
+            return resize(storage, size)
+        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        torch.ops.emulated_gpu.resize_storage(whole, size)
+        return storage
+
+    return change
+
+
 def install() -> None:
     """Put the names in place. A build with CUDA has all of them: what is not served is refused there, too."""
     served = bindings()
@@ -258,4 +271,5 @@ def install() -> None:
     setattr(torch.UntypedStorage, "_share_cuda_", refused)  # noqa: B010
     torch.cuda.nvtx._nvtx = Ranges()
     torch.UntypedStorage.__new__ = storage_of(torch.UntypedStorage.__new__)
+    setattr(torch.UntypedStorage, "resize_", resized(torch.UntypedStorage.resize_))  # noqa: B010
     torch.version.cuda = VERSION

@@ -53,6 +53,8 @@ class Call {
     const std::string &name = schema_.name();
     const size_t given = schema_.arguments().size(), first = stack_->size() - given;
     const bool draws = op_.hasTag(at::Tag::nondeterministic_seeded);
+    if (at::globalContext().deterministicAlgorithms())
+      alert_not_deterministic(schema_, c10::ArrayRef<IValue>(stack_->data() + first, given));
     std::shared_ptr<Recorded> record;
     if (anywhere_captured && !into) record = captured(first, given);
     dry_ = record != nullptr;
@@ -68,6 +70,7 @@ class Call {
         generator = true;
       }
     }
+    TORCH_CHECK(!(draws && host_operand_ && tensors_.empty()), "Expected a 'cpu' device type for generator but found 'cuda'");
     waits_ = copies() && !(given > 2 && (*stack_)[first + 2].isBool() && (*stack_)[first + 2].toBool());
     TORCH_CHECK(both_ || !host_operand_ || tensors_.empty(), name,
                 ": Expected all tensors to be on the same device, but found at least two devices, cuda:", int(where_),
@@ -481,20 +484,33 @@ void forget_recorded(c10::IntArrayRef numbers) {
 }
 
 // What an operator of our own has written, as `Call::done` tells of others.
-void done_by_us(const Tensor &t, const char *name) {
+void done_by_us(const Tensor &t, int64_t bytes, const char *name) {
   Work work = {};
   std::strncpy(work.name, name, NAME - 1);
   work.device = t.get_device(), work.queue = streams[work.device], work.count = 1;
-  work.operands[0] = {t.data_ptr(), 1, 1, 1, {int64_t(t.numel() * t.element_size())}, {1}};
+  work.operands[0] = {t.data_ptr(), 1, 1, 1, {bytes}, {1}};
   keep(work);
   if (watching && told) told(DONE, 0, 0);
+}
+
+// UntypedStorage.resize_, of the storage of a tensor of bytes.
+void resize_storage(const Tensor &t, int64_t bytes) {
+  const Storage &storage = t.storage();
+  const DeviceIndex device = t.get_device();
+  ask(uint64_t(1) << device, false, "resize_");
+  DataPtr data = bytes ? DeviceAllocator::on(bytes, device) : DataPtr(nullptr, Device(DeviceType::CUDA, device));
+  const int64_t kept = std::min<int64_t>(bytes, storage.nbytes());
+  if (kept) std::memcpy(data.get(), storage.data(), kept);
+  storage.set_data_ptr(std::move(data));
+  storage.set_nbytes(bytes);
+  if (kept) done_by_us(t, kept, "aten::resize_");
 }
 
 Tensor &zero_(Tensor &t) {
   if (!capturing[t.get_device()] && t.is_non_overlapping_and_dense() && t.numel() * t.element_size() >= CLEARED) {
     ask(uint64_t(1) << t.get_device(), false, "zero_");
     pool().clear(t.mutable_data_ptr(), t.numel() * t.element_size());
-    done_by_us(t, "aten::zero_");
+    done_by_us(t, t.numel() * t.element_size(), "aten::zero_");
     return t;
   }
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::zero_", "");
@@ -588,14 +604,14 @@ Tensor &normal_(Tensor &t, double mean, double std, std::optional<at::Generator>
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::normal_", "");
   static auto large = c10::Dispatcher::singleton().findSchemaOrThrow("emulated_gpu::normal_large_", "");
   torch::jit::Stack stack{t, mean, std, generator};
-  if (capturing[t.get_device()] || t.numel() < MANY || !t.is_contiguous() || !t.is_floating_point()) {
+  if (!t.is_cuda() || capturing[t.get_device()] || t.numel() < MANY || !t.is_contiguous() || !t.is_floating_point()) {
     by_the_cpu(op, &stack);
     return t;
   }
   ask(uint64_t(1) << t.get_device(), false, "normal_");
   stack[3] = cpu_generator(generator ? *generator : default_generator(t.get_device()));
   large.callBoxed(&stack);
-  done_by_us(t, "aten::normal_");
+  done_by_us(t, t.numel() * t.element_size(), "aten::normal_");
   return t;
 }
 
@@ -668,12 +684,14 @@ TORCH_LIBRARY(emulated_gpu, m) {
   m.def("default_generator(int device) -> Generator?");
   m.def("normal_large_(Tensor(a!) x, float mean, float std, Generator? generator) -> Tensor(a!)");
   m.def("number_of(ScalarType dtype) -> int");
+  m.def("resize_storage(Tensor(a!) of, int bytes) -> ()");
   m.def("replay(int number, int queue) -> ()");
   m.def("forget_recorded(int[] numbers) -> ()");
 }
 TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
   m.impl("to_cuda", to_cuda);
   m.impl("to_cpu", to_cpu);
+  m.impl("resize_storage", resize_storage);
   m.impl("replay", replay);
   m.impl("forget_recorded", forget_recorded);
   m.impl("number_of", [](at::ScalarType dtype) { return int64_t(dtype); });

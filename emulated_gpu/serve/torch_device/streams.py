@@ -45,23 +45,32 @@ def _of(stream) -> host_order.Stream:
     return _order().stream(stream.device_index, stream.stream_id)
 
 
+PRIORITIES = 0, -3  # from the least to the greatest that torch gives: c10/cuda/CUDAStream.h
+_priorities: dict[int, int] = {}  # by number of a stream, where it is not 0
+
+
 class Stream(torch.Stream):
     """torch.cuda.Stream, and ExternalStream. Its handle is its number."""
-
-    priority = 0
 
     def __new__(cls, device=None, priority=0, **known):
         if "stream_id" in known:
             return super().__new__(cls, **known)
-        return super().__new__(cls, device=torch.device("cuda", index_of(device)), priority=priority)
+        made = super().__new__(cls, device=torch.device("cuda", index_of(device)), priority=priority)
+        if priority < 0:
+            _priorities[made.stream_id] = max(priority, PRIORITIES[1])
+        return made
 
     @property
     def cuda_stream(self) -> int:
         return self.stream_id
 
+    @property
+    def priority(self) -> int:
+        return _priorities.get(self.stream_id, 0)
+
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        return 0, -5
+        return PRIORITIES
 
     def synchronize(self) -> None:
         _order().synchronize(_of(self))

@@ -1,11 +1,14 @@
 """A script as torchrun starts it, which tests/emulated_gpu/machine/test_devices.py runs as two emulated ranks."""
 
+import copy
 import os
 import sys
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import emulated_gpu
 
@@ -54,6 +57,34 @@ for _ in range(2):  # its buckets are made anew behind the first
     line.weight.grad = None
     wrapped(mine).backward()
     check(line.weight.grad, [[5, 6, 7, 8]])
+
+# From one to the other, each sending first
+there = torch.empty(4, device=device)
+for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, there, peer), dist.P2POp(dist.isend, mine, peer)]):
+    work.wait()
+check(there, [v + 10 * peer for v in range(4)])
+
+# Random numbers are each rank's own, of its device, too
+torch.manual_seed(rank)
+first = torch.rand(2, device=device)
+dist.barrier()
+second = torch.rand(2, device=device)
+torch.manual_seed(rank)
+assert torch.equal(torch.rand(2, device=device), first) and torch.equal(torch.rand(2, device=device), second)
+
+# Parameters in shards, of one model on all rows; a norm over the rows of all ranks
+torch.manual_seed(0)
+whole = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4)).to(device)
+parts = torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(whole))
+parts[1] = fully_shard(parts[1], mesh=init_device_mesh("cuda", (ranks,)))
+rows = torch.randn(6, 4, device=device)
+whole(rows).square().sum().backward()
+parts(rows[2 * rank * rank : 2 + 4 * rank]).square().sum().backward()  # two rows, four rows
+torch.testing.assert_close(parts[1].weight.grad.full_tensor() * ranks, whole[1].weight.grad)
+torch.testing.assert_close(parts[0].running_var, whole[0].running_var)
+gradient = parts[0].weight.grad
+dist.all_reduce(gradient)
+torch.testing.assert_close(gradient, whole[0].weight.grad)
 
 # Tensors of both devices
 other = mine.to(f"cuda:{peer}")

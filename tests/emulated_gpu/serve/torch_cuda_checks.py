@@ -185,6 +185,12 @@ def check_seed():
     assert generator.get_offset() == 4 and generator.device == torch.device("cuda:0")
 
 
+def check_what_belongs_to_the_host_is_not_drawn_from_the_device():
+    there = torch.Generator("cuda")
+    for draw in (torch.rand, torch.randn):
+        raises(RuntimeError, "Expected a 'cpu' device type", lambda draw=draw: draw(3, generator=there))
+
+
 def check_large_draws():
     """Many normal numbers come from a generator of their own, which torch's seeds, and which moves torch's on."""
 
@@ -479,6 +485,8 @@ def check_pinned_memory():
 def check_marks_of_streams():
     side, x = torch.cuda.Stream(), torch.ones(3, device="cuda")
     assert torch.cuda.current_stream() == torch.cuda.default_stream() != side
+    with torch.cuda.stream(torch.cuda.Stream(priority=-9)):
+        assert torch.cuda.current_stream().priority == torch.cuda.Stream.priority_range()[1] < side.priority == 0
     with torch.cuda.stream(side):
         assert torch.cuda.current_stream() == side
         x.record_stream(side)
@@ -496,6 +504,18 @@ def check_sizes_that_change():
     shared = torch.empty(0, device="cuda").set_(out.untyped_storage(), 1, (2,))
     out[1] = 7
     assert in_device_memory(out) and in_device_memory(grown) and shared.tolist() == [7, 2]
+
+
+def check_storages_that_change():
+    """FSDP gives the memory of a storage back, and takes other."""
+    x = torch.arange(4, dtype=torch.uint8, device="cuda")
+    before = torch.cuda.memory_allocated()
+    for size, kept in ((6, 4), (2, 2), (0, 0)):
+        x.untyped_storage().resize_(size)
+        assert x.untyped_storage().nbytes() == size
+        whole = torch.empty(0, dtype=torch.uint8, device="cuda").set_(x.untyped_storage())
+        assert whole[:kept].tolist() == [0, 1, 2, 3][:kept]
+    assert torch.cuda.memory_allocated() < before
 
 
 def check_zeros_that_are_no_memory():
@@ -703,6 +723,11 @@ def check_what_torch_says_of_waiting_and_time():
     torch.cuda.set_sync_debug_mode("error")
     raises(RuntimeError, "synchronizing CUDA operation", x.item)
     torch.cuda.set_sync_debug_mode("default")
+    torch.use_deterministic_algorithms(True)
+    for call in (lambda: x.cumsum(0), lambda: x.histc(), lambda: x.median(0), lambda: x.long().bincount(x)):
+        raises(RuntimeError, "does not have a deterministic implementation", call)
+    assert x.long().cumsum(0).item() == x.long().bincount()[1].item() == x.median().item() == 1
+    torch.use_deterministic_algorithms(False)
     for event in events:
         event.record()
     raises(ValueError, "enable_timing", lambda: events[0].elapsed_time(events[1]))
