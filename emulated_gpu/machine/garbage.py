@@ -231,12 +231,14 @@ def quads(lanes: int) -> int:
 
 
 def of_rows(instr, bad: np.ndarray) -> list[int]:
-    """The lanes to which an ldmatrix gives, by register, any of the halves of rows, of 8 bytes each, that are bad,
-    bool [2 * rows]."""
-    matrices = bad.reshape(len(flat(instr.operands[0])), -1)
-    if "b16" not in instr.parts or "trans" in instr.parts:
-        return [-1 if matrix.any() else 0 for matrix in matrices]
-    rows = np.any(matrices.reshape(len(matrices), 8, 2), axis=2).tolist()
+    """The lanes to which an ldmatrix gives, by register, any of the parts of rows that are bad, bool [parts]: halves
+    of 8 bytes but of elements of 6 and 4 bits."""
+    registers = len(flat(instr.operands[0]))
+    of_each = registers // int(next(p for p in ("x1", "x2", "x4") if p in instr.parts)[1:])
+    matrices = bad.reshape(registers // of_each, -1)
+    if of_each == 2 or "trans" in instr.parts:
+        return [-1 if matrix.any() else 0 for matrix in matrices for _ in range(of_each)]
+    rows = np.any(matrices.reshape(len(matrices), 8, -1), axis=2).tolist()
     return [sum(15 << 4 * k for k, is_bad in enumerate(matrix) if is_bad) for matrix in rows]
 
 

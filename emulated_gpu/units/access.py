@@ -575,25 +575,31 @@ def discard(g: LaneGroup, address, size: int, mask):
 HALVES_OF_ROW = np.array([0, 8], np.uint64)
 
 
+# Of a row of ldmatrix, where the parts begin that are read, and their bytes: the rest of 6 and 4 bits is padding.
+PARTS_OF_ROW = {16: ((0, 8), 8), 8: ((0, 8), 8), 6: ((0, 4, 8), 4), 4: ((0,), 8)}
+
+
 def ldmatrix(g: LaneGroup, address, count: int, bits: int, trans: bool):
-    """Registers of this many matrices: 8 x 8 elements of 16 bits, or 16 x 16 of 8 bits, which are transposed."""
+    """Registers of this many matrices: 8 x 8 elements of 16 bits, or 16 x 16 of 8 bits, which are transposed. Elements
+    of 6 and 4 bits become bytes: 8 x 16 of them, or 16 x 16 transposed."""
     if g.n != 32:
         raise Fault("divergence", "ldmatrix needs the whole warp")
     rows = g.lane_array(address).astype(np.uint64)
-    rows = rows[: (8 if bits == 16 else 16) * count]
+    rows = rows[: (16 if bits < 16 and trans else 8) * count]
     g.clock.shared_access(g, rows, 16)
     if (rows % np.uint64(16)).any():
         raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
-    each = (rows[:, None] + HALVES_OF_ROW).ravel()
-    halves = gather(g, "shared", each, 8, None, False, g.origin("ldmatrix") if g.launch.checks else None)
-    out = []
-    for matrix in halves.view(f"u{bits // 8}").reshape(count, len(rows) // count, -1):
-        if bits == 8:
-            out += fragments.store_transposed_bytes(matrix)
-            continue
-        matrix = (matrix.T if trans else matrix).astype(np.uint32)
-        out.append((matrix[:, 0::2] | matrix[:, 1::2] << 16).reshape(32))
-    return tuple(out)
+    places, size = PARTS_OF_ROW[bits]
+    each = (rows[:, None] + np.array(places, np.uint64)).ravel()
+    parts = gather(g, "shared", each, size, None, False, g.origin("ldmatrix") if g.launch.checks else None)
+    if bits == 16:
+        matrices = parts.view(np.uint16).reshape(count, 8, 8)
+        matrices = (matrices.transpose(0, 2, 1) if trans else matrices).astype(np.uint32)
+        return tuple((matrices[:, :, 0::2] | matrices[:, :, 1::2] << 16).reshape(count, 32))
+    matrices = fragments.unpack(parts.view(np.uint8).reshape(count, len(rows) // count, -1), bits)
+    if trans:
+        return tuple(register for matrix in matrices for register in fragments.store_transposed_bytes(matrix))
+    return tuple(matrices.view(np.uint32).reshape(count, 32))
 
 
 def stmatrix(g: LaneGroup, address, values: tuple, bits: int, trans: bool, results: bool):

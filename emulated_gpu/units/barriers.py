@@ -221,10 +221,11 @@ def remote_arrive(g: LaneGroup, cta, barrier: MBarrier, count: int, origin, hand
 
 
 def mbarrier_tx(g: LaneGroup, address, count, mask):
+    """expect_tx, or with negative counts complete_tx: relaxed, so that what a fence before it has released goes on."""
     g.engine.progress += 1
+    origin, hands_on = g.origin("mbarrier.expect_tx"), handed_on(g, "")
     for p in active(g, mask):
-        n, origin = pick(count, p), g.origin("mbarrier.expect_tx")
-        barrier_at(g, pick(address, p)).transaction(n, origin)
+        barrier_at(g, pick(address, p)).transaction(pick(count, p), origin, hands_on)
 
 
 def mbarrier_try_wait(g: LaneGroup, address, phase, parity: bool, limit: int | None) -> bool:

@@ -224,13 +224,13 @@ def _ldmatrix(w, i, m):
     trans = m.take("trans")
     m.take("shared", "shared::cta")
     kind = m.one_of("b16", "b8", "b8x16")
-    bits = 16 if kind == "b16" else 8
-    if shape == "m8n16" or kind == "b8x16":
-        raise Unsupported("ldmatrix of elements of 4 and 6 bits")
-    if (shape, bits, trans, count) not in {("m8n8", 16, trans, count), ("m16n16", 8, True, 1), ("m16n16", 8, True, 2)}:
+    packed = m.one_of("b6x16_p32", "b4x16_p64") if kind == "b8x16" else kind
+    bits = int(packed[1:].partition("x")[0])
+    of_bytes = kind != "b16" and shape == "m16n16" and trans and count < 4
+    if not (shape == "m8n8" and bits == 16 or of_bytes or kind == "b8x16" and shape == "m8n16" and not trans):
         raise Unsupported(f"ldmatrix {shape} x{count} of {bits} bits{'' if trans else ' without .trans'}")
     items = flat(i.operands[0])
-    if len(items) != count * 16 // bits:
+    if len(items) != count * (2 if of_bytes else 1):
         raise Unsupported("ldmatrix register count")
     w.write_all(items, f"access.ldmatrix(g, {w.address(i.operands[1])}, {count}, {bits}, {trans})")
 

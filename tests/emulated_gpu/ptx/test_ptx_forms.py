@@ -131,6 +131,30 @@ def test_ldmatrix_of_bytes_transposes_them(count):
             assert out[lane, k].tolist() == matrix[4 * (lane % 4) :, lane // 4 + 8 * (k % 2)][:4].tolist()
 
 
+@pytest.mark.parametrize("form, bits", [("b8x16.b6x16_p32", 6), ("b8x16.b4x16_p64", 4)])
+@pytest.mark.parametrize("shape, rows, count", [("m8n16", 8, 4), ("m16n16", 16, 2), ("m16n16", 16, 1)])
+def test_ldmatrix_unpacks_elements_of_6_and_4_bits(form, bits, shape, rows, count):
+    """9.7.14.5.15: a row's 16 elements lie in its first 12 or 8 bytes; nobody has written the rest, and that is none
+    of its business."""
+    data = np.random.default_rng(9).integers(0, 256, (32, 16), np.uint8)
+    trans, registers = ".trans" * (rows == 16), ["r0", "r1", "r2", "r3"][: count * rows // 8]
+    stores = "".join(f"st.global.b32 [o+{4 * k}], {r};" for k, r in enumerate(registers))
+    third = "ld.global.b32 r2, [i+8]; st.shared.b32 [at+8], r2;" * (bits == 6)
+    out = moved(
+        f"""ld.global.v2.b32 {{r0, r1}}, [i]; st.shared.v2.b32 [at], {{r0, r1}}; {third} bar.sync 0;
+        ldmatrix.sync.aligned.{shape}.x{count}{trans}.shared.{form} {{{", ".join(registers)}}}, [at];
+        mad.wide.u32 o, lane, 16, o; {stores}""",
+        data.ravel(),
+    ).reshape(32, 4, 4)
+    numbers = [int.from_bytes(row[: 2 * bits].tobytes(), "little") for row in data]
+    elements = np.array([[n >> bits * k & (1 << bits) - 1 for k in range(16)] for n in numbers]).reshape(-1, rows, 16)
+    for lane, k in np.ndindex(32, len(registers)):
+        part = elements[k // (rows // 8)]
+        column, row = lane // 4 + 8 * (k % 2), lane // 4
+        four = part[4 * (lane % 4) :, column][:4] if trans else part[row, 4 * (lane % 4) :][:4]
+        assert out[lane, k].tolist() == four.tolist()
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_stmatrix_of_bytes_transposes_them(count):
     data = np.random.default_rng(8).integers(0, 256, 512, np.uint8)
@@ -177,7 +201,8 @@ def test_stmatrix_converts_what_nobody_else_reads(to, again, trans):
         ("ldmatrix.sync.aligned.m16n16.x1.shared.b8 {r0, r1}, [at]", "m16n16 x1 of 8 bits without .trans"),
         ("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {r0}, [at]", "register count"),
         ("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b8 {r0, r1}, [at]", "m8n8 x1 of 8 bits"),
-        ("ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {r0}, [at]", "4 and 6 bits"),
+        ("ldmatrix.sync.aligned.m8n16.x1.trans.shared.b8x16.b4x16_p64 {r0}, [at]", "m8n16 x1 of 4 bits"),
+        ("ldmatrix.sync.aligned.m16n16.x1.shared.b8x16.b6x16_p32 {r0}, [at]", "m16n16 x1 of 6 bits without .trans"),
         ("stmatrix.sync.aligned.m16n8.x1.shared.b8 [at], {lane}", "m16n8 of 8 bits without .trans"),
     ],
 )

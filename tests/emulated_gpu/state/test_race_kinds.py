@@ -56,6 +56,13 @@ KINDS = {
         @lead cp.async.bulk.wait_group 0;""",
         FENCE, {},
     ),
+    "a thread completes a phase's bytes, which releases nothing": (
+        "race",
+        f"""{INIT.format(1, 1)} @!lead bra READ; mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 16; {PUT} MEND
+        mbarrier.complete_tx.shared::cta.relaxed.cluster.b64 [full], 16; READ: {WAIT.format("A", "full")}
+        ld.shared.b32 y, [tile];""",
+        "fence.release.sync_restrict::shared::cta.cluster;", {},
+    ),
     "st.bulk clears what other warps still read": (
         "race",
         f"""{PUT} bar.sync 0; ld.shared.b32 y, [other]; MEND
