@@ -14,7 +14,7 @@ from ..errors import Fault
 from ..formats import alu
 from ..formats.lanes import Absent
 from ..ptx.control_flow import ControlFlow
-from ..ptx.isa import lookup
+from ..ptx.effects import ACROSS, computes
 from ..ptx.isa.registry import flat, pair
 from ..ptx.syntax import Mem
 
@@ -250,14 +250,3 @@ def stores_shared(instr) -> bool:
 def address_of(instr) -> set[int]:
     """The register that an instruction's address is made of."""
     return {o.base.index for o in instr.operands if isinstance(o, Mem) and hasattr(o.base, "index")}
-
-
-# What lanes get of other lanes
-ACROSS = {"shfl", "vote", "redux", "match", "activemask", "elect", "mma", "wmma", "movmatrix"}
-
-
-def computes(instr) -> bool:
-    """Whether an instruction makes registers of registers, and nothing else."""
-    handler = lookup(instr)
-    elsewhere = handler.tensor_results and instr.parts[0] not in ACROSS or instr.parts[0] in ("bar", "barrier")
-    return handler.destinations(instr) > 0 and not elsewhere and not any(isinstance(o, Mem) for o in instr.operands)

@@ -41,9 +41,7 @@ def may_differ(launch: Launch) -> bool:
 class Reruns:
     """A launch that is about to run, with the memory that it finds."""
 
-    def __init__(
-        self, launched: tuple[Code, Geometry, bytes, GlobalMemory], options: LaunchOptions, watched: Callable
-    ):
+    def __init__(self, launched: tuple[Code, Geometry, bytes, GlobalMemory], options: LaunchOptions, watched: Callable):
         """watched: Session.watched."""
         self.launched, self.watched = launched, watched
         self.options = dataclasses.replace(options, collect=None, again=True)

@@ -170,7 +170,7 @@ class FunctionalClock(Clock):
         self.watched = watched
 
     def program(self, program):
-        return program if self.watched is None else program.stops
+        return program.predicated if self.watched is None else program.stops
 
     def _decided(self, what: str, warp, ticks: float) -> float:
         """Return for how long something is late that would be so for some ticks."""

@@ -125,7 +125,20 @@ def selects_alone(frame) -> bool:
 def follows(frame: FrameType | None, fault: Fault) -> bool:
     """Whether the warp for which a Python frame works goes on with what nothing has written, until that is used."""
     who, line = at_work(frame)
-    return isinstance(who, Group) and who.follows(fault, who.program.instruction_at(who.pc, line))
+    if not isinstance(who, Group):
+        return False
+    instr = who.program.instruction_at(who.pc, line)
+    return who.follows(fault, instr, _executing(who, instr, frame))
+
+
+def _executing(group: Group, instr, frame) -> np.ndarray:
+    """The lanes of a group in which the guard of an instruction holds for which a Python frame works."""
+    if instr is None or instr.guard is None:
+        return group.lanes
+    while not frame.f_code.co_filename.startswith(group.program.source_name):
+        frame = frame.f_back
+    guard = frame.f_locals[f"r{instr.guard.index}"] ^ instr.negated
+    return group.lanes[guard] if alu.is_array(guard) else group.lanes
 
 
 def actor_of(frame: FrameType | None) -> Actor | None:
@@ -425,18 +438,20 @@ class Group(LaneGroup):
             raise Follow
         self.garbage.hold(fault, registers, self.lane_mask)
 
-    def follows(self, fault: Fault, instr) -> bool:
-        """Follow what a load has found that nothing has written, instead of reporting the fault, if that can be."""
+    def follows(self, fault: Fault, instr, executing: np.ndarray) -> bool:
+        """Follow what a load has found that nothing has written, instead of reporting the fault, if that can be.
+        executing: the lanes that load."""
         number = self.number_of(instr)
         if number is None or instr.parts[0] not in ("ld", "ldmatrix"):
             return False
         registers = [o.index for o in flat(instr.operands[0]) if hasattr(o, "index")]
-        lanes, bad = [self.lane_mask] * len(registers), fault.elements
+        here, bad = lane_mask(executing.tobytes()), fault.elements
+        lanes = [here] * len(registers)
         if bad is not None and instr.parts[0] == "ldmatrix":
             lanes = of_rows(instr, bad)
-        elif bad is not None and len(bad) % self.n == 0:
-            lanes = [self.lanes_of(bad.reshape(-1, self.n).any(axis=0))] * len(registers)
-        loaded = {r: (fault, mask & self.lane_mask) for r, mask in zip(registers, lanes, strict=True) if mask}
+        elif bad is not None and len(bad) % len(executing) == 0:
+            lanes = [lane_mask(executing[bad.reshape(-1, len(executing)).any(axis=0)].tobytes())] * len(registers)
+        loaded = {r: (fault, mask & here) for r, mask in zip(registers, lanes, strict=True) if mask}
         garbage = Garbage(self.program) if self.garbage is None else self.garbage
         if not garbage.watches and not garbage.held_behind(self, number, loaded):
             return False
@@ -624,12 +639,14 @@ class Group(LaneGroup):
         self.engine.at(max(self.engine.now, self.limit), self.run)
 
     # -- control flow ------------------------------------------------------------------------------------------
-    def branch(self, taken: np.ndarray, there: int, here: int, join: int) -> int:
+    def branch(self, taken: np.ndarray, there: int, here: int, join: int, together: int | None = None) -> int:
         lanes = taken.tobytes()  # faster to look through than an array
         if 0 not in lanes:
             return there
         if 1 not in lanes:
             return here
+        if together is not None:
+            return together
         self.split([(taken, there), (~taken, here)], join)
         return SPLIT
 

@@ -173,9 +173,16 @@ class Region:
             lanes = code.lanes_true(guard)
             code.branch(code.compare("eq", lanes, -1), every, some)
             code.label(some)
-            none = code.name("none")
-            code.branch(code.compare("eq", lanes, 0), none, bail())
-            step.bails = True
+            none, parts = code.name("none"), code.name("parts")
+            code.branch(code.compare("eq", lanes, 0), none, parts)
+            code.label(parts)
+            parting = ends[2].value if isinstance(ends[2], ast.Return) else None
+            together = ast.literal_eval(parting.args[-1]) if isinstance(parting, ast.Call) else None
+            if together is not None:
+                self._go(b, together)
+            else:
+                code.jump(bail())
+                step.bails = True
             code.label(none)
         else:
             code.branch(guard, every, some)

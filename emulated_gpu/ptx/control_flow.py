@@ -8,6 +8,7 @@ returning BLOCKED, and the same block is run again later.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from random import Random
@@ -15,12 +16,12 @@ from types import ModuleType
 
 from ..errors import Unsupported
 from ..formats import alu, convert, lanes
+from . import predication
+from .effects import hands_on, may_stop, meets, shares, shares_global
 from .isa import Mods, lookup
-from .isa.registry import Handler
 from .mma_result_taint import Results
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
 
-STRONG_FORMS = {"volatile", "relaxed", "acquire", "release", "mmio"}  # of ld and st
 BLOCKED, EXIT, SPLIT = -1, -2, -3
 FOLLOWED = 100_000  # after which line of its text the code of a block begins that is followed: plain ones are shorter
 
@@ -40,12 +41,14 @@ class ControlFlow:
     def __init__(
         self, kernel: Kernel, name: str = "ptx", machine_code: bytes | None = None,
         timed: bool = False, leaders: frozenset[int] = frozenset(), fetches: frozenset[int] = frozenset(),
+        together: Mapping[int, int] = {},
     ):  # fmt: skip
         """machine_code: the cubin that ptxas made of the module, where there is one. timed: for a timed run. leaders:
         numbers of instructions that begin a block, too; fetches: of those that a group is told of (`g.fetching`) before
-        it executes them."""
+        it executes them. together: by the number of a branch, that of the first instruction for lanes that part there
+        and go on together: see predication.py."""
         self.kernel, self.name, self.machine_code = kernel, name, machine_code
-        self.timed, self.leaders, self.fetches = timed, leaders, fetches
+        self.timed, self.leaders, self.fetches, self.together = timed, leaders, fetches, together
         self.initial_registers = functools.lru_cache(maxsize=4)(self.initial_registers)
         self.source_name = f"<{name}>"
         self.split_blocks()
@@ -63,7 +66,7 @@ class ControlFlow:
     # -- control flow ------------------------------------------------------------------------------------------
     def split_blocks(self):
         instrs = self.kernel.instrs
-        leaders = {0, *self.leaders}
+        leaders = {0, *self.leaders, *self.together.values()}
         for i, instr in enumerate(instrs):
             for o in instr.operands:
                 if isinstance(o, Target):
@@ -96,6 +99,8 @@ class ControlFlow:
                 out = [self.block_of[last.operands[0].index]] if isinstance(last.operands[0], Target) else []
                 if last.guard:
                     out.append(b + 1)
+                if e - 1 in self.together:
+                    out.append(self.block_of[self.together[e - 1]])
             elif base == "brx":
                 assert last is not None
                 out = [self.block_of[i] for i in self.kernel.branch_tables[last.operands[1].name]]
@@ -254,6 +259,15 @@ class ControlFlow:
         return ControlFlow(self.kernel, self.name, self.machine_code, leaders=self.leaders | leaders)
 
     @functools.cached_property
+    def predicated(self) -> ControlFlow:
+        """The same, with blocks for lanes that part for a few instructions: see predication.py."""
+        more, together = predication.of(self)
+        if not together:
+            return self
+        kernel = dataclasses.replace(self.kernel, instrs=[*self.kernel.instrs, *more])
+        return ControlFlow(kernel, self.name, self.machine_code, together=together)
+
+    @functools.cached_property
     def hands_on(self) -> bool:
         """Whether any instruction does; see `hands_on`."""
         return any(map(hands_on, self.kernel.instrs))
@@ -382,38 +396,6 @@ class ControlFlow:
 def _numbers(mask: int) -> list[int]:
     """The numbers of the bits that are set."""
     return [i for i, c in enumerate(reversed(bin(mask))) if c == "1"]
-
-
-def hands_on(instr: Instr) -> bool:
-    """Whether an instruction may release or acquire in global memory, by which clusters learn what others have done."""
-    base, *parts = instr.parts
-    if any(part.startswith("shared") for part in parts):
-        return False
-    return base in ("atom", "red", "multimem") or base in ("ld", "st") and not STRONG_FORMS.isdisjoint(parts)
-
-
-def shares(instr: Instr) -> bool:
-    """Whether lanes may hand something to each other by this instruction: a load or store of shared memory."""
-    return instr.parts[0] in ("ld", "st") and not {"global", "local", "param", "const"} & {*instr.parts}
-
-
-def shares_global(instrs: list[Instr]) -> bool:
-    """Whether lanes may hand something to each other by plain stores and loads of global memory."""
-    plain = [i for i in instrs if "global" in i.parts and i.parts[0] in ("ld", "st")]
-    stores = any(i.parts[0] == "st" and STRONG_FORMS.isdisjoint(i.parts) for i in plain)
-    return stores and any(i.parts[0] == "ld" and "nc" not in i.parts for i in plain)
-
-
-def meets(instr: Instr, handler: Handler) -> bool:
-    """Whether the lanes of a warp wait for each other in this instruction, or may see by it what another one did."""
-    strong = {"volatile", "relaxed", "acquire"} & {*instr.parts}
-    return handler.collective or handler.blocking or instr.parts[0] in ("atom", "red") or bool(strong)
-
-
-def may_stop(instr: Instr, handler: Handler) -> bool:
-    """Whether others may learn of a warp by this instruction, or it of them."""
-    arrives = instr.parts[0] in ("mbarrier", "bar", "barrier") or instr.op.startswith("tcgen05.commit")
-    return meets(instr, handler) or arrives or bool(STRONG_FORMS & {*instr.parts})
 
 
 class BlockWriter:

@@ -23,16 +23,18 @@ def _bra(w, i, m):
     if w.guard is None:
         w.emit(f"return {there}")
     else:
-        _part(w, there, w.program.join[w.index])
+        together = w.program.together.get(w.program.end[w.index] - 1)
+        _part(w, there, w.program.join[w.index], together and w.program.block_of[together])
     return True
 
 
-def _part(w, there: int, join: int) -> None:
-    """Lanes of the guard go to block `there`, the others on; they meet again at block `join`."""
+def _part(w, there: int, join: int, together: int | None = None) -> None:
+    """Lanes of the guard go to block `there`, the others on; they meet again at block `join`. together: the block to
+    which all go if they part, unless that is None."""
     here = w.index + 1
     w.emit(f"if {w.guard} is True: return {there}")
     w.emit(f"if {w.guard} is False: return {here}")
-    w.emit(f"return g.branch({w.guard}, {there}, {here}, {join})")
+    w.emit(f"return g.branch({w.guard}, {there}, {here}, {join}, {together})")
 
 
 @op("brx.idx", cost="branch", dst=0, ends_block=True)

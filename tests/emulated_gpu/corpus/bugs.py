@@ -190,7 +190,7 @@ BUGS = [
     bug("warpgroup", "operands not fenced", "missing-proxy-fence", (FENCE + " // second", "")),
     bug("warpgroup", "operands of others not waited for", "race missing-proxy-fence", ("bar.sync 0; // second", "")),
     bug("warpgroup", "a warp that never comes", "hang", ("wgmma.fence.sync.aligned; // first", "setp.eq.u32 q, w, 3;\n@q bra gone;\nwgmma.fence.sync.aligned;"), ("cvt.rzi.u32.f32 r0, f0;", "cvt.rzi.u32.f32 r0, f0;\ngone:")),
-    bug("warpgroup", "warps give different descriptors", "divergence", ("cvt.rn.f32.u32 f0, t;", "cvt.rn.f32.u32 f0, t;\ncvt.u64.u32 d2, w;\nadd.u64 d1, d1, d2;")),
+    bug("warpgroup", "warps give different descriptors", "divergence", ("cvt.rn.f32.u32 f0, t;", "cvt.rn.f32.u32 f0, t;\ncvt.u64.u32 d2, w;\nadd.u64 d0, d0, d2;")),
     bug("warpgroup", "lanes give different descriptors", "divergence", ("cvt.rn.f32.u32 f0, t;", "cvt.rn.f32.u32 f0, t;\ncvt.u64.u32 d2, lane;\nadd.u64 d1, d1, d2;")),
     bug("warpgroup", "fewer warps than a warpgroup", "divergence", launches=(("warpgroup", 1, 96, None, False),)),
     bug("warpgroup", "reserved bits in a descriptor", "matrix-descriptor", ("cvt.rn.f32.u32 f0, t;", "cvt.rn.f32.u32 f0, t;\nor.b64 d1, d1, 0x0000c00000000000;")),

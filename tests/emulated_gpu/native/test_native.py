@@ -509,7 +509,8 @@ def test_machine_code_keeps_no_launch(monkeypatch):
     for _ in range(2):
         emulated_gpu.launch(text, "k", 2, 64, [out, given])
         assert not alive
-    assert any(isinstance(block, hot_blocks.Native) for block in emulated_gpu.DEVICE.module(text).program("k").blocks)
+    program = emulated_gpu.DEVICE.module(text).program("k").predicated
+    assert any(isinstance(block, hot_blocks.Native) for block in program.blocks)
 
 
 def test_ended_clusters_are_freed(monkeypatch):

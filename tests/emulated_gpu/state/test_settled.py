@@ -7,7 +7,8 @@ import emulated_gpu
 from emulated_gpu.device import allocate
 from emulated_gpu.errors import EmulatorError, Unsupported
 from emulated_gpu.machine import launch
-from emulated_gpu.ptx.control_flow import ControlFlow, hands_on
+from emulated_gpu.ptx.control_flow import ControlFlow
+from emulated_gpu.ptx.effects import hands_on
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.speed import entry, loop
 from emulated_gpu.state.shadow import SLOTS

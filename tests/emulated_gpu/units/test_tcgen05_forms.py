@@ -421,7 +421,8 @@ def test_ld_before_divergence(monkeypatch):
         return merged
 
     monkeypatch.setattr(Group, "merge", watched)
-    turns = "".join(f"setp.gt.u32 p, lane, {i};\n@p bra next{i};\nadd.u32 v0, v0, 1;\nnext{i}:\n" for i in range(12))
+    apart = "add.u32 v0, v0, 1;\nactivemask.b32 r1;\n"
+    turns = "".join(f"setp.gt.u32 p, lane, {i};\n@p bra next{i};\n{apart}next{i}:\n" for i in range(12))
     load = f"""
 mov.b32 v0, t;
 tcgen05.st.sync.aligned.32x32b.x1.b32 [r21], {{v0}};
