@@ -70,14 +70,15 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
         """Tokens [T, H], and their local experts, to their sums."""
         of = dispatched.topk_output
         topk_weights, factor = of.topk_weights.float(), self.config.routed_scaling_factor
-        if factor not in (None, 1.0):
+        on_input, scales = self.config.apply_router_weight_on_input, factor not in (None, 1.0)
+        if scales and not on_input:
             topk_weights = topk_weights * factor
         out = experts_op(
             dispatched.hidden_states, of.topk_ids, topk_weights, *weights, hidden_scale=dispatched.hidden_states_scale,
             hidden_scale_layout="tokens_first", num_experts=self.config.num_experts,
-            apply_router_weight_on_input=self.config.apply_router_weight_on_input, **options,
+            apply_router_weight_on_input=on_input, **options,
         )  # fmt: skip
-        return StandardCombineInput(hidden_states=out)
+        return StandardCombineInput(out.mul_(factor) if scales and on_input else out)  # behind the activation
 
     def run_received(self, dispatched, weights: tuple, options: dict):
         """Tokens [T, H] that other ranks have sent, too, and their experts here, to their weighted sums."""

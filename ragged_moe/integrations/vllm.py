@@ -123,13 +123,15 @@ def mapping(expert_map: torch.Tensor | None) -> torch.Tensor | None:
 def of_rows(scale: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Scales of weights [E, n, k] as ragged_moe.experts takes them: [E, n] where vLLM has one a row, or one of all of
     an expert; of blocks as they are.
+
+    Told by their shape, not by how many they are: with k = 16384 blocks are as many as rows.
     """
     count, n, k = weights.shape
+    if tuple(scale.shape) == (count, -(-n // 128), -(-k // 128)):
+        return scale
     if scale.numel() == count * n:
         return scale.view(count, n)
-    if scale.numel() == count and (n, k) != (128, 128):
-        return scale.view(count, 1).expand(count, n).contiguous()
-    return scale
+    return scale.view(count, 1).expand(count, n).contiguous() if scale.numel() == count else scale
 
 
 def of_columns(scale: torch.Tensor | None, hidden: torch.Tensor) -> torch.Tensor | None:

@@ -24,6 +24,7 @@ from ragged_moe.kernels.ptx import (
     as_int,
     await_word,
     divide,
+    divide_small,
     let_next_kernel_start,
     load_global_float,
     load_global_word,
@@ -168,9 +169,9 @@ class Assign:
         place = at * Int64(of.replicas)
         if self.maps == 2:
             count = minimum(load_global_word(of.counts + at * 4, known), of.replicas)
-            token, known = divide(entry, k), select(count > 0, 1, 0)
-            turn, count = token + (entry - token * k), maximum(count, 1)
-            place = place + Int64(turn - divide(turn, count) * count)
+            known, count = select(count > 0, 1, 0), maximum(count, 1)
+            turn = entry - divide_small(entry, k) * (k - 1)  # the token's number and the entry's place among its k
+            place = place + Int64(turn - divide_small(turn, count) * count)
         return select(known != 0, load_global_word(of.numbers + place * 4, known), -1)
 
     @cute.kernel

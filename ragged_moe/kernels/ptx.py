@@ -91,6 +91,14 @@ def divide(x, y) -> Int32:
     return Int32(arith.divui(Int32(x).ir_value(), Int32(y).ir_value()))
 
 
+def divide_small(x: Int32, y: Int32) -> Int32:
+    """Return x // y for x from 0 to below 2^20 and y from 1 to 2^20, in a fourth of `divide`'s instructions.
+
+    (x + 1/2) / y is 1/(2 y) or more from any whole number. Its error here is below x / y * 2^-22, a half of that.
+    """
+    return Int32((Float32(x) + 0.5) * cute.arch.rcp_approx(Float32(y)))
+
+
 # --------------------------------------------------------------------------------------------------- barriers and order
 
 

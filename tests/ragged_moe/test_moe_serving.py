@@ -141,6 +141,15 @@ def test_vllm_has_other_scales(monkeypatch, calls, of_weights, of_tokens):
     assert len(module.SCHEMES) == 5 and all(module.Fp8Experts._supports_quant_scheme(*x) for x in module.SCHEMES)
 
 
+def test_vllm_has_as_many_blocks_as_rows(monkeypatch, calls):
+    """With K = 16384, as Mixtral 8x22B's and Grok 2's W2: scales of blocks stay so."""
+    stubs.vllm(monkeypatch)
+    module, n, k = adapter(monkeypatch, "vllm", calls), 256, 16384
+    weights, blocks, rows = torch.empty(E, n, k, device="meta"), torch.rand(E, 2, 128), torch.rand(E, n, 1)
+    assert blocks.numel() == rows.numel() and module.of_rows(blocks, weights) is blocks
+    assert torch.equal(module.of_rows(rows, weights), rows[..., 0])
+
+
 def test_vllm_asks_for_it_first(monkeypatch, calls):
     """Where it would take Triton's, once, and for what it supports."""
     stubs.vllm(monkeypatch)
@@ -230,6 +239,21 @@ def test_sglang_runs_tokens(monkeypatch, calls):
     assert found["topk_ids"] is ids and found["topk_weights"].tolist()[0] == [1.25, 1.25]
     assert (found["num_experts"], found["limit"], found["gate_first"]) == (8, 10.0, True)
     assert found["hidden_scale_layout"] == "tokens_first"
+
+
+def test_sglang_scales_what_is_summed(monkeypatch, calls):
+    """Weights on the input are behind no factor: that is of the sums, not of what is activated."""
+    stubs.sglang(monkeypatch)
+    module = adapter(monkeypatch, "sglang", calls)
+    config = stubs.MoeRunnerConfig(num_experts=8, routed_scaling_factor=2.5, apply_router_weight_on_input=True)
+    topk = stubs.StandardTopKOutput(torch.full((4, 1), 0.5), torch.zeros(4, 1, dtype=torch.int32), None)
+    dispatched = stubs.StandardDispatchOutput(torch.zeros(4, H), None, topk)
+    ones = lambda *args, **options: calls.append((args, options)) or torch.ones(4, H)  # noqa: E731
+    monkeypatch.setattr(module, "experts_op", ones)
+    combined = module.Fp8RunnerCore(config).run_from_dispatch(dispatched, quant_info(), config)
+    ((args, options),) = calls
+    assert torch.equal(args[2], topk.topk_weights) and options["apply_router_weight_on_input"]
+    assert (combined.hidden_states == 2.5).all()
 
 
 def test_sglang_runs_tokens_by_expert(monkeypatch, calls):
