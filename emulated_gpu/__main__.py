@@ -360,7 +360,11 @@ def nvcc(args):
         command = toolkit.program_command(args)
     except Unsupported as error:
         raise click.ClickException(error.message) from None
-    sys.exit(subprocess.run(command).returncode)
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+    click.echo(done.stderr, err=True, nl=False)
+    if done.returncode and (why := toolkit.why_it_is_not_served(done.stderr)):
+        raise click.ClickException(why)
+    sys.exit(done.returncode)
 
 
 @cli.command()

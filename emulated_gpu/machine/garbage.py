@@ -217,6 +217,8 @@ class Garbage:
                 break
             block = program.successors[block][0]
             first = program.start[block] if block < len(program.start) else 0
+            if any(i.parts[0] == "shfl" for i in program.kernel.instrs[first : first + 1]):  # for `shuffled`
+                break
         self.fresh, self.registers = False, behind or {}
         self.ahead |= ahead
         return True

@@ -340,12 +340,30 @@ def libraries() -> tuple[Path, Path]:
     return cudart(), built(TORCH, texts, command, torch.__version__, version(toolkit))
 
 
+NOT_SERVED = "curand|cufft|cusolver|cusparse|cudnn|nccl|npp|nvjpeg"
+LEFT_OUT = re.compile(rf"-l(cudadevrt|({NOT_SERVED})\w*)|(-rdc|--relocatable-device-code)=\w+")
+
+
+def why_it_is_not_served(said: str) -> str:
+    """Return in a sentence what nvcc, which says this, cannot build for the emulated device; "" for mistakes."""
+    if "requires separate compilation mode" in said:
+        return "a kernel that launches kernels (dynamic parallelism) is not served"
+    if found := re.search(rf"undefined reference to `(({NOT_SERVED})\w*)'", said):
+        return f"{found[1]}: of CUDA's libraries cuBLAS is served; the others are machine code, and PTX runs here"
+    return ""
+
+
 def program_command(arguments: Sequence[str]) -> list[str]:
     """Return the command of nvcc for a program that runs here: PTX alone, with lines, for a B200 if nothing is said.
 
     Of pip's nvcc, which does not know them, it has the folders of CUDA's libraries and of CCCL's headers. A program
-    that asks for libcuda or cuBLAS is linked to the stand-in.
+    that asks for libcuda or cuBLAS is linked to the stand-in. Many ask for libraries of which they use headers alone,
+    and for relocatable device code, which grids that synchronise have needed once. Raises Unsupported for device code
+    that is to be linked.
     """
+    if linked := {"-dc", "--device-c", "-dlink", "--device-link"} & {*arguments}:
+        raise Unsupported(f"{min(linked)}: device code of several files is linked as machine code, and PTX runs here")
+    arguments = [one for one in arguments if not LEFT_OUT.fullmatch(one)]
     toolkit, named = find(), any(re.match(r"--?(arch|gencode|gpu-arch|generate-code)", one) for one in arguments)
     folders = [("-L", toolkit.home / "lib"), ("-I", toolkit.include / "cccl")]
     target = [] if named else ["-arch=compute_100a"]

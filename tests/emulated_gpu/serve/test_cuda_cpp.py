@@ -50,6 +50,7 @@ def test_nvcc_is_asked_for_ptx_alone(given, expected):
         ("-arch=sm_90a x.cu", "-arch=compute_90a x.cu"),
         ("-gencode arch=compute_90,code=sm_90 x.cu", "-gencode arch=compute_90,code=compute_90 x.cu"),
         ("--gpu-architecture=sm_90 -c x.cu", "--gpu-architecture=compute_90 -c x.cu"),
+        ("-rdc=true x.cu -lcudadevrt -lcurand -lcufft_static", "-arch=compute_100a x.cu"),
     ],
 )
 def test_a_program_is_for_a_b200_if_nothing_is_said_and_finds_the_libraries(given, expected):
@@ -57,6 +58,15 @@ def test_a_program_is_for_a_b200_if_nothing_is_said_and_finds_the_libraries(give
     assert compiler == str(home / "bin" / "nvcc") and command[-3:-1] == [f"-L{home}/lib", f"-I{home}/include/cccl"]
     assert command[-1] == f"-isystem={toolkit.PROFILER.parent}"
     assert command[:-3] == ["--no-compress", "-lineinfo", *expected.split()]
+
+
+def test_what_is_not_served_is_said_in_a_sentence():
+    with pytest.raises(Unsupported, match="-dc: device code of several files"):
+        toolkit.program_command(["-dc", "x.cu"])
+    why, curand = toolkit.why_it_is_not_served, "undefined reference to `curandCreateGenerator'"
+    assert why(curand).startswith("curandCreateGenerator: of CUDA's libraries")
+    assert "dynamic parallelism" in why("kernel launch from __global__ functions requires separate compilation mode")
+    assert not why("undefined reference to `mine'")
 
 
 def test_a_machine_without_nvcc_is_told_what_to_install(monkeypatch):

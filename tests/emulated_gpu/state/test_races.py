@@ -472,6 +472,7 @@ WHERE = f"""{AT} .reg .b32 wide; shl.b32 wide, tid, 2; add.u32 wide, wide, mine;
 OVER = "bar.sync 0; @!first st.shared.b32 [other+512], 7; bar.sync 0;"
 HALF = """setp.eq.u32 q, tid, 99; @q bra M; M: setp.lt.u32 p, tid, 16; add.u32 b, y, 1; selp.b32 a, {}, p;
     st.global.b32 [at], a;"""
+SHUFFLED = "shfl.sync.idx.b32 a, y, {}, 31, -1; mad.wide.u32 at, tid, 4, out; st.global.b32 [at], a;"
 
 
 @pytest.mark.parametrize("more, found", [
@@ -479,6 +480,7 @@ HALF = """setp.eq.u32 q, tid, 99; @q bra M; M: setp.lt.u32 p, tid, 16; add.u32 b
     ("@first bra L; st.global.b32 [at], y; L:", False),
     ("@!first bra L; st.global.b32 [at], y; L:", True),
     (HALF.format("b, 0"), False), (HALF.format("0, b"), True),
+    (SHUFFLED.format(0), False), (SHUFFLED.format(20), True),
     ("@!first bra L; add.u32 a, y, 1; L: mov.b32 b, a; bar.sync 0; @first st.global.b32 [at], b;", True),
     ("st.shared.b32 [mine+512], y;", False),
     (f"st.shared.b32 [mine+512], y; {KEPT.format('mine+512')}", True),
