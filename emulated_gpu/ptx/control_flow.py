@@ -16,7 +16,7 @@ from types import ModuleType
 
 from ..errors import Unsupported
 from ..formats import alu, convert, lanes
-from . import predication
+from . import predication, undefined_bits
 from .effects import hands_on, may_stop, meets, shares, shares_global
 from .isa import Mods, lookup
 from .mma_result_taint import Results
@@ -175,12 +175,16 @@ class ControlFlow:
                 self.live_out[b] |= live[s]
 
     def initial_registers(self, seed: int) -> tuple:
-        """Return a warp's first registers: None, which faults when read; garbage where only some paths read them.
+        """Return a warp's first registers: None, which faults when read; garbage where only some paths read them, or
+        where nothing uses what comes of them.
 
         Compilers make such paths out of `if`s whose outcome does not matter there; the result must not depend on it.
         """
         written = functools.reduce(int.__or__, self.define, 0)
         garbage = self.live[0] & (written | self.undefined_parts(written))
+        for r in self.kernel.registers if self.live[0] & ~garbage else ():
+            if (self.live[0] & ~garbage) >> r.index & 1 and not undefined_bits.is_used(self.kernel.instrs, r):
+                garbage |= 1 << r.index
         random = Random(seed)
         registers = [None] * len(self.kernel.registers)
         for r in self.kernel.registers:
