@@ -7,13 +7,10 @@ of is known by the DSL's own "keep" option.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import os
-import shutil
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -22,10 +19,11 @@ from ...chip import chip_of
 from ...device import DEVICE
 from ...errors import EmulatorError, Unsupported
 from ..driver import cuda_bindings, launches, modules
-from ..host import entry_points, source_lines
+from ..host import entry_points, scratch, source_lines
 from ..host.after_import import after_import
 
 RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
+DSLS = "CUTE_DSL", "CUTE_EXPERIMENTAL_DSL"  # as their variables begin; the second one: `cutlass.cute.experimental`
 SUCCESS = 0
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
 
@@ -154,11 +152,8 @@ def refusal(name: str) -> int | None:
 @functools.cache
 def configure() -> None:
     """Set what CuTe DSL reads from the environment when it is imported: the target, and to keep the PTX."""
-    folder = tempfile.mkdtemp(prefix="emulated-gpu-ptx-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for dsl in ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL"):  # the second one: `cutlass.cute.experimental`
+    for dsl in DSLS:
         os.environ[f"{dsl}_ARCH"] = DEVICE.chip.arch
-        os.environ[f"{dsl}_DUMP_DIR"] = folder
         os.environ[f"{dsl}_KEEP"] = "ptx,cubin"
         os.environ.setdefault(f"{dsl}_LINEINFO", "1")
     warnings.filterwarnings("ignore", "Cache is disabled as user wants to generate PTX", UserWarning)  # we want to
@@ -206,7 +201,8 @@ def _patch() -> None:
 
     read = CuTeDSL._get_dsl().envar  # what it has read of the environment, if it was imported before
     read.keep_ptx = read.keep_cubin = True
-    read.dump_dir = os.environ["CUTE_DSL_DUMP_DIR"]
+    read.dump_dir = str(scratch.folder())
+    os.environ.update({f"{dsl}_DUMP_DIR": read.dump_dir for dsl in DSLS})
 
     addresses = {name: ctypes.cast(callback, _ptr).value for name, callback in _callbacks.items()}
     addresses["_cudaLibraryUnload"] = entry_points.WITHOUT_EFFECT.value

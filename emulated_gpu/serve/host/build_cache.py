@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
+
+from . import scratch
 
 CACHE = "EMULATED_GPU_CACHE"  # environment: folders of what is built, which come before the user's cache folder
 
@@ -24,4 +25,4 @@ def writable() -> Path:
             continue
         if os.access(folder, os.W_OK):
             return folder
-    return Path(tempfile.mkdtemp(prefix="emulated-gpu-"))
+    return scratch.folder()

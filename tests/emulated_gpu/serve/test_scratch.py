@@ -1,0 +1,39 @@
+"""Temporary folders go with the processes that use them."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from emulated_gpu.serve.host import scratch
+
+MAKES_ONE = "from emulated_gpu.serve.host import scratch; print(scratch.folder(), flush=True); "
+
+
+def started(folder, rest):
+    command = [sys.executable, "-c", MAKES_ONE + rest]
+    env = os.environ | {"TMPDIR": str(folder)}
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_process_s_folder_goes_when_nothing_that_it_forked_lives(tmp_path, monkeypatch):
+    exits = started(tmp_path, "")
+    exits.communicate()
+    assert not list(tmp_path.iterdir())
+
+    monkeypatch.setattr(scratch, "YOUNG_S", -1.0)
+    killed = started(tmp_path, "import os; os.fork() and os.kill(os.getpid(), 9); input(); os._exit(0)")
+    folder = killed.stdout.readline().strip()
+    assert killed.wait() == -signal.SIGKILL
+    scratch.sweep(tmp_path)
+    assert os.path.isdir(folder)  # its child may still use it
+    killed.communicate("\n")  # the child ends
+    scratch.sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_was_just_made_stays(tmp_path):
+    made = tmp_path / "emulated-gpu-x"
+    made.mkdir()
+    scratch.sweep(tmp_path)
+    assert made.is_dir()
