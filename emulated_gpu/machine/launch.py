@@ -34,7 +34,7 @@ from .engine import Engine
 from .placement import Needs, Placement
 from .schedule import FunctionalClock, Schedule, Watched
 from .special import TIMERS, Origins
-from .warp import actor_of, follows, place_of, selects_alone
+from .warp import actor_of, follows, guesses, place_of, selects_alone
 
 _BLAS = ThreadpoolController()
 
@@ -428,6 +428,8 @@ class Launch:
             fault.before = tuple(f"last wait before {of}: {by.before(n)}" for of, by, n in parties if by is not None)
         if fault.kind == "uninitialized-read" and not fault.note and selects_alone(sys._getframe(1)):
             fault.note = "selected-away"
+        if fault.kind == "race" and not fault.note and guesses(sys._getframe(1), self.order.log[fault.other]):
+            fault.note = "cas-guess"
         if fault.elements is not None and not fault.note:
             fault.where = place_of(sys._getframe(1))
             if follows(sys._getframe(1), fault):

@@ -122,6 +122,20 @@ def selects_alone(frame) -> bool:
     return instr is not None and who.program.is_only_selected(instr)
 
 
+def guesses(frame, other) -> bool:
+    """Whether of two accesses, of that for which a Python frame works and of `other`, one is an atomic and one a load
+    whose value a compare-and-swap compares."""
+    who, line = at_work(frame)
+    if not isinstance(who, Group) or not isinstance(other, Origin):
+        return False
+    parties = who.program.instruction_at(who.pc, line), other.instruction()
+    for load, atomic in (parties, parties[::-1]):
+        if load is not None and atomic is not None and atomic.parts[0] in ("atom", "red"):
+            program = who.program if load is parties[0] else other.program
+            return program.is_compared(load)
+    return False
+
+
 def follows(frame: FrameType | None, fault: Fault) -> bool:
     """Whether the warp for which a Python frame works goes on with what nothing has written, until that is used."""
     who, line = at_work(frame)

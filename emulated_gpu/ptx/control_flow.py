@@ -343,6 +343,19 @@ class ControlFlow:
             selected |= bool(written & values)
         return selected and load.parts[0] == "ld"
 
+    def is_compared(self, load: Instr) -> bool:
+        """Whether an instruction is a load, and an atom.cas at the same address compares its value with what is there
+        then: an old value costs another turn."""
+        if load.parts[0] != "ld":
+            return False
+        _, values = self.reads_writes(load)
+        for instr in self.kernel.instrs:
+            reads, written = self.reads_writes(instr)
+            if instr.parts[0] == "mov" and reads <= values:
+                values |= written
+        swaps = [i.operands for i in self.kernel.instrs if i.parts[0] == "atom" and "cas" in i.parts]
+        return any(at == load.operands[1] and _registers(old) & values for _, at, old, *_ in swaps)
+
     # -- code --------------------------------------------------------------------------------------------------
     def block(self, index: int, units: Mapping[str, ModuleType]):
         """The Python function of a block, compiled on first use. units: modules whose functions its code calls, by

@@ -84,7 +84,8 @@ class Options:
         return cls(**json.loads(os.environ.get(OPTIONS, "{}")))
 
 
-OF_SCRIPTS = {"never-written", "selected-away", "non-coherent-load"}  # notes on what a script in any language does
+# Notes on what a script in any language does
+OF_SCRIPTS = {"cas-guess", "never-written", "selected-away", "non-coherent-load"}
 
 
 @dataclass

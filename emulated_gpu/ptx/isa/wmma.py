@@ -58,7 +58,7 @@ def _mma(w, i, m):
         raise Unsupported("modifiers")
     shape, saturate = _shape(m), m.take("satfinite")
     layouts = [x for x in m.left if x in ("row", "col")]
-    m.drop("row", "col")
+    m.drop("row", "col", "rn")  # rn: of f64, as by default
     if len(layouts) != 2:
         raise Unsupported(f"layouts {layouts}")
     kinds, m.left = [TYPES[name] for name in m.left], []

@@ -515,6 +515,24 @@ def test_a_row_of_a_product_is_garbage_if_one_of_its_operand_is(result, found):
     assert [fault.kind for fault in session.errors] == ["uninitialized-read"] * found, session.errors
 
 
+@pytest.mark.parametrize("space, place", [("global", "out"), ("shared", "tile")])
+@pytest.mark.parametrize("swapped, more, found", [
+    ("y", "", False), ("b", "", True), ("y", "@lead st.{}.b32 [{}], 1;", True),
+])  # fmt: skip
+def test_the_guess_of_a_compare_and_swap_is_noted(space, place, swapped, more, found):
+    """As the programming guide's atomicAdd of doubles begins. What is not compared, or races with a store, is wrong."""
+    swap = f"mov.b32 b, 0; atom.{space}.cas.b32 b, [{place}], {swapped}, a;"
+    loop = f"AGAIN: add.u32 a, y, 1; {swap} setp.ne.u32 p, y, b; mov.b32 y, b; @p bra AGAIN;"
+    start = f"@lead st.{space}.b32 [{place}], 0; bar.sync 0; " * (space == "shared")
+    body = f"{start} ld.{space}.b32 y, [{place}]; {more.format(space, place)}"
+    body += loop if swapped == "y" else swap.replace(", a;", ", y;")
+    with emulated_gpu.session(most=9) as session:
+        emulated_gpu.launch(kernel(body), "kernel", 1, 64, [np.zeros(64, np.int32)] * 2)
+    assert {fault.kind for fault in session.errors} == {"race"} if found else not session.errors, session.errors
+    assert found or [note.note for note in session.notes] == ["cas-guess"]
+    wrong("race", body)  # strictly
+
+
 @pytest.mark.parametrize("more, kinds", [
     ("", ""), ("@!first st.shared.b32 [mine], tid;", "race"),
     (f"{AT} @!first st.global.b32 [at], y;", "uninitialized-read"),
