@@ -41,8 +41,6 @@ from ragged_moe.runtime.signature import is_int, said
 from ragged_moe.runtime.sizes import BF16, E4M3, F32, Inputs, Sizes
 from ragged_moe.runtime.workspace import Arena
 
-NO_FP4 = (None,) * len(OF_PACKED)
-
 
 def experts(
     hidden: torch.Tensor,
@@ -134,27 +132,31 @@ def experts(
         EXPERTS_CALL.check_options(
             gate_first=gate_first, apply_router_weight_on_input=apply_router_weight_on_input
         )  # fmt: skip
-    of_fp4 = w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale
-    if of_fp4[4:] != (None, None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
-        of_fp4 = *of_fp4[:4], None, None
-    operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
-    all_operands = *operands, hidden_scale, *of_fp4, expert_map, replica_counts
-    if w13_scale is None or w2_scale is None:
-        operands = tuple(x for x in operands if x is not None)
-    if hidden_scale is not None or of_fp4 != NO_FP4:
-        operands += tuple(x for x in (hidden_scale, *of_fp4) if x is not None)
-    if expert_map is not None or replica_counts is not None:
-        operands += tuple(x for x in (expert_map, replica_counts) if x is not None)
+    if (w13_input_scale is not None or w2_input_scale is not None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
+        w13_input_scale = w2_input_scale = None
+    given = operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
+    there = None  # which operands are given, unless those alone that calls of weights with scales have
+    none_more = (  # by `is`: to compare a tuple of tensors with one of None takes 12 us
+        hidden_scale is w13_global is w2_global is w13_bias is w2_bias is w13_input_scale is w2_input_scale is None
+        and expert_map is replica_counts is None
+    )  # fmt: skip
+    if not none_more or w13_scale is None or w2_scale is None:
+        given += (
+            hidden_scale, w13_global, w2_global, w13_bias, w2_bias, w13_input_scale, w2_input_scale, expert_map,
+            replica_counts,
+        )  # fmt: skip
+        there = tuple([x is not None for x in given])
+        operands = tuple([x for x in given if x is not None])
     options = (
         hidden_scale_layout, gate_first, limit, alpha, shift, apply_router_weight_on_input, local_expert_offset,
-        num_experts, sms,
+        num_experts, sms, there,
     )  # fmt: skip
     call = calls.like(operands, options) if workspace is None else None
     if call is not None:
         made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
         if call.repeat((*operands, made)):
             return made
-    given = dict(zip(EXPERTS_CALL.names, all_operands))
+    given = dict.fromkeys(EXPERTS_CALL.names) | dict(zip(EXPERTS_CALL.names, given))
     return FUNCTION.first(given, dict(zip(OPTIONS, options)), options, out, workspace)[0]
 
 
@@ -179,8 +181,8 @@ class Experts(Function):
             signature = E4M3_EXPERTS[options["hidden_scale_layout"]]
         else:
             signature = EXPERTS_FORMS[packed]
+        check_counts(given)
         letters = signature.check(gpu, given)
-        maps_of(given)  # with counts, or without
         if signature in E4M3_EXPERTS.values():
             has_channels(given)  # both or neither
         if options[ON_INPUT]:
@@ -243,13 +245,11 @@ def has_channels(given: Mapping[str, torch.Tensor | None]) -> bool:
     return of_row
 
 
-def maps_of(given: Mapping[str, torch.Tensor | None]) -> int:
-    """The dimensions of expert_map, 0 without one; ValueError if counts of replicas are missing, or there are none."""
+def check_counts(given: Mapping[str, torch.Tensor | None]) -> None:
+    """ValueError if counts of replicas are missing, or there are none."""
     table, counts = given["expert_map"], given["replica_counts"]
-    maps = 0 if table is None else table.dim()
-    if (counts is not None) != (maps == 2):
+    if (counts is not None) != (isinstance(table, torch.Tensor) and table.dim() == 2):
         raise ValueError("replica_counts [L] is of expert_map [L, R], and must be given with it alone")
-    return maps
 
 
 def packing_of(capability: tuple[int, int], given: Mapping[str, torch.Tensor | None]) -> str | None:
@@ -353,7 +353,7 @@ def assign_program(
     quantiser: quantise.Quantise | QuantiseBlocks | None = None, copies: bool = False, maps: int = 0,
 ) -> Program:  # fmt: skip
     """The assign kernel, compiled for this GPU. own: experts of a CTA. quantiser: that it quantises the tokens by.
-    copies: whether it copies them to their rows. maps: as of `maps_of`.
+    copies: whether it copies them to their rows. maps: the dimensions of a map, 0 without one.
     """
     kernel = assign.Assign(slots, wide, own, ones=ones, quantiser=quantiser, copies=copies, maps=maps)
     variant = f"slots={slots} wide={wide} own={own} ones={ones} quantiser={quantiser} copies={copies} maps={maps}"

@@ -130,6 +130,24 @@ def test_a_router_writes_what_it_returns(launched):
     assert len(route.calls.known) == 1 and len(launched) == 2
 
 
+def test_an_operand_by_another_name_is_another_call(launched, guards):
+    """Where both have the same shape and type: a map as counts of replicas, a scale of tokens as one of weights."""
+    x, table = d.draw(SIZES, 5), torch.zeros(9, dtype=torch.int32)
+    ids, given = torch.zeros(5, 2, dtype=torch.int32), torch.ones(5, 2)
+    weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
+    scale = torch.ones(5, 2)
+    for hidden, right, wrong, sentence in (
+        (torch.zeros(5, 256, dtype=p.BF16), {"expert_map": table}, {"replica_counts": table}, "replica_counts"),
+        (x.hidden_states, {"hidden_scale": scale}, {"w13_global": scale}, "hidden_scale is of hidden in e4m3"),
+    ):
+        for _ in range(2):
+            routed_experts.experts(hidden, ids, given, *weights, **right)
+        before = len(launched)
+        with pytest.raises(ValueError, match=sentence):
+            routed_experts.experts(hidden, ids, given, *weights, **wrong)
+        assert len(launched) == before
+
+
 def test_what_has_changed_is_checked(launched, guards):
     """Another type, stride or alignment, and what cannot be, after a call that was right."""
     x = d.draw(SIZES, 5)
