@@ -351,7 +351,7 @@ class ControlFlow:
         _, values = self.reads_writes(load)
         for instr in self.kernel.instrs:
             reads, written = self.reads_writes(instr)
-            if instr.parts[0] == "mov" and reads <= values:
+            if instr.parts[0] == "mov" and reads and reads <= values:
                 values |= written
         swaps = [i.operands for i in self.kernel.instrs if i.parts[0] == "atom" and "cas" in i.parts]
         return any(at == load.operands[1] and _registers(old) & values for _, at, old, *_ in swaps)
