@@ -48,9 +48,12 @@ def answer(arguments: list[str], chip: Chip, count: int) -> list[str]:
     """Return the lines for these arguments. Raises LookupError with what is not known."""
     devices = [fields(chip, index, count) for index in range(count)]
     words = [word for argument in arguments for word in argument.split("=", 1)]
-    if sorted(words[::2]) == ["--format", "--query-gpu"] and len(words) == 4:
-        wanted = {name: values.replace(" ", "").split(",") for name, values in zip(words[::2], words[1::2])}
-        return query(wanted["--query-gpu"], wanted["--format"], devices)
+    wanted = {name: values.replace(" ", "").split(",") for name, values in zip(words[::2], words[1::2])}
+    chosen = wanted.pop("-i", None) or wanted.pop("--id", [str(i) for i in range(count)])
+    if wanted.keys() == {"--format", "--query-gpu"} and len(words) % 2 == 0:
+        if unknown := {*chosen} - {str(i) for i in range(count)}:
+            raise LookupError(f"device {unknown.pop()}")
+        return query(wanted["--query-gpu"], wanted["--format"], [devices[int(i)] for i in chosen])
     if words in (["-L"], ["--list-gpus"]):
         return [f"GPU {i}: {chip.name} (UUID: {uuid(i)})" for i in range(count)]
     if words in (["-q"], ["--query"]):

@@ -31,6 +31,7 @@ OWN_STREAM = re.compile(r"_pt[sd][sz]$")  # of functions whose default queue is 
 REGISTERS = "__sti____cudaRegisterAll"  # nvcc's constructors, one a source file
 HAS_RUNTIME = "cudaGetDeviceCount"
 STAND_INS = re.compile(r"lib(cuda|cudart|cublas|cublasLt)\.so(\.\d+)*")  # CUDA's libraries, of whatever version
+NVRTC = re.compile(r"libnvrtc\.so(\.\d+)*")  # which is no stand-in: it compiles without a GPU
 INSIDE = b"cuGetExportTable"  # what CUDA's runtime asks the driver for, as others do not
 STRIPPED = "{}: CUDA's runtime is in it, stripped of the symbols that name its functions"
 LOOKED_FOR = b"libcuda.so", b"libcudart.so"  # in the constants of who loads them by dlopen
@@ -72,10 +73,13 @@ def holds(path: str, *texts: bytes) -> bool:
 
 
 def stand_in(name: str) -> str:
-    """Return the stand-in's path for a name of CUDA's driver or runtime, and any other name as it is.
+    """Return the stand-in's path for a name of CUDA's driver or runtime, pip's NVRTC for its own, which torch's builds
+    with CUDA bring along, and any other name as it is.
 
     Raises OSError, as a machine without the library does, where there is no nvcc, whose headers say what it has.
     """
+    if NVRTC.fullmatch(name):
+        return nvrtc(name)
     found = STAND_INS.fullmatch(os.path.basename(name))
     if not found or Path(name).parent.parent in build_cache.folders():  # it is one
         return name
@@ -85,6 +89,18 @@ def stand_in(name: str) -> str:
         return str(makes.get(found[1], toolkit.blas)())
     except Unsupported as why:
         raise OSError(f"{name}: {why}") from why
+
+
+@functools.cache
+def nvrtc(name: str) -> str:
+    """Return where NVRTC lies in the toolkit, having loaded what it loads by name; the name where it is not there."""
+    for home in toolkit.candidates():
+        for folder in (home / "lib", home / "lib64"):
+            if (folder / name).exists():
+                for built_in in folder.glob("libnvrtc-builtins.so.*"):
+                    _load(str(built_in))
+                return str(folder / name)
+    return name
 
 
 @functools.cache

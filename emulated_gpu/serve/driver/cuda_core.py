@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 
 from ...errors import Unsupported
-from ...formats import elf
 from ..host.after_import import after_import
 from . import c_driver, launches, modules
 
@@ -47,20 +46,10 @@ def replace_nvrtc(cynvrtc) -> None:
     def original(name):
         capsule = cynvrtc.__pyx_capi__[name]
         address = _pointer(capsule, _name(capsule))
-        return ctypes.CFUNCTYPE(ctypes.c_int, *map(c_driver.kind_of, types))(address)
+        return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
 
-    get_cubin, get_size, get_ptx = map(original, ("nvrtcGetCUBIN", "nvrtcGetPTXSize", "nvrtcGetPTX"))
-
-    def get_cubin_and_note(program, cubin):
-        status, size = get_cubin(program, cubin), ctypes.c_size_t()
-        if status == 0 and get_size(program, ctypes.addressof(size)) == 0 and size.value > 1:
-            text = ctypes.create_string_buffer(size.value)
-            if get_ptx(program, ctypes.addressof(text)) == 0:
-                code = ctypes.string_at(cubin, elf.size(ctypes.string_at(cubin, elf.HEADER)))
-                modules.note(code, text.value.decode())
-        return status
-
-    _set_pointer(cynvrtc.__pyx_capi__["nvrtcGetCUBIN"], c_driver.pointer(get_cubin_and_note, types))
+    noting = modules.noting(*map(original, ("nvrtcGetCUBIN", "nvrtcGetPTXSize", "nvrtcGetPTX")))
+    _set_pointer(cynvrtc.__pyx_capi__["nvrtcGetCUBIN"], c_driver.pointer(noting, types))
 
 
 def serve() -> None:

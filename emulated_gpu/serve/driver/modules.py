@@ -95,6 +95,20 @@ def note(machine_code: bytes, text: str) -> None:
     _texts[digest(machine_code)] = text
 
 
+def noting(get_cubin, get_size, get_ptx):
+    """Return NVRTC's nvrtcGetCUBIN, which notes of which PTX the cubin was made. Given are functions of C."""
+
+    def get_cubin_and_note(program, to):
+        status, size = get_cubin(program, to), ctypes.c_size_t()
+        if status == 0 and get_size(program, ctypes.byref(size)) == 0 and size.value > 1:
+            text = ctypes.create_string_buffer(size.value)
+            if get_ptx(program, text) == 0:
+                note(ctypes.string_at(to, elf.size(ctypes.string_at(to, elf.HEADER))), text.value.decode())
+        return status
+
+    return get_cubin_and_note
+
+
 def exported(machine_code: bytes) -> None:
     """Keep the PTX of a cubin for other processes, since its machine code has gone to a file."""
     name = digest(machine_code)

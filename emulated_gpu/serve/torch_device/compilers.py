@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ..driver import timed
+from ..driver import modules, timed
 from ..host.after_import import after_import
 from ..triton.triton_driver import milliseconds, say, summed_up
 
@@ -61,6 +61,31 @@ def refuse_files() -> None:
     setattr(AotCodeCompiler, "compile", compiled)  # noqa: B010
 
 
+def without_graphs() -> None:
+    """Run as it is what mode="reduce-overhead" would capture: Inductor's graphs look into torch's caching allocator.
+    Newer versions of torch ask for that before."""
+    from torch._inductor import cudagraph_trees
+
+    def plain(model, *_, **__):
+        say("torch.compile: no CUDA graphs, which need torch's caching allocator; kernels are launched one by one")
+        return model
+
+    cudagraph_trees.cudagraphify_impl = plain
+
+
+def compile_with_nvrtc() -> None:
+    """Let what torch.cuda._compile_kernel compiles run, as PTX."""
+    utils: Any = sys.modules["torch.cuda._utils"]
+    find = utils._get_nvrtc_library
+
+    def found():
+        library = find()
+        library.nvrtcGetCUBIN = modules.noting(library.nvrtcGetCUBIN, library.nvrtcGetPTXSize, library.nvrtcGetPTX)
+        return library
+
+    utils._get_nvrtc_library = found
+
+
 def keep_operands() -> None:
     """Let no kernel write over what it reads: of values that only some threads store, Triton loads copies in several
     warps, which by the PTX ISA race with the store, though what they load is stored nowhere."""
@@ -80,4 +105,6 @@ def install() -> None:
     after_import("torch._inductor.config", keep_operands)
     after_import("torch._inductor.runtime.benchmarking", install_benchmark)
     after_import("torch._inductor.codecache", refuse_files)
+    after_import("torch._inductor.cudagraph_trees", without_graphs)
+    after_import("torch.cuda._utils", compile_with_nvrtc)
     after_import("tilelang.profiler", install_in_tilelang)

@@ -5,6 +5,8 @@ Who has waited for what is known all the same: see state/host_order.py.
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
 from ...device import DEVICE
@@ -63,6 +65,10 @@ class Stream(torch.Stream):
     @property
     def cuda_stream(self) -> int:
         return self.stream_id
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
 
     @property
     def priority(self) -> int:

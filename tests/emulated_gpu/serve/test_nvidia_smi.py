@@ -19,6 +19,9 @@ def test_fields_with_head_and_units(arguments):
 def test_fields_alone_of_each_device():
     arguments = ["--query-gpu=index,compute_cap,memory.used", "--format=csv,noheader,nounits"]
     assert answer(arguments, B200, 2) == ["0, 10.0, 0", "1, 10.0, 0"]
+    assert answer(["-i", "1", *arguments], B200, 2) == ["1, 10.0, 0"]
+    with pytest.raises(LookupError, match="device 2"):
+        answer(["--id=2", *arguments], B200, 2)
 
 
 def test_lists():

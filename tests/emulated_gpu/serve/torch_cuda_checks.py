@@ -496,6 +496,15 @@ def check_marks_of_streams():
         torch.cuda.nvtx.range_pop()
 
 
+def check_a_kernel_that_torch_compiles():
+    """By NVRTC, whose machine code runs as the PTX that it was made of."""
+    text = 'extern "C" __global__ void twice(float *x, int n) { int i = threadIdx.x; if (i < n) x[i] *= 2; }'
+    x, side = torch.arange(40.0, device="cuda"), torch.cuda.Stream()
+    assert side._as_parameter_.value == side.cuda_stream
+    torch.cuda._compile_kernel(text, "twice")((1, 1, 1), (64, 1, 1), (x, 33))
+    assert x[31:35].tolist() == [62, 64, 33, 34]
+
+
 def check_sizes_that_change():
     """out=, resize_ and set_ give an operand other memory."""
     out = torch.empty(0, device="cuda")
