@@ -42,13 +42,14 @@ def collect_garbage_rarely() -> None:
 
 
 def install() -> None:
-    """In this process, once CuTe DSL may be imported."""
+    """In this process, once CuTe DSL may be imported. All that is there then is looked through for garbage no more."""
     from cutlass._mlir.dialects import arith
     from cutlass.cutlass_dsl import CuTeDSL
 
     version = hashlib.sha256(b"the one of this environment")
     CuTeDSL.get_version = lambda self: version
     arith._isa = lambda x, kind: kind.isinstance(x)
+    gc.freeze()
     try:
         from cutlass.base_dsl._mlir_helpers import op
     except ImportError:  # a newer DSL
