@@ -68,6 +68,7 @@ NOTES = {
     "selected-away": "Shared or local memory is read that nothing has written; the value goes to a selp alone.",
     "never-written": "Global memory is read that nothing has written since it was allocated.",
     "swizzle-phase": "A tile with a swizzle is copied to where the pattern of its addresses does not begin.",
+    "unused-load": "Memory is loaded while another warp writes it; nothing comes of the value.",
     "unwaited-load": "Registers of tcgen05.ld are used before tcgen05.wait::ld.",
     "unfenced-overwrite": "The async proxy overwrites what threads have used with no fence.proxy.async since.",
     "unfenced-mbarrier": "An mbarrier is used by the async proxy with no fence.mbarrier_init since its init.",
@@ -131,6 +132,8 @@ class Fault(EmulatorError):
         self.written_by: Callable[[], str | None] | None = None
         # Of a load of what nothing has written: which elements, bool; None if the value is used, or is not followed
         self.elements: Any = None
+        # Of a race that is wrong only if something comes of what is loaded: the events of the loads
+        self.loads: tuple[int, ...] = ()
 
 
 class HostOrderFault(Fault):

@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -34,6 +35,7 @@ from .engine import Engine
 from .placement import Needs, Placement
 from .schedule import FunctionalClock, Schedule, Watched
 from .special import TIMERS, Origins
+from .unused import Unused
 from .warp import actor_of, follows, guesses, place_of, selects_alone
 
 _BLAS = ThreadpoolController()
@@ -194,6 +196,7 @@ class Launch:
         self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
         self.strict, self.tracked, self.again = options.strict, options.tracked, options.again
         self.notes: list[Fault] = []
+        self.unused: Unused | None = None  # of a launch that others run with, a load is used
         self.computes_mma, self.sampled_clusters = options.computes_mma, options.computes_mma is not None
         if self.sampled_clusters and (instr := program.results.decides):
             raise ResultsDecide(f"PTX line {instr.line} ({instr.op})")
@@ -216,6 +219,8 @@ class Launch:
         self.order = shared.order if shared else Order()
         apart = shared is None and not program.hands_on
         self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow, apart)
+        if self.checks and shared is None and environment.engine is None:
+            self.unused = Unused(self.order)
         self.shared_room = Room()  # in shadows of its CTAs' shared memory
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}
@@ -435,9 +440,17 @@ class Launch:
             if follows(sys._getframe(1), fault):
                 fault.elements = None  # it is one where it is used
                 return
+        if fault.loads and not fault.note and self.unused is not None:
+            fault.where = place_of(sys._getframe(1))
+            if self.unused.holds(fault):
+                return
+        self._tell(fault, sys._getframe(1))
+
+    def _tell(self, fault: Fault, frame: FrameType | None = None) -> None:
+        """Keep a finding or a note, or raise it. frame: works for the instruction that does what is wrong."""
         if fault.note and not self.strict:
             at_end = f"kernel {self.program.kernel.title}, at its end"
-            fault.where = fault.where or place_of(sys._getframe(1)) or at_end
+            fault.where = fault.where or place_of(frame) or at_end
             if all(fault.lines != other.lines for other in self.notes):
                 self.notes.append(fault)
                 self.reported.append((fault.event, fault.other))
@@ -445,7 +458,7 @@ class Launch:
         if self.collect is None:
             self.reported.append((fault.event, fault.other))
             raise fault
-        fault.where = fault.where or place_of(sys._getframe(1))
+        fault.where = fault.where or place_of(frame)
         if any(fault.lines == other.lines for other in self.faults):
             return
         self.faults.append(fault)
@@ -476,8 +489,7 @@ class Launch:
     def run(self):
         with calm():
             try:
-                self.start_clusters()
-                self.engine.run(self.stalled)
+                self._run()
                 if self.running:
                     raise Hang("\n".join(self.waiting()))
                 if self.cooperative and self.checks:
@@ -502,6 +514,21 @@ class Launch:
                 for found in self.faults:
                     if found.written_by:
                         self.explain(found)
+
+    def _run(self) -> None:
+        """Run it to its end, or to what stops it; then tell of the races that have been held back until it was known
+        whether something comes of a load: they were first."""
+        stopped: Fault | Hang | None = None
+        try:
+            self.start_clusters()
+            self.engine.run(self.stalled)
+        except (Fault, Hang) as error:
+            stopped = error
+        for race in self.unused.settled() if self.unused is not None else ():
+            if stopped is None or not race.note:  # else something might still have come of it
+                self._tell(race)
+        if stopped is not None:
+            raise stopped
 
     def last_waits(self, most: int = 4) -> tuple[str, ...]:
         """Say of warps that stand at this many different instructions what each had waited for last."""

@@ -79,7 +79,8 @@ class GlobalShadow:
                     self.report(Fault("missing-proxy-fence", message, other=conflict.number))
                     break
             number = self.order.next(key, who)
-            self._conflict(list(reads(places, by, key, number)), "read", region, by)
+            loads = (number,) if key is by.key else ()
+            self._conflict(list(reads(places, by, key, number)), "read", region, by, loads=loads)
 
     def read_non_coherent(self, addresses: np.ndarray, size: int) -> None:
         """`size` bytes are read at each address by ld.global.nc, which need not see what this launch has written.
@@ -164,7 +165,10 @@ class GlobalShadow:
                 self._reach(places(at, size), region, by, f"{who} changes", bool(marks & SYSTEM))
             conflicts = store(places, at, size, by, marks, key, who, changed if len(at) == len(addresses) else None)
             note = "identical-stores" if conflicts and idle is not None and idle(conflicts) else ""
-            self._conflict(conflicts, "write", region, by, note)
+            loads = tuple(conflict.number for conflict in conflicts if conflict.use == "read")
+            if len(loads) < len(conflicts) or self.apart and any(self.order.space[[*loads]] != by.space.index):
+                loads = ()  # of more clusters than one not all loads are kept: see Plane.settled
+            self._conflict(conflicts, "write", region, by, note, loads)
 
     def shadow_of(self, region: Region) -> Shadow:
         """The shadow of a region, made when something is written to it, or may be."""
@@ -203,11 +207,16 @@ class GlobalShadow:
             return shadow.elements(at, size)
         return shadow.elements((at[:, None] + np.arange(size)).ravel(), 1)
 
-    def _conflict(self, conflicts, access: str, region: Region, by: Actor, note: str = "") -> None:
+    def _conflict(
+        self, conflicts, access: str, region: Region, by: Actor, note: str = "", loads: tuple[int, ...] = ()
+    ) -> None:
+        """Report the first of these conflicts. loads: see Fault."""
         if conflicts:
             first = conflicts[0]
             at = first.at - region.start % WORD
             message = f"{access} of {region.name} at byte {at}, which {self.order.who(first.number)} may still "
             message += f"{first.use}: nothing that {by} has waited for comes after that"
             message += "; the bytes are equal" * bool(note)
-            self.report(Fault("race", message, note=note, other=first.number))
+            fault = Fault("race", message, note=note, other=first.number)
+            fault.loads = loads
+            self.report(fault)

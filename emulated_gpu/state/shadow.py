@@ -122,22 +122,22 @@ class Plane:
         which = np.flatnonzero(by.unknown(beneath, row) & self._after(beneath, but)) if beneath.any() else beneath[:0]
         return Conflict(self.place(index, int(which[0])), int(beneath[which[0]]), "write") if len(which) else None
 
-    def unordered_read(self, index, by: Actor, but: Known = NOTHING, weak: bool = False) -> Conflict | None:
-        """A read here since the last write that `by` does not know. weak: of those only."""
+    def unordered_reads(self, index, by: Actor, but: Known = NOTHING, weak: bool = False) -> Iterator[Conflict]:
+        """The reads here since the last write that `by` does not know, each once. weak: of those only."""
         if (ask := happened()) and ask.all_known(self._rows_of_reads(), index, by, KNOWN, but):
-            return None
+            return
         for slot in self.reads:
             numbers = slot[index]
             if not numbers.any():
-                return None
+                return
             late = by.unknown(numbers) & (numbers != 0)
             if weak:
                 late &= self.order.marks[numbers] & STRONG == 0
             if late.any():
                 which = np.flatnonzero(late & self._after(numbers, but))
-                if len(which):
-                    return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "read")
-        return None
+                _, first = np.unique(numbers[which], return_index=True)
+                for k in which[np.sort(first)].tolist():
+                    yield Conflict(self.place(index, k), int(numbers[k]), "read")
 
     def unfenced_read(self, index, by: Actor, row: int) -> Conflict | None:
         """A read by a warp here since the last write, after which nobody has fenced for the async proxy. row: of the
@@ -309,7 +309,8 @@ def reads(places, by: Actor, key: tuple[Space, int] | None = None, number: int =
 def writes(places, by: Actor, but: Known = NOTHING, weak: bool = False) -> Iterator[Conflict]:
     """A write, likewise; it is noted elsewhere."""
     for plane, index in places:
-        conflict = plane.unordered_write(index, by, but=but, weak=weak) or plane.unordered_read(index, by, but, weak)
+        conflict = plane.unordered_write(index, by, but=but, weak=weak)
+        conflict = conflict or next(plane.unordered_reads(index, by, but, weak), None)
         if conflict is not None:
             yield conflict
 
@@ -318,7 +319,8 @@ def store(
     places: Callable, offsets: np.ndarray, size: int, by: Actor, marks: int, key: tuple[Space, int], who: object,
     changed: Callable[[], np.ndarray] | None = None,
 ) -> list[Conflict]:  # fmt: skip
-    """A write of `size` bytes at each offset is noted; what it conflicts with. places: where such elements lie.
+    """A write of `size` bytes at each offset is noted; what it conflicts with, all of it if it is reads alone. places:
+    where such elements lie.
 
     changed: which elements get another value than they have, asked where it matters: to write what is there already
     disturbs nobody (all warps that set one flag do so, and racecheck lets them).
@@ -328,7 +330,12 @@ def store(
     ordered = not conflicts
     if conflicts and changed is not None:
         differ = offsets[changed()]
-        conflicts = list(writes(places(differ, size), by, weak=weak)) if len(differ) else []
+        wrong = places(differ, size) if len(differ) else []
+        conflicts = list(writes(wrong, by, weak=weak))
+    else:
+        wrong = there
+    if conflicts and all(conflict.use == "read" for conflict in conflicts):
+        conflicts = [read for plane, index in wrong for read in plane.unordered_reads(index, by, weak=weak)]
     number = by.order.next(key, who, marks)
     for plane, index in there:
         plane.note_write(index, number, ordered)

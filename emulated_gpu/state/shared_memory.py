@@ -223,7 +223,7 @@ class SharedMemory:
         self.valid[offset : offset + size] = True
         self.views[size][offset // size] = value
         if self.checks:
-            self._unordered(late, "write", by)
+            self._unwaited(late, by)
 
     def scatter(
         self, offsets: np.ndarray, size: int, values: np.ndarray, by: Actor, lanes: int, who: object = None,
@@ -247,7 +247,7 @@ class SharedMemory:
             self.valid_views[size][index] = self.all_valid[size]
         view[index] = values
         if self.checks:
-            self._unordered(late, "write", by)
+            self._unwaited(late, by)
 
     # -- lanes of one warp -------------------------------------------------------------------------------------
     def lanes_read(self, offsets: np.ndarray, size: int, lanes: np.ndarray | int, by: Actor) -> None:
@@ -352,7 +352,7 @@ class SharedMemory:
         number = self.order.next(by.key, who)
         if by.rank != self.rank:
             self.visitors["access", by.key] = number, ""
-        self._unordered(reads(places, by, by.key, number), "read", by)
+        self._unordered(reads(places, by, by.key, number), "read", by, (number,))
 
     def _note_write(self, offsets: np.ndarray, size: int, changed, by: Actor, lanes: int, who: object, strong: bool):
         """Generic stores of a warp, by these lanes: what they conflict with. changed: see shadow.py."""
@@ -361,8 +361,13 @@ class SharedMemory:
             self.visitors["access", by.key] = self.order.now + 1, ""
         return store(self.checked.elements, offsets, size, by, GENERIC | STRONG * strong, by.key, who, changed)
 
-    def _unordered(self, conflicts: Iterable[Conflict], what, by: Actor):
-        """Report the first of the accesses that have not happened before."""
+    def _unwaited(self, conflicts: list[Conflict], by: Actor) -> None:
+        """Report what a store by threads conflicts with: all reads, or anything (state/shadow.py, store)."""
+        loads = tuple(conflict.number for conflict in conflicts if conflict.use == "read")
+        self._unordered(conflicts, "write", by, loads if len(loads) == len(conflicts) else ())
+
+    def _unordered(self, conflicts: Iterable[Conflict], what, by: Actor, loads: tuple[int, ...] = ()):
+        """Report the first of the accesses that have not happened before. loads: see Fault."""
         first = None
         for conflict in conflicts:  # all of them, since they are noted on the way
             first = first or conflict
@@ -370,7 +375,9 @@ class SharedMemory:
             who = self.order.who(first.number)
             message = f"{what} of shared memory at {first.at:#x}, which {who} may still {first.use}"
             message = f"{message}: nothing that {by} has waited for comes after that"
-            self.report(Fault("race", message, other=first.number))
+            fault = Fault("race", message, other=first.number)
+            fault.loads = loads
+            self.report(fault)
 
     def _check_overwrite(self, places, by: Actor, what):
         """The async proxy writes what threads have used, which a fence has to order (8.6)."""

@@ -178,7 +178,7 @@ class TensorMemory:
         """A warp must have waited for what others did there. but: what is in order with this anyway."""
         conflict = self.shadow.unordered_write(places, by, but=but)
         if conflict is None and write:
-            conflict = self.shadow.unordered_read(places, by, but)
+            conflict = next(self.shadow.unordered_reads(places, by, but), None)
         if conflict is not None:
             half, column = divmod(conflict.at, SHADOW)
             who = self._order.who(conflict.number)

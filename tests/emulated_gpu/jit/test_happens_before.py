@@ -55,7 +55,7 @@ def asked(seed: int) -> list:
         for but in ({}, {keys[0]: EVER}, {keys[0]: 20, keys[1]: 30}, {keys[0]: 9, keys[1]: 9, actors[2].key: EVER}):
             answers.append(plane.unordered_write(index, actor, but=but))
             answers.append(plane.unordered_write(index, actor, ASYNC_SHARED, but=but, generic=True))
-            answers.append(plane.unordered_read(index, actor, but))
+            answers += [*plane.unordered_reads(index, actor, but)] or [None]
         answers.append(plane.unordered_write(index, actor, weak=True))
         answers.append(plane.unfenced_read(index, actor, ASYNC_SHARED))
         plane.note_read(index, actor.key, plane.order.next(actor.key), actor)

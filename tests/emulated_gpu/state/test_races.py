@@ -533,8 +533,30 @@ def test_the_guess_of_a_compare_and_swap_is_noted(space, place, swapped, more, f
     wrong("race", body)  # strictly
 
 
+IN_PLACE = """mad.wide.u32 at, lane, 4, out; mov.b32 y, 0; NEXT: ld.global.b32 x, [at]; add.u32 b, x, 1; {more}
+    @first st.global.b32 [at], b; add.u32 y, y, 1; setp.lt.u32 p, y, 200; @p bra NEXT;"""
+
+
+@pytest.mark.parametrize("late", PARTIES.values(), ids=list(PARTIES))
+@pytest.mark.parametrize("more, used", [
+    ("", False), ("shfl.sync.bfly.b32 b, b, 1, 31, -1; shfl.sync.bfly.b32 b, b, 1, 31, -1;", False),
+    ("@!first st.global.b32 [at+512], b;", True), ("setp.eq.u32 q, b, 0; @q bra NEXT;", True),
+    ("st.shared.b32 [mine], b;", True), ("mad.wide.u32 d, b, 0, at; ld.global.b32 a, [d];", True),
+])  # fmt: skip
+def test_a_race_of_loads_of_which_nothing_comes_is_a_note(more, used, late):
+    """Each warp loads all words, and one stores, as Triton's blocks do that are smaller than the CTA; 200 times, of
+    which the last are machine code. A store of the other warp, a branch, an address make it wrong."""
+    out = np.zeros(1024, np.int32)
+    with emulated_gpu.session(most=9) as session:
+        emulated_gpu.launch(kernel(late + IN_PLACE.format(more=more)), "kernel", 1, 64, [out, out])
+    assert {fault.kind for fault in session.errors} == ({"race"} if used else set())
+    assert used or out[:32].tolist() == [200] * 32
+    assert [note.note for note in session.notes] == ["unused-load"] * (len(session.notes) if used else 1)
+
+
 @pytest.mark.parametrize("more, kinds", [
-    ("", ""), ("@!first st.shared.b32 [mine], tid;", "race"),
+    ("", ""), ("@!first st.shared.b32 [mine], tid;", ""),
+    (f"@!first st.shared.b32 [mine], tid; {AT} @first st.global.b32 [at], b;", "race"),
     (f"{AT} @!first st.global.b32 [at], y;", "uninitialized-read"),
     ("setp.ne.u32 p, y, 0; @p bra END; END:", "uninitialized-read"),
 ])  # fmt: skip
@@ -544,5 +566,6 @@ def test_what_a_selp_may_leave_out_is_noted(more, kinds):
     with emulated_gpu.session(most=9) as session:
         emulated_gpu.launch(kernel(body), "kernel", 1, 64, [np.zeros(64, np.int32)] * 2)
     assert {fault.kind for fault in session.errors} == set(kinds.split())
-    assert [note.note for note in session.notes] == ["selected-away"] * (not kinds)
-    wrong(f"{kinds} uninitialized-read", body)  # strictly
+    if not kinds:
+        assert [note.note for note in session.notes] == ["unused-load" if more else "selected-away"]
+    wrong("race uninitialized-read", body)  # strictly
