@@ -46,6 +46,9 @@ def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.
     for tensor, (name, dtype, shape, stride) in zip(tensors, expected):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name} is {said(tensor)}, but must be a tensor")
+        if tensor.layout is not torch.strided or tensor.is_neg():  # else its memory would be read as its numbers
+            what = "negated when it is read" if tensor.layout is torch.strided else tensor.layout
+            raise ValueError(f"{name} is {what}, but must have its numbers in its memory: resolve_neg() or to_dense()")
         if tensor.dtype is not dtype:
             raise ValueError(f"{name} has type {tensor.dtype}, but must have {dtype}")
         if tensor.device != device:

@@ -157,6 +157,8 @@ def test_what_has_changed_is_checked(launched, guards):
     assert len(launched) == 2 * before and len(routed_experts.calls.known) == 1
     for name, change, sentence in (
         ("gemm1_weights_scale", lambda t: t.double(), "w13_scale has type torch.float64"),
+        ("gemm1_weights_scale", torch._neg_view, "w13_scale is negated when it is read"),
+        ("gemm2_weights_scale", torch.Tensor.to_sparse, "w2_scale is torch.sparse_coo, but must have its numbers in"),
         ("gemm2_weights", lambda t: t.transpose(1, 2).contiguous().transpose(1, 2), "w2: dimension 1 has stride 1"),
         ("gemm1_weights", lambda t: torch.empty(t.numel() + 1, dtype=p.E4M3)[1:].view(t.shape), "w13 starts at"),
         ("gemm2_weights", lambda t: None, r"w2 must be a tensor \[E, H, I\]"),
