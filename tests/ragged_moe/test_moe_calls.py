@@ -254,19 +254,20 @@ def test_graphs_of_all_kinds_are_few(launched, monkeypatch):
     assert sum(len(tape.graphs) for tape in arena.tapes.values()) == 3
 
 
-def test_what_stays_of_many_kinds(launched):
-    """1,299 numbers of tokens leave at most MOST kinds, and scratch memory for the largest."""
+def test_what_stays_of_many_kinds(launched, monkeypatch):
+    """Of 325 numbers of tokens, up to 1297, at most MOST kinds stay, and scratch memory for the largest."""
+    monkeypatch.setattr(repeated_calls, "MOST", 256)
     x = d.draw(SIZES, 5)
     given = torch.zeros(1300, 256, dtype=p.BF16), torch.zeros(1300, 2, dtype=torch.int32), torch.rand(1300, 2)
     weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
     out = torch.zeros(1300, 256, dtype=p.BF16)
-    for tokens in range(1, 1300):
+    for tokens in range(1, 1300, 4):
         routed_experts.experts(*(t[:tokens] for t in given), *weights, out=out[:tokens])
     (arena,) = workspace.arenas.values()
     known = routed_experts.calls.known
-    assert len(arena.tapes) == len(known) == 1299 - repeated_calls.MOST and not program.kept
+    assert len(arena.tapes) == len(known) == 325 - repeated_calls.MOST and not program.kept
     held = sum(t.nbytes for t in (arena.buffer, *arena.kept.values()))
-    of_largest = deepseek_layer.Layer(torch.device("cpu"), dataclasses.replace(SIZES, top_k=2)).workspace_bytes(1299)
+    of_largest = deepseek_layer.Layer(torch.device("cpu"), dataclasses.replace(SIZES, top_k=2)).workspace_bytes(1297)
     assert held <= 2 * of_largest + 2**25  # and a GPU's partial sums, whatever T is
 
 

@@ -34,29 +34,27 @@ H, WIDTH, E = 256, 128, 3
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Calls of moe's operators by the adapters, in order: their names, and arguments by name."""
+    """Calls of ragged_moe's functions by the adapters, in order: their names, and arguments by name."""
     return []
 
 
 def adapter(monkeypatch, name: str, calls: list):
-    """ragged_moe.integrations.NAME, imported anew, whose operators are recorded; those that return something return
-    zeros."""
+    """ragged_moe.integrations.NAME, imported anew; the functions that it calls are recorded and return ones."""
     full = f"ragged_moe.integrations.{name}"
     monkeypatch.delitem(sys.modules, full, raising=False)
     module = importlib.import_module(full)
     monkeypatch.setitem(sys.modules, full, module)  # so that it is gone afterwards
 
-    for operator in ("experts_op", "experts_out_op", "batched_experts_op", "batched_experts_out_op"):
-        if hasattr(module, operator):
-            names = [argument.name for argument in getattr(module, operator)._schema.arguments]
+    def recorded(function):
+        def record(*args, **options):
+            given = inspect.signature(function).bind(*args, **options).arguments
+            calls.append((function.__name__, given))
+            return torch.ones(given["hidden"].shape)
 
-            def record(*args, of=operator, names=names, **options):
-                given = dict(zip(names, args)) | options
-                assert not set(given) - set(names)
-                calls.append((of, given))
-                return torch.zeros(given["hidden"].shape)
+        return record
 
-            monkeypatch.setattr(module, operator, record)
+    found = {f.__name__: recorded(f) for f in (routed_experts.experts, batched_experts.batched_experts)}
+    monkeypatch.setattr(module, "functions", lambda: types.SimpleNamespace(**found))
     return module
 
 
@@ -97,7 +95,7 @@ def test_vllm_runs_tokens(monkeypatch, calls):
         experts.apply(output, hidden, w13, w2, torch.full((2, 2), 0.5), ids, activation, 6, map_, scale, None, None,
                       None, None, on_input)  # fmt: skip
     (name, first), (_, second) = calls
-    assert name == "experts_out_op" and first["out"] is output and first["hidden_scale"] is scale
+    assert name == "experts" and first["out"] is output and first["hidden_scale"] is scale
     assert first["hidden_scale_layout"] == "tokens_first"
     assert first["topk_ids"] is ids and first["expert_map"] is map_ and module.mapping(False) is None
     assert first["num_experts"] == 6 and first["gate_first"]
@@ -119,7 +117,7 @@ def test_vllm_runs_tokens_by_expert(monkeypatch, calls):
                   stubs.MoEActivation.SILU, 12, None, torch.ones(E, 32, 2), None, None, None,
                   stubs.ExpertTokensMetadata(counts), False)  # fmt: skip
     ((name, given),) = calls
-    assert name == "batched_experts_out_op" and given["counts"] is counts and given["expected_m"] == 5
+    assert name == "batched_experts" and given["counts"] is counts and given["expected_m"] == 5
 
 
 @pytest.mark.parametrize("of_weights, of_tokens", [("rows", 3), ("tensor", 3), ("tensor", 1), ("rows", 1)])
@@ -235,7 +233,7 @@ def test_sglang_runs_tokens(monkeypatch, calls):
     dispatched = stubs.StandardDispatchOutput(torch.zeros(4, H), None, stubs.StandardTopKOutput(given, ids, None))
     combined = core.run_from_dispatch(dispatched, quant_info(), config)
     ((name, found),) = calls
-    assert name == "experts_op" and combined.hidden_states.shape == (4, H)
+    assert name == "experts" and combined.hidden_states.shape == (4, H)
     assert found["topk_ids"] is ids and found["topk_weights"].tolist()[0] == [1.25, 1.25]
     assert (found["num_experts"], found["limit"], found["gate_first"]) == (8, 10.0, True)
     assert found["hidden_scale_layout"] == "tokens_first"
@@ -248,11 +246,9 @@ def test_sglang_scales_what_is_summed(monkeypatch, calls):
     config = stubs.MoeRunnerConfig(num_experts=8, routed_scaling_factor=2.5, apply_router_weight_on_input=True)
     topk = stubs.StandardTopKOutput(torch.full((4, 1), 0.5), torch.zeros(4, 1, dtype=torch.int32), None)
     dispatched = stubs.StandardDispatchOutput(torch.zeros(4, H), None, topk)
-    ones = lambda *args, **options: calls.append((args, options)) or torch.ones(4, H)  # noqa: E731
-    monkeypatch.setattr(module, "experts_op", ones)
     combined = module.Fp8RunnerCore(config).run_from_dispatch(dispatched, quant_info(), config)
-    ((args, options),) = calls
-    assert torch.equal(args[2], topk.topk_weights) and options["apply_router_weight_on_input"]
+    ((_, given),) = calls
+    assert torch.equal(given["topk_weights"], topk.topk_weights) and given["apply_router_weight_on_input"]
     assert (combined.hidden_states == 2.5).all()
 
 
@@ -264,7 +260,7 @@ def test_sglang_runs_tokens_by_expert(monkeypatch, calls):
     dispatched = stubs.DeepEPLLDispatchOutput(torch.zeros(E, 16, H), scale, ids, given, counts, 4)
     combined = module.Fp8RunnerCore(config).run_from_dispatch(dispatched, quant_info(), config)
     ((name, found),) = calls
-    assert name == "batched_experts_op" and found["counts"] is counts and found["hidden_scale"] is scale
+    assert name == "batched_experts" and found["counts"] is counts and found["hidden_scale"] is scale
     assert found["expected_m"] == 4 and combined[1:] == (ids, given) and combined.hidden_states.shape == (E, 16, H)
 
 
@@ -277,7 +273,7 @@ def test_sglang_runs_tokens_that_others_have_sent(monkeypatch, calls):
     dispatched = stubs.DeepEPNormalDispatchOutput(torch.zeros(4, H), scale, ids, given, [4, 0, 0])
     combined = module.Fp8RunnerCore(config).run_from_dispatch(dispatched, quant_info(), config)
     ((name, found),) = calls
-    assert name == "experts_op" and found["topk_ids"] is ids and found["hidden_scale"] is scale
+    assert name == "experts" and found["topk_ids"] is ids and found["hidden_scale"] is scale
     assert torch.equal(found["topk_weights"], given) and found["hidden_scale_layout"] == "tokens_first"
     assert isinstance(combined, stubs.DeepEPNormalCombineInput) and combined[1:] == (ids, given)
 
