@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,24 @@ from .shadow import writes as overwrites
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
 RANK_SHIFT = 24  # a shared::cluster address is rank << 24 | offset
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
+ROUNDING = 2.0**-20  # by how much floats may differ, relatively, that a compiler sums in two ways: 8 in the last place
+USUAL = 2.0**-40, 2.0**40  # of numbers that are floats: no small integers, nor bits of anything else's
+
+
+def differ_in_rounding(old: np.ndarray, new: np.ndarray) -> bool:
+    """Return whether words of 4 bytes, read as floats, are alike but for rounding."""
+    if old.itemsize != WORD:
+        return False
+    a, b = (x.view(np.float32).astype(np.float64) for x in (old, new))
+    size = np.maximum(np.abs(a), np.abs(b))
+    usual = (size == 0) | (size > USUAL[0]) & (size < USUAL[1])
+    return bool((usual & (np.abs(a - b) <= ROUNDING * size)).all())
+
+
+def of_one_instruction(one: Any, other: Any) -> bool:
+    """Return whether two events, as the log has them, are one instruction's."""
+    places = [(event.program, event.block, event.lineno) for event in (one, other) if hasattr(event, "lineno")]
+    return len(places) == 2 and places[0] == places[1]
 
 
 @dataclass(eq=False, slots=True)
@@ -220,10 +238,14 @@ class SharedMemory:
             self.check_write(offset, offset + size, "write")
             same = int(self.views[size][offset // size]) == value
             late = self._note_write(np.array([offset]), size, lambda: np.array([not same]), by, lanes, who, strong)
+            note = ""
+            if late:
+                view, index = self.views[size], offset // size
+                note = self._note_of(late, view[index : index + 1], np.array([value], view.dtype), who)
         self.valid[offset : offset + size] = True
         self.views[size][offset // size] = value
         if self.checks:
-            self._unwaited(late, by)
+            self._unwaited(late, by, note)
 
     def scatter(
         self, offsets: np.ndarray, size: int, values: np.ndarray, by: Actor, lanes: int, who: object = None,
@@ -244,10 +266,11 @@ class SharedMemory:
                 for offset in index.tolist():
                     self.check_write(offset * size, (offset + 1) * size, "write")
             late = self._note_write(index * size, size, lambda: view[index] != values, by, lanes, who, strong)
+            note = self._note_of(late, view[index], values, who) if late else ""
             self.valid_views[size][index] = self.all_valid[size]
         view[index] = values
         if self.checks:
-            self._unwaited(late, by)
+            self._unwaited(late, by, note)
 
     # -- lanes of one warp -------------------------------------------------------------------------------------
     def lanes_read(self, offsets: np.ndarray, size: int, lanes: np.ndarray | int, by: Actor) -> None:
@@ -361,13 +384,21 @@ class SharedMemory:
             self.visitors["access", by.key] = self.order.now + 1, ""
         return store(self.checked.elements, offsets, size, by, GENERIC | STRONG * strong, by.key, who, changed)
 
-    def _unwaited(self, conflicts: list[Conflict], by: Actor) -> None:
-        """Report what a store by threads conflicts with: all reads, or anything (state/shadow.py, store)."""
-        loads = tuple(conflict.number for conflict in conflicts if conflict.use == "read")
-        self._unordered(conflicts, "write", by, loads if len(loads) == len(conflicts) else ())
+    def _note_of(self, late: list[Conflict], old: np.ndarray, new: np.ndarray, who: object) -> str:
+        """Return which note it is that stores of several warps are in no order, if it is one."""
+        alike = (one.use == "write" and of_one_instruction(self.order.log[one.number], who) for one in late)
+        return "rounded-stores" if all(alike) and differ_in_rounding(old, new) else ""
 
-    def _unordered(self, conflicts: Iterable[Conflict], what, by: Actor, loads: tuple[int, ...] = ()):
-        """Report the first of the accesses that have not happened before. loads: see Fault."""
+    def _unwaited(self, conflicts: list[Conflict], by: Actor, note: str) -> None:
+        """Report what a store by threads conflicts with: all reads, or anything (state/shadow.py, store). note: see
+        Fault."""
+        loads = tuple(conflict.number for conflict in conflicts if conflict.use == "read")
+        self._unordered(conflicts, "write", by, loads if len(loads) == len(conflicts) else (), note)
+
+    def _unordered(
+        self, conflicts: Iterable[Conflict], what, by: Actor, loads: tuple[int, ...] = (), note: str = ""
+    ) -> None:
+        """Report the first of the accesses that have not happened before. loads, note: see Fault."""
         first = None
         for conflict in conflicts:  # all of them, since they are noted on the way
             first = first or conflict
@@ -375,7 +406,7 @@ class SharedMemory:
             who = self.order.who(first.number)
             message = f"{what} of shared memory at {first.at:#x}, which {who} may still {first.use}"
             message = f"{message}: nothing that {by} has waited for comes after that"
-            fault = Fault("race", message, other=first.number)
+            fault = Fault("race", message, note=note, other=first.number)
             fault.loads = loads
             self.report(fault)
 

@@ -456,6 +456,30 @@ def test_stores_of_equal_bytes_that_nothing_orders_are_a_note(copy, schedule, ch
         assert not found.value.note
 
 
+ONE = 0x3F800000  # 1.0, whose bits + 1 are the next float
+
+
+@pytest.mark.parametrize(
+    "values, stores, found",
+    [
+        ((ONE, ONE), 1, None), ((ONE, ONE + 1), 1, "rounded-stores"), ((ONE + 8, ONE), 1, "rounded-stores"),
+        ((ONE, ONE + 9), 1, ""), ((5, 6), 1, ""), ((ONE, -ONE & 0xFFFFFFFF), 1, ""), ((ONE, ONE + 1), 2, ""),
+    ],
+)  # fmt: skip
+def test_warps_that_store_floats_which_differ_in_rounding_are_a_note(values, stores, found):
+    """By one instruction, as Triton's replicas of a sum do. found: a note, or "" for a race; None: nothing."""
+    store = "st.shared.b32 [tile], b;"
+    body = f"selp.b32 b, {values[0]}, {values[1]}, first; {f'@first {store} @!first {store}' if stores == 2 else store}"
+    with emulated_gpu.session() as session:
+        out = [np.zeros(1024, np.int32), np.zeros(1024, np.int32)]
+        if found == "":
+            with pytest.raises(Fault, match="race: write of shared memory .* may still write"):
+                emulated_gpu.launch(kernel(body), "kernel", 1, 64, out)
+            return
+        emulated_gpu.launch(kernel(body), "kernel", 1, 64, out)
+    assert [one.note for one in session.notes] == [found] * (found is not None)
+
+
 def test_a_warp_that_arrives_and_then_waits_counts_twice():
     """flash-attention's first warp group passes its own barrier so. A second arrival in one phase is none for that."""
     body = "@first bar.arrive 2, 64; @first bar.sync 2, 64; st.shared.b32 [mine], tid;"
