@@ -17,8 +17,6 @@ from ragged_moe.measure.timing import record
 @click.command()
 @format_options
 @contest_options(repeats=20)
-@click.option("--humming", type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="NVFP4: the folder of humming-kernels 0.1.19, a peer, too.")
 @click.option("--rows", "wanted", type=Numbers(0), help="Only these rows, by number: 0,4,7.")
 def main(
     kind: str, peers: bool | None, marlin: Path | None, humming: Path | None, file: Path | None, repeats: int,

@@ -24,12 +24,12 @@ OF = {  # what is timed, the table of a row, and of all
 @contest_options(repeats=9)
 @click.option("--tokens", type=Numbers(1), help="Values of T: 1,64,4096.")
 def main(
-    kind: str, peers: bool | None, marlin: Path | None, file: Path | None, repeats: int, seed: int,
-    tokens: list[int] | None,
+    kind: str, peers: bool | None, marlin: Path | None, humming: Path | None, file: Path | None, repeats: int,
+    seed: int, tokens: list[int] | None,
 ) -> None:  # fmt: skip
     """Time the layer and its peers on this GPU."""
     make, table, tables = OF[kind]
-    experiment = make(chosen_peers(kind, peers, marlin))
+    experiment = make(chosen_peers(kind, peers, marlin, humming))
     timed = timed_rows(experiment, tokens or experiment.tokens, repeats, random.Random(seed))
     rows = told(timed, table, file, lambda rows: record(repeats, rows))
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{tables(rows)}")

@@ -132,9 +132,12 @@ class ByE4m3Layer(Fp4Layer):
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
-        first = dataclasses.replace(sm90.FP4_BY_E4M3_GEMM1, activation=self.activation, bias=self.biased)
-        second = sm90.choose_fp4_by_e4m3(self.rows(tokens), self.sizes.local)
-        return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
+        rows, e = self.rows(tokens), self.sizes.local
+        first, second = sm90.choose_fp4_by_e4m3_gemm1(rows, e), sm90.choose_fp4_by_e4m3(rows, e)
+        return (
+            dataclasses.replace(first, activation=self.activation, bias=self.biased),
+            dataclasses.replace(second, prefetch=second.stages, bias=self.biased),
+        )
 
     def shared_parts(self, room: int) -> list[Part]:
         """The same fields; permuted is e4m3, and quantised is c in e4m3, of which c_scale are the scales."""

@@ -2,9 +2,10 @@
 mxfp4, on Hopper, with MXFP4 weights, W4A16 and W4A8. contest.py says how.
 
 nvfp4: sizes are DeepSeek-V3's, with 32 of 256 experts here; tokens are routed by its groups. Beside it experts with FP8
-weights, and Marlin's two GEMMs, with each block size, composed as SGLang's fused_marlin_moe does. Marlin has its blocks
-of rows for nothing; what is between and behind its GEMMs are Triton kernels (marlin_layer.py, peers.py). The floor is
-two kernels that only load the packed weights of the experts that have rows, GEMM1's and GEMM2's.
+weights, and the layer by two GEMMs of Marlin's, with each block size, composed as SGLang's fused_marlin_moe does, and
+by Humming's. Both get their tables of rows for nothing; what is before, between and behind their GEMMs are kernels of
+Triton and torch (marlin_layer.py, humming_layer.py, peers.py). The floor is two kernels that only load the packed
+weights of the experts that have rows, GEMM1's and GEMM2's.
 
 mxfp4: both have the same weights, packed for each: gpt-oss-20b's sizes, experts, biases and SwiGLU, 4 experts a token.
 """
@@ -17,24 +18,31 @@ from collections.abc import Callable
 import torch
 
 from ragged_moe.layers.experts import experts
-from ragged_moe.measure import marlin
+from ragged_moe.measure import humming, marlin
 from ragged_moe.measure.contest import FP8, GRAPH, LOADS, OURS, W4A8, W4A16, Contest, Contestant, Peers
 from ragged_moe.measure.floor import Floor
+from ragged_moe.measure.humming import HUMMING
 from ragged_moe.measure.markdown import Column, figure, ratio, table
 from ragged_moe.measure.marlin import BEST, MARLIN
-from ragged_moe.measure.operands import draw_mxfp4, draw_nvfp4
+from ragged_moe.measure.operands import checkpoint_nvfp4, draw_mxfp4, draw_nvfp4
 from ragged_moe.reference.layer import draw, route
 from ragged_moe.runtime.sizes import BF16, EXPERTS, F32, I32, Sizes
 
 GPT_OSS = Sizes(2880, 2880, 32, 4, 32)  # of ragged_moe.experts, which pads; not of Layer
 SWIGLU = {"gate_first": True, "limit": 7.0, "alpha": 1.702, "shift": 1.0}  # gpt-oss's
+B_GLOBAL = 2.0**-6  # of NVFP4 weights
 T: Column = ("T", figure("T", "d"))
+
+
+def drawn_by(sizes: Sizes, draw_packed: Callable) -> dict[str, tuple]:
+    """Draw w13 and w2 by experts, N, K and a seed, each another one."""
+    shapes = {"w13": (2 * sizes.intermediate, sizes.hidden), "w2": (sizes.hidden, sizes.intermediate)}
+    return {name: draw_packed(sizes.local, *shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
 def weights_of(sizes: Sizes, draw_packed: Callable) -> list[dict[str, tuple]]:
     """Draw w13 and w2; return for each form in which `draw_packed` returns weights those of both, by name."""
-    shapes = {"w13": (2 * sizes.intermediate, sizes.hidden), "w2": (sizes.hidden, sizes.intermediate)}
-    drawn = {name: draw_packed(sizes.local, *shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
+    drawn = drawn_by(sizes, draw_packed)
     return [dict(zip(drawn, of_form)) for of_form in zip(*drawn.values())]
 
 
@@ -50,7 +58,11 @@ class Nvfp4Layer:
 
     def __init__(self, peers: Peers):
         self.sizes, self.marlin = Sizes(), peers.marlin
-        packed, self.of_marlin = weights_of(self.sizes, functools.partial(draw_nvfp4, b_global=2.0**-6))
+        packed, self.of_marlin = weights_of(self.sizes, functools.partial(draw_nvfp4, b_global=B_GLOBAL))
+        self.humming = {}
+        if peers.humming:
+            checkpoint = drawn_by(self.sizes, functools.partial(checkpoint_nvfp4, b_global=B_GLOBAL))
+            self.humming = {name: humming.layer_of(peers.humming, *of) for name, of in checkpoint.items()}
         self.packed, self.fp8 = arguments(packed), draw(self.sizes, 1, device="cuda").tensors()[4:]
 
     def contestants(self, tokens: int, seed: int) -> tuple[dict[str, Contestant], int]:
@@ -76,6 +88,11 @@ class Nvfp4Layer:
             for block in marlin.BLOCKS:
                 layer = MarlinLayer(self.marlin, sizes, self.of_marlin, hidden, ids, given, block)
                 made[f"{MARLIN} {block}"] = Contestant(layer, lambda layer=layer: layer.out, OURS)
+        if self.humming:
+            from ragged_moe.measure.humming_layer import HummingLayer
+
+            layer = HummingLayer(self.humming, sizes, hidden, ids, given)
+            made[HUMMING] = Contestant(layer, lambda: layer.out, OURS)
         return made, int((ids < sizes.local).sum())
 
     def contest(self, tokens: int) -> Contest:
@@ -130,15 +147,22 @@ class Mxfp4Layer:
 
 
 def nvfp4_table(rows: list[dict]) -> str:
-    """Return a table of whole layers in markdown; of the loads, too, if they were timed."""
+    """Return a table of whole layers in markdown; of Humming and the loads, too, if they were timed."""
     ours, fp8, loads = OURS + GRAPH, FP8 + GRAPH, LOADS + GRAPH
     columns = [
         T, ("rows", figure("rows", ".0f")), ("NVFP4, in a graph", figure(ours)), ("called", figure(OURS)),
         ("FP8, in a graph", figure(fp8)), ("called", figure(FP8)), ("/ FP8", ratio(ours, fp8)),
         ("Marlin", figure(MARLIN)), ("best block", figure(BEST)), ("/ best", ratio(ours, BEST)),
     ]  # fmt: skip
-    timed = all(loads in x["us"] for x in rows)
-    return table(columns + [("loads", figure(loads)), ("/ best", ratio(loads, BEST))] * timed, rows)
+    of_humming = HUMMING + GRAPH
+    columns += [("Humming", figure(of_humming)), ("/ Humming", ratio(ours, of_humming))] * timed(of_humming, rows)
+    columns += [("loads", figure(loads)), ("/ best", ratio(loads, BEST))] * timed(loads, rows)
+    return table(columns, rows)
+
+
+def timed(name: str, rows: list[dict]) -> bool:
+    """Whether all records have this contestant."""
+    return all(name in x["us"] for x in rows)
 
 
 def mxfp4_table(rows: list[dict]) -> str:

@@ -44,7 +44,7 @@ class MarlinLayer:
         h, i, top_k = self.sizes.hidden, self.sizes.intermediate, self.sizes.top_k
         marlin.multiply(self.gemm, self.hidden, self.weights["w13"], self.rows, self.both, top_k)
         if len(self.used):
-            silu_and_mul[len(self.used), i // 1024](self.both, self.used, self.c, N=i, SIZE=1024)
+            silu_and_mul[len(self.used), i // 512](self.both, self.used, self.c, N=i, SIZE=512)
         marlin.multiply(self.gemm, self.c, self.weights["w2"], self.rows, self.o, weights=self.given)
         grid = len(self.out), h // 1024
         combine[grid](self.o, self.places, self.ones, self.counts, self.out, HIDDEN=h, SIZE=1024)

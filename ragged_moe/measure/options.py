@@ -51,6 +51,8 @@ def format_options(command: Callable) -> Callable:
         click.option("--peers/--no-peers", default=None, help="FP8: those that are installed, by default, or none."),
         click.option("--marlin", type=click.Path(path_type=Path, exists=True, file_okay=False),
                      help="NVFP4: the folder of an unzipped sglang 0.5.23 wheel, whose Marlin is the peer."),
+        click.option("--humming", type=click.Path(path_type=Path, exists=True, file_okay=False),
+                     help="NVFP4: the folder of humming-kernels 0.1.19, a peer, too."),
     )  # fmt: skip
     return functools.reduce(lambda of, option: option(of), reversed(options), command)
 

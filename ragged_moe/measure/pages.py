@@ -168,15 +168,14 @@ def fp4_summary(result: dict) -> str:
 
 
 def fp4_layer(result: dict) -> str:
-    """Whole layers with NVFP4 weights, with FP8 ones, and by Marlin; and their loads, if those were timed."""
-    body, head = [], ["T", "NVFP4, us", "FP8, us", "Marlin NVFP4, us", "NVFP4 / FP8", "NVFP4 / Marlin"]
+    """Whole layers with NVFP4 weights, with FP8 ones, by Marlin and by Humming, and their loads."""
+    others = {"FP8": FP8 + GRAPH, "Marlin": BEST, "Humming": HUMMING + GRAPH, "loads": LOADS + GRAPH}
+    others = {head: name for head, name in others.items() if all(name in x["us"] for x in result["rows"])}
+    body = []
     for x in result["rows"]:
-        us = x["us"]
-        ours, fp8, peer = us[OURS + GRAPH], us[FP8 + GRAPH], us[BEST]
-        times, loads = (f"{ours:.1f}", f"{fp8:.1f}", f"{peer:.1f}"), us.get(LOADS + GRAPH)
-        of_loads = [f"{loads:.1f}", f"{loads / peer:.2f}"] if loads else []
-        body.append([str(x["T"]), *times, f"{ours / fp8:.2f}", f"{ours / peer:.2f}", *of_loads])
-    return markdown(head + ["loads, us", "loads / Marlin"] * (len(body[0]) > len(head)), body)
+        ours, us = x["us"][OURS + GRAPH], [x["us"][name] for name in others.values()]
+        body.append([str(x["T"]), f"{ours:.1f}", *(f"{t:.1f}" for t in us), *(f"{ours / t:.2f}" for t in us)])
+    return markdown(["T", "NVFP4, us", *(f"{x}, us" for x in others), *(f"NVFP4 / {x}" for x in others)], body)
 
 
 # -------------------------------------------------------------------------------------------------------- MXFP4 weights
@@ -184,7 +183,7 @@ def fp4_layer(result: dict) -> str:
 
 def mxfp4_run(result: dict) -> str:
     """Write what was measured, and between which ratios W4A8 is where it pays and where it does not."""
-    few, many = [[x["us"][W4A8] / x["us"][W4A16] for x in result["rows"] if (x["m"][0] < PAYS) == few]
+    few, many = [[x["us"][W4A8] / x["us"][W4A16] for x in result["rows"] if (sum(x["m"]) < PAYS * len(x["m"])) == few]
                  for few in (True, False)]  # fmt: skip
     return (
         f"{whence(result)}\nFrom {PAYS} tokens an expert on a call of W4A8, its quantiser included, takes "
@@ -195,16 +194,18 @@ def mxfp4_run(result: dict) -> str:
 
 
 def mxfp4_summary(result: dict) -> str:
-    """Ratios to W4A16 by sizes and tokens of an expert."""
-    rows, body = result["rows"], []
-    counts = sorted({x["m"][0] for x in rows})
-    for size in dict.fromkeys((x["experts"], x["n"], x["k"]) for x in rows):
-        of = {x["m"][0]: x["us"] for x in rows if (x["experts"], x["n"], x["k"]) == size}
-        names = W4A8, GEMM, FP8
-        cells = [" / ".join(f"{of[m][name] / of[m][W4A16]:.2f}" for name in names) for m in counts]
-        body.append([f"{size[0]} experts, N = {size[1]}, K = {size[2]}", *cells])
+    """Ratios to W4A16 by sizes, how rows are spread, and tokens of an expert in the mean."""
+    of: dict[tuple, dict[int, dict]] = {}
+    for x in result["rows"]:
+        spread = x["name"].partition(", mean ")[0] or "even"
+        of.setdefault((x["experts"], x["n"], x["k"], spread), {})[sum(x["m"]) // x["experts"]] = x["us"]
+    counts, body = sorted({m for of_size in of.values() for m in of_size}), []
+    for (e, n, k, spread), us in of.items():
+        ratios = [[us[m][name] / us[m][W4A16] for name in (W4A8, GEMM, FP8)] if m in us else [] for m in counts]
+        cells = [" / ".join(f"{x:.2f}" for x in of_mean) for of_mean in ratios]
+        body.append([f"{e} experts, N = {n}, K = {k}, {spread}", *cells])
     head = "time over W4A16's: W4A8 / its GEMM alone / FP8"
-    return markdown([head, *(f"{m} tokens each" for m in counts)], body)
+    return markdown([head, *(f"{m} tokens in the mean" for m in counts)], body)
 
 
 FP4 = "NVFP4", "MXFP4"

@@ -1,6 +1,7 @@
 """The problems of `python -m ragged_moe bench gemm`: the rows of each expert, N, K."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import torch
 
@@ -74,6 +75,14 @@ def drawn(experts: int, mean: int, exponent: float, seed: int) -> tuple[int, ...
     return tuple(torch.bincount(chosen, minlength=experts).tolist())
 
 
+def uneven(experts: int, n: int, k: int, means: Iterable[int]) -> list[Row]:
+    """Return the problems with these means whose rows are drawn uniformly and by Zipf's law."""
+    return [
+        Row(f"{law}, mean {m}", drawn(experts, m, exponent, m), n, k)
+        for m in means for law, exponent in (("uniform", 0.0), ("Zipf 0.6", 0.6))
+    ]  # fmt: skip
+
+
 def fp8_rows() -> list[Row]:
     """Return the problems with FP8 weights: even experts, routed tokens, and one expert that has all tokens."""
     sizes = *DEEPSEEK, (7168, 7168)
@@ -87,21 +96,24 @@ def nvfp4_rows() -> list[Row]:
     """Return the problems with NVFP4 weights: even experts, rows drawn, and tokens routed to 32 of 256 experts; those
     of the same weights follow one another.
     """
-    laws, rows = {"uniform": 0.0, "Zipf 0.6": 0.6}, []
+    rows = []
     for n, k in (*DEEPSEEK, *QWEN3):
         for e in (1, 8, 32):
             rows += [Row("", (m,) * e, n, k) for m in (1, 8, 16, 64, 128, 512)]
             if e > 1:
-                rows += [
-                    Row(f"{law}, mean {m}", drawn(e, m, exponent, m), n, k)
-                    for m in (8, 16, 64, 128, 512) for law, exponent in laws.items()
-                ]  # fmt: skip
+                rows += uneven(e, n, k, (8, 16, 64, 128, 512))
         if (n, k) in DEEPSEEK:
             rows += [Row(f"routed {t}", routed(t, 32, t), n, k) for t in (16, 64, 512, 2048)]
     return rows
 
 
 def mxfp4_rows() -> list[Row]:
-    """Return the problems with MXFP4 weights: even experts, from few tokens each to where the tensor core binds."""
-    sizes = *GPT_OSS, DEEPSEEK[0]
-    return [Row("", (m,) * e, n, k) for n, k in sizes for e in (8, 32) for m in (16, 64, 128, 512, 2048)]
+    """Return the problems with MXFP4 weights: even experts, from few tokens each to where the tensor core binds, and
+    rows drawn.
+    """
+    rows = []
+    for n, k in (*GPT_OSS, DEEPSEEK[0]):
+        for e in (8, 32):
+            rows += [Row("", (m,) * e, n, k) for m in (16, 64, 128, 512, 2048)]
+            rows += uneven(e, n, k, (64, 128, 512))
+    return rows

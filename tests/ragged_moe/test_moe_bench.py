@@ -44,8 +44,8 @@ def test_gpus(command, tmp_path, monkeypatch):
 
 def test_numbers(tmp_path):
     assert "'1,x' must be numbers from 0 on, separated by commas" in refused(bench_gemm.main, tmp_path, "--rows", "1,x")
-    found = refused(bench_gemm.main, tmp_path, "--format", "mxfp4", "--rows", "3,20")
-    assert found == "Error: --rows has 20, but --format mxfp4 has rows 0 to 19"
+    found = refused(bench_gemm.main, tmp_path, "--format", "mxfp4", "--rows", "3,44")
+    assert found == "Error: --rows has 44, but --format mxfp4 has rows 0 to 43"
     assert "'0' must be numbers from 1 on" in refused(bench_layer.main, tmp_path, "--tokens", "0")
 
 
