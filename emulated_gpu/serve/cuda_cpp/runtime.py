@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 
 from ...device import DEVICE, LoadedModule
 from ...errors import Fault, LaunchRefused, Unsupported
@@ -30,8 +31,16 @@ _variables: dict[int, tuple[int, str, int]] = {}  # host variable -> (fat binary
 _shared: dict[int, int] = {}  # host function -> dynamic shared memory that cudaFuncSetAttribute has allowed
 
 
+NOT_SERVED = {  # what functions of such names are for
+    "Array|Texture|Tex|Surf|ChannelDesc|Mipmap": "textures, surfaces and CUDA arrays",
+    "Conditional": "conditional nodes of graphs",
+}
+
+
 def refuse(name: bytes) -> None:
-    raise Unsupported(f"{name.decode()} on the emulated device")
+    called = name.decode()
+    what = next((of for names, of in NOT_SERVED.items() if re.search(names, called)), "")
+    raise Unsupported(f"{called} on the emulated device" + f", which has no {what}" * bool(what))
 
 
 def register_module(wrapper: int, handle: int) -> None:

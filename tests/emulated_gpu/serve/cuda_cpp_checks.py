@@ -114,6 +114,7 @@ int encode(void *at, void *map) {
       CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 int not_served() { return cudaIpcCloseMemHandle(nullptr); }
+int conditional() { return cudaGraphConditionalHandleCreate(nullptr, nullptr); }
 }
 """
 
@@ -202,6 +203,7 @@ def check_a_tensor_map_by_the_driver_entry_point():
 
 def check_what_is_not_served_is_named():
     assert "cudaIpcCloseMemHandle on the emulated device" in finding(LIBRARY.not_served)
+    assert "HandleCreate on the emulated device, which has no conditional nodes" in finding(LIBRARY.conditional)
 
 
 STATIC = r"""
@@ -275,7 +277,7 @@ def check_a_library_with_the_runtime_inside():
     assert library.run(ctypes.c_void_p(x.data_ptr())) == 0 and torch.equal(x, torch.arange(32.0) * 3)
     x = torch.zeros(1, device="cuda")
     assert library.by_the_driver(ONE.encode(), ctypes.c_void_p(x.data_ptr())) == 0 and x.item() == 1
-    assert "cudaFreeArray on the emulated device" in finding(library.not_served)
+    assert "cudaFreeArray on the emulated device, which has no textures" in finding(library.not_served)
     assert "cuArrayDestroy on the emulated device" in finding(library.not_served_by_the_driver)
 
 
