@@ -106,12 +106,18 @@ def heat(cold: Cold, g) -> None:
 
 
 def _reachable(program: ControlFlow, first: int, without: set[int] = frozenset()) -> set[int]:
-    """Blocks that follow `first`, near ones first, until there are enough; none of another region."""
+    """Blocks that follow `first`, near ones first, until there are enough; none of another region, nor for lanes that
+    part if none have."""
+    together = {program.block_of[n] for n in program.together.values()}
+    if any(program.blocks[b] is not None for b in together):
+        together = set()
     found, work, room = {first}, [first], LARGEST
     for b in work:
         for s in program.successors[b]:
             size = program.end[s] - program.start[s]
-            if s in found or s in without or not size or size > room or isinstance(program.blocks[s], Native):
+            if s in found or s in without | together or not size or size > room:
+                continue
+            if isinstance(program.blocks[s], Native):
                 continue
             room -= size
             found.add(s)
