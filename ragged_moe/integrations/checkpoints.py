@@ -2,7 +2,7 @@
 
     nvfp4_experts   ModelOpt's and compressed-tensors' NVFP4: a tensor an expert and projection
     mxfp4_experts   gpt-oss's MXFP4: a tensor of all experts, rows of gate and up interleaved, biases; and
-                    compressed-tensors' and Quark's: a tensor an expert and projection
+                    compressed-tensors', Quark's and DeepSeek-V4's: a tensor an expert and projection
     fp8_experts     e4m3 with a scale for 128 x 128 (DeepSeek, Qwen, compressed-tensors), for a row (FP8 per channel),
                     or for a whole tensor
     bf16_experts    weights that are not quantised; MXFP8, whose numbers bf16 holds
@@ -23,7 +23,7 @@ from ragged_moe.runtime.pad_weights import BLOCK, pad_intermediate
 from ragged_moe.runtime.sizes import BF16, E4M3, F32
 
 INDEX = "model.safetensors.index.json"
-U8, E8M0 = torch.uint8, torch.float8_e8m0fnu
+U8, I8, E8M0 = torch.uint8, torch.int8, torch.float8_e8m0fnu
 PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
 
@@ -64,6 +64,7 @@ NVFP4 = (
 MXFP4 = (
     Format("compressed-tensors' MXFP4", "weight_packed", U8, "weight_scale", (U8, E8M0), 32),
     Format("Quark's MXFP4", "weight", U8, "weight_scale", (U8, E8M0), 32),
+    Format("DeepSeek-V4's MXFP4", "weight", I8, "scale", (E8M0,), 32),
 )
 FP8 = (
     Format("DeepSeek's FP8", "weight", E4M3, "weight_scale_inv", (F32, BF16, E8M0), BLOCK),
@@ -74,9 +75,10 @@ MXFP8 = tuple(Format("MXFP8", "weight", E4M3, x, (U8, E8M0), 32) for x in ("weig
 PLAIN = (Format("bf16", "weight", BF16),)
 # Of formats that are not read: the endings of names that tell them
 UNREAD = (
-    ("GPTQ (INT4)", "qweight", "g_idx"), ("AWQ (INT4)", "qweight", "qzeros"),
+    ("GPTQ without zeros", "qweight", "g_idx"),
     ("compressed-tensors' INT4 or INT8 (pack-quantized)", "weight_packed", "weight_shape"),
     ("bitsandbytes'", "weight", "weight.absmax"), ("SmoothQuant's INT8 or FP8", "weight", "smooth_quant_scale"),
+    ("HQQ's", "W_q"), ("Quanto's", "weight._data"), ("torchao's", "weight_qdata"),
 )  # fmt: skip
 
 
@@ -85,7 +87,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path):
         try:
-            from safetensors import safe_open
+            from safetensors import SafetensorError, safe_open
         except ImportError as error:
             raise ImportError("reading a checkpoint needs safetensors: pip install safetensors") from error
         self.path, self.open = Path(path), functools.cache(functools.partial(safe_open, framework="pt"))
@@ -95,7 +97,12 @@ class Checkpoint:
             self.files = {name: self.path / file for name, file in files.items()}
         else:
             files = sorted(self.path.glob("*.safetensors")) if self.path.is_dir() else [self.path]
-            self.files = {name: file for file in files for name in self.open(file).keys()}  # noqa: SIM118
+            if not files:
+                raise ValueError(f"{self.path} has no .safetensors files")
+            try:
+                self.files = {name: file for file in files for name in self.open(file).keys()}  # noqa: SIM118
+            except SafetensorError as error:
+                raise ValueError(f"{self.path} is not of safetensors: {error}") from error
 
     def slice(self, name: str):
         """The tensor, of which [..] reads a part; ValueError if there is none."""
@@ -133,6 +140,8 @@ class Checkpoint:
             return f"there is nothing under {prefix}: " + (f"experts are {listed(others)}" if others else "no experts")
         said = f"{prefix}.{expert} is"
         ends = {name.partition(".")[2] for name in own}
+        if {"qweight", "qzeros", "scales"} <= ends:
+            return f"{said} {self.of_integers(next(x for x in own.values() if x.endswith('.qweight')))}"
         for name, *wanted in UNREAD:
             if set(wanted) <= ends:
                 return f"{said} {name}"
@@ -140,10 +149,21 @@ class Checkpoint:
             if any(x.holds(self, f"{prefix}.{expert}.{projections[0]}") for projections in PROJECTIONS):
                 return f"{said} {x.name}"
         found = sorted(own)[0]
+        if {"up_proj.weight", "down_proj.weight"} <= set(own) and "gate_proj.weight" not in own:
+            return f"{said} without a gate_proj"
         if ends == {"weight"}:
             return f"{said} not quantised: {found} is {self.dtype(own[found])}"
+        if self.dtype(own[found]) is I8:
+            return f"{said} INT8: {found} is {I8} {self.slice(own[found]).get_shape()}"
         tensors = [f"{name} {self.dtype(own[name])} {self.slice(own[name]).get_shape()}" for name in sorted(own)]
         return f"{said} of no known format: {listed(tensors)}"
+
+    def of_integers(self, qweight: str) -> str:
+        """Which of the formats with qweight, qzeros and scales it is: AWQ packs numbers along N, GPTQ along K."""
+        weight, zeros, scales = (
+            self.slice(qweight.removesuffix("qweight") + x).get_shape() for x in ("qweight", "qzeros", "scales")
+        )
+        return f"{'AWQ' if weight[-1] == zeros[-1] else 'GPTQ'} (INT{32 * zeros[-1] // scales[-1]})"
 
 
 def listed(found: Sequence[str], most: int = 4) -> str:
@@ -196,7 +216,7 @@ def read(of: Checkpoint, x: Format, at: str, shape: Sequence[int] = ()) -> tuple
     values = of.tensor(f"{at}.{x.weight}", x.weight_type, *shape)
     if not x.scale:
         return values, None, None, None
-    n, k = values.shape[0], values.shape[1] * (2 if x.weight_type is U8 else 1)
+    n, k = values.shape[0], values.shape[1] * (2 if x.weight_type in (U8, I8) else 1)
     name, scale = f"{at}.{x.scale}", of.slice(f"{at}.{x.scale}")[...]
     if x.scale_columns == BLOCK:
         scale = of_blocks(of, name, scale, n, k)
@@ -265,8 +285,8 @@ def mxfp4_experts(
     path: a safetensors file or a folder of some. prefix: "model.layers.0.mlp.experts". Are read of gpt-oss's
     gate_up_proj, whose rows are gate and up in turn, and of down_proj: PREFIX.PROJ_blocks uint8 [E, N, K/32, 16],
     _scales uint8 [E, N, K/32] and _bias bf16 [E, N]; else of expert e and each projection PREFIX.e.PROJ.weight_packed,
-    or .weight, uint8 [N, K/2], and .weight_scale e8m0 [N, K/32]. activation: as of pack_mxfp4. ValueError if a tensor
-    is missing or otherwise, or of another format, which it names.
+    or .weight, uint8 [N, K/2], and .weight_scale e8m0 [N, K/32], or DeepSeek-V4's .weight int8 and .scale. activation:
+    as of pack_mxfp4. ValueError if a tensor is missing or otherwise, or of another format, which it names.
     """
     of, arguments = Checkpoint(path), {"gate_first": True}
     if f"{prefix}.gate_up_proj_blocks" in of.files:
@@ -274,7 +294,8 @@ def mxfp4_experts(
     x, (*gate_up, down) = of.layout(prefix, experts[0], MXFP4)
     for name, projections in (("w13", gate_up), ("w2", [down])):
         found = weights(of, x, prefix, experts, projections, device)
-        packed = pack_mxfp4(found.values, found.scales.view(U8), halves=len(projections), activation=activation)
+        b, b_scale = found.values.view(U8), found.scales.view(U8)
+        packed = pack_mxfp4(b, b_scale, halves=len(projections), activation=activation)
         arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed))
     return arguments
 

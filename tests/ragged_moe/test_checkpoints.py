@@ -16,8 +16,14 @@ PROJECTIONS = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")  # as Mi
 E4M3, E8M0, F32, BF16, U8 = torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.float32, torch.bfloat16, torch.uint8
 
 
-@pytest.fixture(autouse=True, params=[(9, 0), (10, 0)], ids=["hopper", "blackwell"])
-def capability(request, monkeypatch):
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    """Weights are packed for Hopper, unless a test asks for `capability`."""
+    monkeypatch.setattr(pack_weights, "reader", lambda *_: (9, 0))
+
+
+@pytest.fixture(params=[(9, 0), (10, 0)], ids=["hopper", "blackwell"])
+def capability(request, hopper, monkeypatch):
     """Of the GPU that weights are packed for."""
     monkeypatch.setattr(pack_weights, "reader", lambda *_: request.param)
     return request.param
@@ -70,17 +76,20 @@ def test_nvfp4(tmp_path, capability, names, tensors):
     assert found["gate_first"] and len(found) == 9
 
 
-@pytest.mark.parametrize("weight, kind", [("weight_packed", U8), ("weight_packed", E8M0), ("weight", U8)])
-def test_mxfp4(tmp_path, capability, weight, kind):
+@pytest.mark.parametrize("weight, kind, ending, of_scale", [
+    ("weight_packed", U8, "weight_scale", U8), ("weight_packed", U8, "weight_scale", E8M0),
+    ("weight", U8, "weight_scale", U8), ("weight", torch.int8, "scale", E8M0),
+])  # fmt: skip
+def test_mxfp4(tmp_path, capability, weight, kind, ending, of_scale):
     def tensors(g, n, k):
         scale = torch.randint(119, 124, (n, k // 32), generator=g, dtype=U8)
-        return {weight: codes(g, n, k), "weight_scale": scale.view(kind)}
+        return {weight: codes(g, n, k).view(kind), ending: scale.view(of_scale)}
 
     made, (gate, up, down) = write(tmp_path, PROJECTIONS[1], tensors), PROJECTIONS[1]
     found = mxfp4_experts(tmp_path, PREFIX, range(1, 3), "cpu")
     for name, parts in (("w13", (gate, up)), ("w2", (down,))):
         b, scale = (torch.stack([torch.cat([made[f"{e}.{p}.{x}"].view(U8) for p in parts]) for e in (1, 2)])
-                    for x in (weight, "weight_scale"))  # fmt: skip
+                    for x in (weight, ending))  # fmt: skip
         expected = pack_mxfp4(b, scale, halves=len(parts))
         assert all(torch.equal(found[f"{name}{x}"], y) for x, y in zip(("", "_scale", "_global"), expected))
 
@@ -167,10 +176,13 @@ def of_kind(**endings):
 
 int4 = of_kind(weight_packed=lambda n, k: torch.zeros(n, k // 8, dtype=torch.int32), weight_shape=lambda n, k:
                torch.tensor([n, k]), weight_scale=lambda n, k: torch.ones(n, k // 128, dtype=BF16))  # fmt: skip
-gptq = of_kind(qweight=lambda n, k: torch.zeros(k // 8, n, dtype=torch.int32), g_idx=lambda n, k: torch.zeros(k),
-               qzeros=lambda n, k: torch.zeros(1, dtype=torch.int32), scales=lambda n, k: torch.ones(n))  # fmt: skip
-awq = of_kind(qweight=lambda n, k: torch.zeros(k, n // 8, dtype=torch.int32), scales=lambda n, k: torch.ones(n),
-              qzeros=lambda n, k: torch.zeros(1, dtype=torch.int32))  # fmt: skip
+grouped = {"scales": lambda n, k: torch.ones(k // 128, n), "qzeros": lambda n, k: torch.zeros(k // 128, n // 8).int()}
+gptq = of_kind(qweight=lambda n, k: torch.zeros(k // 8, n).int(), **grouped)
+gptq_of_8 = of_kind(qweight=lambda n, k: torch.zeros(k // 4, n).int(), g_idx=lambda n, k: torch.zeros(k),
+                    **grouped | {"qzeros": lambda n, k: torch.zeros(k // 128, n // 4).int()})  # fmt: skip
+awq = of_kind(qweight=lambda n, k: torch.zeros(k, n // 8).int(), **grouped)
+hqq = of_kind(W_q=lambda n, k: torch.zeros(n, k // 2, dtype=U8), zero=lambda n, k: torch.zeros(n, k // 64))
+int8 = of_kind(weight=lambda n, k: torch.zeros(n, k, dtype=torch.int8), weight_scale=lambda n, k: torch.ones(n, 1))
 bf16 = of_kind(weight=lambda n, k: torch.zeros(n, k, dtype=BF16))
 mxfp8 = of_kind(weight=lambda n, k: torch.zeros(n, k).to(E4M3), weight_scale=lambda n, k:
                 torch.ones(n, k // 32, dtype=U8))  # fmt: skip
@@ -188,7 +200,10 @@ other = of_kind(weight=lambda n, k: torch.zeros(n, k).to(torch.int8), gain=lambd
     (int4, nvfp4_experts, f"{PREFIX}.0 is compressed-tensors' INT4 or INT8 (pack-quantized), but must be ModelOpt's "
                           "NVFP4, compressed-tensors' NVFP4"),
     (gptq, nvfp4_experts, f"{PREFIX}.0 is GPTQ (INT4), but must be"),
+    (gptq_of_8, nvfp4_experts, f"{PREFIX}.0 is GPTQ (INT8), but must be"),
     (awq, mxfp4_experts, f"{PREFIX}.0 is AWQ (INT4), but must be compressed-tensors' MXFP4, Quark's MXFP4"),
+    (hqq, mxfp4_experts, f"{PREFIX}.0 is HQQ's, but must be"),
+    (int8, fp8_experts, f"{PREFIX}.0 is INT8: down_proj.weight is torch.int8 [256, 128], but must be DeepSeek's FP8"),
     (bf16, fp8_experts, f"{PREFIX}.0 is not quantised: down_proj.weight is torch.bfloat16, but must be DeepSeek's FP8"),
     (modelopt, fp8_experts, f"{PREFIX}.0 is ModelOpt's NVFP4, but must be DeepSeek's FP8"),
     (compressed_tensors, mxfp4_experts, f"{PREFIX}.0 is compressed-tensors' NVFP4, but must be"),
@@ -206,6 +221,20 @@ def test_another_format_is_named(tmp_path, tensors, reader, sentence):
     write(tmp_path, PROJECTIONS[0], tensors)
     with pytest.raises(ValueError, match=f"^{re.escape(f'{tmp_path}: {sentence}')}"):
         reader(tmp_path, PREFIX, range(2), "cpu")
+
+
+def test_experts_without_a_gate_are_named(tmp_path):
+    write(tmp_path, ("up_proj", "up", "down_proj"), bf16)
+    with pytest.raises(ValueError, match=f"{PREFIX}.0 is without a gate_proj, but must be bf16, MXFP8"):
+        bf16_experts(tmp_path, PREFIX, range(2), "cpu")
+
+
+def test_files_of_another_kind_are_named(tmp_path):
+    with pytest.raises(ValueError, match="has no .safetensors files"):
+        bf16_experts(tmp_path, PREFIX, range(2), "cpu")
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(ValueError, match="x.gguf is not of safetensors: "):
+        bf16_experts(tmp_path / "x.gguf", PREFIX, range(2), "cpu")
 
 
 def test_another_place_is_named(tmp_path):
