@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..jit.happens_before import happened
+from ..jit.happens_before import MOST, happened
 from ..jit.rules import pointer
 from .order import ASYNC_SHARED, GENERIC, KNOWN, STRONG, Actor, Order, Space
 
@@ -122,17 +122,22 @@ class Plane:
         which = np.flatnonzero(by.unknown(beneath, row) & self._after(beneath, but)) if beneath.any() else beneath[:0]
         return Conflict(self.place(index, int(which[0])), int(beneath[which[0]]), "write") if len(which) else None
 
-    def unordered_reads(self, index, by: Actor, but: Known = NOTHING, weak: bool = False) -> Iterator[Conflict]:
-        """The reads here since the last write that `by` does not know, each once. weak: of those only."""
-        if (ask := happened()) and ask.all_known(self._rows_of_reads(), index, by, KNOWN, but):
+    def unordered_reads(
+        self, index, by: Actor, but: Known = NOTHING, weak: bool = False, row: int = KNOWN, limit: int = MOST
+    ) -> Iterator[Conflict]:
+        """The reads here since the last write that `by` does not know, each once. weak: of those only; limit: of
+        components up to it; row: of what `by` knows, see order.py."""
+        if (ask := happened()) and ask.all_known(self._rows_of_reads(), index, by, row, but, limit):
             return
         for slot in self.reads:
             numbers = slot[index]
             if not numbers.any():
                 return
-            late = by.unknown(numbers) & (numbers != 0)
+            late = by.unknown(numbers, row) & (numbers != 0)
             if weak:
                 late &= self.order.marks[numbers] & STRONG == 0
+            if limit != MOST:
+                late &= self.order.component[numbers] <= limit
             if late.any():
                 which = np.flatnonzero(late & self._after(numbers, but))
                 _, first = np.unique(numbers[which], return_index=True)
@@ -142,17 +147,7 @@ class Plane:
     def unfenced_read(self, index, by: Actor, row: int) -> Conflict | None:
         """A read by a warp here since the last write, after which nobody has fenced for the async proxy. row: of the
         memory, see order.py."""
-        if (ask := happened()) and ask.all_known(self._rows_of_reads(), index, by, row, NOTHING, by.space.warps):
-            return None
-        for slot in self.reads:
-            numbers = slot[index]
-            if not numbers.any():
-                return None
-            late = by.unknown(numbers, row) & (numbers != 0) & (self.order.component[numbers] <= by.space.warps)
-            which = np.flatnonzero(late)
-            if len(which):
-                return Conflict(self.place(index, int(which[0])), int(numbers[which[0]]), "read")
-        return None
+        return next(self.unordered_reads(index, by, row=row, limit=by.space.warps), None)
 
     def _after(self, numbers: np.ndarray, but: Known) -> np.ndarray | bool:
         """Which of these events come after those of their component that `but` has."""

@@ -488,9 +488,14 @@ def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray,
     at = to - int(to[0])
     hi, words = lo + int(at[-1]) + size, None
     if hi - lo != size * len(to):  # gaps, or two copies to one place
-        words = (np.unique(at + lo)[:, None] // WORD + np.arange(size // WORD)).ravel()
+        words = _words_of(at + lo, size)
     op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, words, owner=g.warp.actor)
     open_copies(g).append((cta, lo + at, read, n, size, op))
+
+
+def _words_of(to: np.ndarray, size: int) -> np.ndarray:
+    """The words to which copies of `size` bytes each go, once each."""
+    return (np.unique(to)[:, None] // WORD + np.arange(size // WORD)).ravel()
 
 
 def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
@@ -503,7 +508,7 @@ def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
             cp_async_commit(g)
             continue
         to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
-        words = (np.unique(to)[:, None] // WORD + np.arange(size // WORD)).ravel() if gaps else None
+        words = _words_of(to, size) if gaps else None
         op = InFlight(lo, hi, True, origin(g, step), actor.copier(), number, "", words, actor)
         g.cta.smem.has_begun(op)
         _ask_for(g, read, n, size)
