@@ -16,7 +16,7 @@ from .isa import lookup
 from .syntax import Imm, Instr, Reg, Special, Target, Vec, leaves
 
 LONGEST = 40  # instructions of both sides
-BYTES = (16, 32, 64)
+BITS = (16, 32, 64)  # of registers that a `mov` can clear
 
 
 def of(program: Any) -> tuple[list[Instr], dict[int, int]]:
@@ -37,7 +37,7 @@ def of(program: Any) -> tuple[list[Instr], dict[int, int]]:
         if any(i.parts[0] == "st" for i in passed) and taken or any(i.parts[0] == "st" for i in taken):
             continue
         if not more:
-            more.append(Instr("ret", (), None, False, branch.line, "ret;"))  # of who comes behind the last instruction
+            more.append(Instr("ret", (), None, False, branch.line, "ret;"))  # where the last one falls through
         together[number] = len(instrs) + len(more)
         behind = program.live[program.block_of[end]] if end < len(instrs) else 0
         here = program.live[program.block_of[branch.operands[0].index]] if taken else 0
@@ -78,7 +78,7 @@ def _may_be_guarded(instr: Instr, guard: Reg) -> bool:
     if guard in written or any(isinstance(o, Special) and o.name.startswith(("clock", "global")) for o in _read(instr)):
         return False
     if instr.parts[0] in ("ld", "st"):
-        return STRONG_FORMS.isdisjoint(instr.parts) and all(o.bits in BYTES for o in written if isinstance(o, Reg))
+        return STRONG_FORMS.isdisjoint(instr.parts) and all(o.bits in BITS for o in written if isinstance(o, Reg))
     return computes(instr) and instr.parts[0] not in ACROSS and not handler.settles
 
 
@@ -89,19 +89,19 @@ def _guarded(instr: Instr, guard: Reg, negated: bool, kept: int) -> list[Instr]:
     lost = [o for o in written if not kept >> o.index & 1]
     if computes(instr) and len(lost) == len(written):
         return [instr]
-    lost = [o for o in lost if o.bits in BYTES and o not in _read(instr)]
+    lost = [o for o in lost if o.bits in BITS and o not in _read(instr)]
     inits = [dataclasses.replace(instr, op=f"mov.b{o.bits}", operands=(o, Imm(0))) for o in lost]
     return [*inits, dataclasses.replace(instr, guard=guard, negated=negated)]
 
 
-def _split(instr: Instr) -> int:
+def _destinations(instr: Instr) -> int:
     handler = lookup(instr)
     return handler.destinations(instr) if handler else 0
 
 
 def _written(instr: Instr) -> list:
-    return [*leaves(Vec(instr.operands[: _split(instr)]))]
+    return [*leaves(Vec(instr.operands[: _destinations(instr)]))]
 
 
 def _read(instr: Instr) -> list:
-    return [*leaves(Vec(instr.operands[_split(instr) :]))]
+    return [*leaves(Vec(instr.operands[_destinations(instr) :]))]

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-PREFIX = "emulated-gpu-"
+PREFIX = "emulated-gpu-held-"  # of no other temporary folder, which nobody locks
 YOUNG_S = 60.0  # a folder may be made, and not yet held
 
 

@@ -33,7 +33,17 @@ def test_a_killed_process_s_folder_goes_when_nothing_that_it_forked_lives(tmp_pa
 
 
 def test_a_folder_that_was_just_made_stays(tmp_path):
-    made = tmp_path / "emulated-gpu-x"
+    made = tmp_path / f"{scratch.PREFIX}x"
     made.mkdir()
     scratch.sweep(tmp_path)
     assert made.is_dir()
+
+
+def test_what_long_runs_keep_without_holding_it_stays(tmp_path, monkeypatch):
+    """A run of more than a minute has lost its findings to another one that began."""
+    monkeypatch.setattr(scratch, "YOUNG_S", -1.0)
+    kept = [tmp_path / f"emulated-gpu-{what}-x" for what in ("run", "profile", "pytest")]
+    for folder in kept:
+        folder.mkdir()
+    scratch.sweep(tmp_path)
+    assert all(folder.is_dir() for folder in kept)
