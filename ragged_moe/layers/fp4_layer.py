@@ -133,7 +133,8 @@ class ByE4m3Layer(Fp4Layer):
     def configs(self, tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         rows, e = self.rows(tokens), self.sizes.local
-        first, second = sm90.choose_fp4_by_e4m3_gemm1(rows, e), sm90.choose_fp4_by_e4m3(rows, e)
+        first = sm90.choose_fp4_by_e4m3_gemm1(rows, e)
+        second = sm90.choose_fp4_by_e4m3(rows, e, self.sizes.hidden)
         return (
             dataclasses.replace(first, activation=self.activation, bias=self.biased),
             dataclasses.replace(second, prefetch=second.stages, bias=self.biased),

@@ -107,7 +107,7 @@ def plan(
     signature.check_dtype("a", dtype)
     sizes = of_a[0], TILE * of_b[1] if hopper else of_b[1], of_a[1], of_b[0]
     if e4m3:
-        return ByE4m3Plan(signature, sizes, dtype, device, lambda _, rows, e, *__: sm90.choose_fp4_by_e4m3(rows, e))
+        return ByE4m3Plan(signature, sizes, dtype, device, lambda _, *of: sm90.choose_fp4_by_e4m3(*of[:3]))
     if hopper:
         return Plan(signature, sizes, dtype, device, functools.partial(choose, dtype))
     of_form = functools.partial(choose_block_scaled, W4A8 if mxfp4 else W4A4)

@@ -109,7 +109,7 @@ def mxfp4(x: Operands) -> dict[str, Contestant]:
 def w4a8_launches(x: Operands, weights: tuple) -> tuple[Contestant, Contestant]:
     """Make the two launches of a call of W4A8: one quantises tokens, to memory of its own, one multiplies these."""
     (total, k), (b, b_scale, b_global) = x.a.shape, weights
-    gemm = launcher(x.a.device, sm90.choose_fp4_by_e4m3(total, len(b)))
+    gemm = launcher(x.a.device, sm90.choose_fp4_by_e4m3(total, len(b), TILE * b.shape[1]))
     values, scales = torch.empty(total, k, dtype=E4M3, device="cuda"), torch.empty(total, dtype=F32, device="cuda")
     words, out = (*gemm.words(gemm.grid, total, TILE * b.shape[1], k, len(b)), scales.data_ptr()), x.fp8.out.clone()
     operands = values, b_global, b, b_scale, x.fp8.m_indptr, out

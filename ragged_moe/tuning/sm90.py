@@ -128,11 +128,13 @@ def choose_fp4(total_m: int, experts: int, n: int, k: int, tokens: str, routed: 
     return fp4_tile(FP4[tokens], block_m, 128) if few else fp4_tile(FP4[tokens], uneven_tokens(mean), 256)
 
 
-def choose_fp4_by_e4m3(total_m: int, experts: int) -> Config:
+def choose_fp4_by_e4m3(total_m: int, experts: int, n: int) -> Config:
     """The config for weights in e2m1 and tokens in e4m3."""
     mean = -(-total_m // experts)
-    steps = (24, 0), (88, 1), (224, 3), (288, 2)
-    return FP4_BY_E4M3[next((i for most, i in steps if mean <= most), 3)]
+    if 24 < mean <= 88:
+        tiles = experts * -(-n // 256)  # whose last wave may leave many SMs idle: 8 x 64, 5760, 2880: 0.93 by 128 rows
+        return FP4_BY_E4M3[1 if tiles > 0.8 * SMS * -(-tiles // SMS) else 2]
+    return FP4_BY_E4M3[0 if mean <= 24 else 2 if 224 < mean <= 288 else 3]
 
 
 def choose_fp4_by_e4m3_gemm1(rows: int, experts: int) -> Config:
