@@ -23,6 +23,7 @@ class ActivationType(IntEnum):
 TESTS = """
 import pytest, signal, time, torch
 import flashinfer.other as other
+from flashinfer.cute_dsl import is_cute_dsl_available
 from flashinfer.fused_moe import cutlass_fused_moe
 from flashinfer.fused_moe.core import ActivationType
 
@@ -67,6 +68,10 @@ def test_skips(): ...
 
 def test_calls_nothing(): ...
 
+@pytest.mark.skipif(not is_cute_dsl_available(), reason="CuteDSL not available")
+def test_has_cute_dsl():
+    other.cute_dsl_fused_moe()
+
 def test_takes_long():
     call()
     assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60
@@ -97,6 +102,7 @@ MUST = {
     "test_asks_what_is_not_served": ("not applicable", "it calls flashinfer.other.available"),
     "test_skips": ("not applicable", "it says: Blackwell alone"),
     "test_calls_nothing": ("not applicable", "it calls nothing that is served here"),
+    "test_has_cute_dsl": ("not applicable", "it calls flashinfer.other.cute_dsl_fused_moe"),
     "test_takes_long": ("not applicable", "it takes more than 60 s here"),
     "test_needs_something": ("not applicable", "it needs what is not here: AttributeError"),
 }  # fmt: skip

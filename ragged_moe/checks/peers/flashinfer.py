@@ -24,7 +24,7 @@ def served() -> dict[str, object]:
         "get_compute_capability": lambda device=None: torch.cuda.get_device_capability(),
         "is_sm90a_supported": lambda device=None: torch.cuda.get_device_capability() == (9, 0),
         "is_sm100a_supported": lambda device=None: torch.cuda.get_device_capability()[0] == 10,
-        "is_sm12x_supported": lambda device=None: False,
+        "is_sm12x_supported": lambda device=None: False, "is_cute_dsl_available": lambda: True,
         "autotune": Unturned, "WeightLayout": WeightLayout, "is_gated_activation": is_gated,
         "shuffle_matrix_a": lambda x, _: x,
         "interleave_moe_weights_for_sm90_mixed_gemm": lambda x, *_: x,
