@@ -92,7 +92,7 @@ def divide(x, y) -> Int32:
 
 
 def divide_small(x: Int32, y: Int32) -> Int32:
-    """Return x // y for x from 0 to below 2^20 and y from 1 to 2^20, in a fourth of `divide`'s instructions.
+    """Return x // y for x from 0 to below 2^20 and y from 1 to 2^20, by a reciprocal, which is faster than `divide`.
 
     (x + 1/2) / y is 1/(2 y) or more from any whole number. Its error here is below x / y * 2^-22, a half of that.
     """

@@ -149,7 +149,7 @@ def experts(
         operands = tuple([x for x in given if x is not None])
     options = (
         hidden_scale_layout, gate_first, limit, alpha, shift, apply_router_weight_on_input, local_expert_offset,
-        num_experts, sms, there,
+        num_experts, sms, there,  # the last tells calls apart, and is no option
     )  # fmt: skip
     call = calls.like(operands, options) if workspace is None else None
     if call is not None:
