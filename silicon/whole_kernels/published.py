@@ -11,13 +11,13 @@ K, calls, published and modelled us, error, and what the time is made of. --samp
 their names. --write: emulated_gpu/model/whole_kernels.json gets the modelled times; `python -m worklog.pages` then
 makes the tables and brackets.
 
-Each point runs in a process of its own: the problem's own inputs and a submission's own host code. Modelled is what the
-GPU does: "alone" is one call behind the fill that the evaluator writes before each, with the two events around it, as
-all single calls are modelled; "in a row" is the second of two calls on two inputs, from the end of the first, with a
-clean L2, since the fill touches but the first of many calls. What the host does between launches, and copies that torch
-makes, are left out. Nothing of the checkouts is kept in this repository. No figure of the profile was fitted to
-these times, but those that silicon/whole_kernels/README.md names, and two choices that were kept because of
-guaguabear's: that blocks where lanes part cost nothing, and `tensor.copy_cycles`.
+Each point runs in a process of its own: the problem's own inputs and a submission's own host code, by the protocol of
+the evaluator, which is calls on inputs of their own between two events, behind a fill that the host outlasts. CALLS has
+how many, by the task.yml and eval.py of each problem and their dates; a point that is not "in a row" is one call. Calls
+are simulated until they repeat, SIMULATED at most. What the host does between launches, and copies that torch makes,
+are left out. Nothing of the checkouts is kept in this repository. No figure of the profile was fitted to these times,
+but those that silicon/whole_kernels/README.md names, and two choices that were kept because of guaguabear's: that
+blocks where lanes part cost nothing, and `tensor.copy_cycles`.
 Figures: https://github.com/teelaitila/nvfp4_gpumode (fp4_gemm/benchmarks.md, dual_gemm/benchmarks.md,
 group_gemm/worklog.md; head of dual_gemm/others/guag.py), and the READMEs of the others.
 """
@@ -32,13 +32,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulated_gpu.model.profile import Profile, load
 from silicon import command
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = "problems/nvidia"
-
-
+CALLS = {"nvfp4_group_gemm": 15, "nvfp4_gemm": 50, "nvfp4_dual_gemm": 50}  # in a row, of a problem's eval.py
+SIMULATED = 8
 TABLE = ROOT / "emulated_gpu" / "model" / "whole_kernels.json"
 TASKS = "reference-kernels"  # the checkout that has the problems
 FILES = {  # beginning of a kernel's name -> checkout, the submission's file in it ({}: the rest of the name), problem
@@ -46,6 +45,7 @@ FILES = {  # beginning of a kernel's name -> checkout, the submission's file in 
     "dual GEMM, the task's template": (TASKS, f"{PROBLEMS}/nvfp4_dual_gemm/submission.py", "nvfp4_dual_gemm"),
     "dual GEMM, guaguabear": ("nvfp4_gpumode", "dual_gemm/others/guag.py", "nvfp4_dual_gemm"),
     "NaregAmirianMegan, ": ("NVFP4_Kernels", "nvfp4_grouped_gemm/{}.py", "nvfp4_group_gemm"),
+    "nvfp4_gemm ": ("gpu-mode-kernels", "nvidia/nvfp4_gemm/submission_{}.py", "nvfp4_gemm"),
     "gau.nernst, ": ("gpu-mode-kernels", "nvidia/nvfp4_group_gemm/submission_{}.py", "nvfp4_group_gemm"),
 }
 
@@ -78,8 +78,9 @@ class Published:
         return self.row["published_us"]
 
     @property
-    def calls(self) -> str:
-        return "in a row" if self.row["in a row"] else "alone"
+    def calls(self) -> int:
+        """How many calls lie between the two events that it was timed by."""
+        return CALLS[self.place[2]] if self.row["in a row"] else 1
 
     @property
     def lot(self) -> bytes:
@@ -88,7 +89,8 @@ class Published:
 
 
 def _points() -> list[Published]:
-    return [Published(row) for row in json.loads(TABLE.read_text())["plain"]]
+    table = json.loads(TABLE.read_text())
+    return [Published(row) for row in [*table["plain"], *table["strangers"]] if "m" in row]
 
 
 def write_time(point: Published, us: float, made_of: dict[str, float]) -> None:
@@ -102,18 +104,21 @@ def write_time(point: Published, us: float, made_of: dict[str, float]) -> None:
     TABLE.write_text("\n".join(lines) + "\n")
 
 
-def protocol(calls: str) -> tuple[Profile, int]:
-    """Return the profile of points whose calls were timed so, with what a fill has left in the L2, and how many run."""
-    profile = load("b200")
-    return (profile, 1) if calls == "alone" else (profile.with_({"l2.dirty_at_start": 0.0}), 2)
+def copied(data):
+    """Return the same inputs in tensors of their own."""
+    if isinstance(data, (list, tuple)):
+        return type(data)(map(copied, data))
+    return data.clone() if hasattr(data, "clone") else data
 
 
-def child(problem: str, submission: str, sizes: dict, calls: str) -> None:
-    """Prints the ends of the modelled calls, in microseconds, as JSON; runs in a process of its own."""
+def child(problem: str, submission: str, sizes: dict, calls: int) -> None:
+    """Prints what the calls came to (`replied`), as JSON; runs in a process of its own."""
     import emulated_gpu
-    from emulated_gpu.model.made_of import made_of
+    from emulated_gpu.model.profile import load
     from emulated_gpu.model.run import TimedRun
+    from emulated_gpu.model.steady import Steady
     from emulated_gpu.model.tally import tallied
+    from emulated_gpu.model.time_of_call import replied
     from emulated_gpu.serve import run
 
     run.install()
@@ -124,36 +129,34 @@ def child(problem: str, submission: str, sizes: dict, calls: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["submission"] = module
     spec.loader.exec_module(module)
-    profile, count = protocol(calls)
-    inputs = [reference.generate_input(**sizes, seed=1111 + i) for i in range(count)]
-    ends = []
+    inputs = [reference.generate_input(**sizes, seed=1111)]
+    while len(inputs) < min(calls, SIMULATED):
+        inputs.append(copied(inputs[0]))
     with emulated_gpu.session() as session:
         session.recorded = []
         for each in inputs:
             module.custom_kernel(each)
-            ends.append(len(session.recorded))
-        timed = TimedRun(profile, emulated_gpu.DEVICE.memory, session.recorded)
+        launches = len(session.recorded) // len(inputs)  # of a call
+        steady = Steady([launches * (call + 1) for call in range(calls)])
+        timed = TimedRun(load("b200"), emulated_gpu.DEVICE.memory, session.recorded, enough=steady)
         for launch in timed.launches:
             tallied(launch.launch)
         timed.run()
-    shares = made_of(timed, ends[-1] - 1, ends[-1] - (ends[-2] if count > 1 else 0))
-    ends_us = timed.ends_us()
-    print(json.dumps({"ends_us": [ends_us[n - 1] for n in ends], "made_of": shares.rounded()}))
+    found = replied(timed, steady, launches)
+    print(json.dumps({name: found[name] for name in ("us", "made_of")}))
 
 
-def model(point: Published, checkouts: dict[str, Path], events_us: float) -> tuple[float, dict[str, float]]:
-    """Microseconds of a point's call that the model predicts, and what they are made of. events_us: of the two events
-    around it."""
+def model(point: Published, checkouts: dict[str, Path]) -> tuple[float, dict[str, float]]:
+    """Microseconds of a point's call that the model predicts, and what they are made of."""
     checkout, path, problem = point.place
     places = [checkouts[TASKS] / PROBLEMS / problem, checkouts[checkout] / path]
-    request = [*map(str, places), json.dumps(point.sizes), point.calls]
+    request = [*map(str, places), json.dumps(point.sizes), str(point.calls)]
     command = [sys.executable, "-W", "ignore", "-m", "silicon.whole_kernels.published", "--child", *request]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{point.name} {point.sizes}: {done.stderr.strip().splitlines()[-1]}")
     found = json.loads(done.stdout.splitlines()[-1])
-    first, *second = found["ends_us"]
-    return second[0] - first if second else first + events_us, found["made_of"]
+    return found["us"], {name: round(share, 3) for name, share in found["made_of"].items()}
 
 
 def main() -> None:
@@ -170,7 +173,7 @@ def main() -> None:
     if options.sample:
         points = sorted(points, key=lambda p: p.lot)[: options.sample]
     for p in points:
-        us, shares = model(p, checkouts, load("b200")["launch"]["events_ns"] / 1e3)
+        us, shares = model(p, checkouts)
         size, error = ", ".join(str(p.row[d]) for d in "mnk"), f"{us / p.us - 1:+.0%}"
         print(f"| {p.name} | {size} | {p.calls} | {p.us} | {us:.2f} | {error} | {shares} |", flush=True)
         if options.write:
@@ -179,6 +182,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), sys.argv[5])
+        child(sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), int(sys.argv[5]))
     else:
         main()

@@ -34,10 +34,13 @@ def test_what_is_run_again_takes_the_place_of_what_was_kept(tmp_path, monkeypatc
 
 def test_each_known_point_can_be_run_again_and_kept(tmp_path, monkeypatch):
     points = published._points()
-    assert len(points) == 71 and {point.place[0] for point in points} == {
+    assert len(points) == len(uncertainty.POINTS["plain"]) + 6 == 77 and {point.place[0] for point in points} == {
         "reference-kernels", "nvfp4_gpumode", "NVFP4_Kernels", "gpu-mode-kernels"
     }  # fmt: skip
     assert all(set(point.sizes) in ({"m", "n", "k", "l"}, {"m", "n", "k", "g"}) for point in points)
+    single = {point.name for point in points if point.calls == 1 and "template" not in point.name}
+    assert single == {f"gau.nernst, {version}" for version in ("v1", "v2", "v4", "v5")}  # before eval.py had rows
+    assert {point.place[2]: point.calls for point in points if point.calls > 1} == published.CALLS
     table = tmp_path / "whole_kernels.json"
     table.write_text(published.TABLE.read_text())
     monkeypatch.setattr(published, "TABLE", table)
