@@ -285,9 +285,11 @@ class Device:
             if region.device == peer:
                 self.memory.share(region)
 
-    def pin(self, array: np.ndarray) -> None:
-        """Let kernels of all devices access an array of the host, as long as there is one."""
+    def pin(self, array: np.ndarray, pages: bool = True) -> None:
+        """Let kernels of all devices access an array of the host, as long as there is one. pages: nothing else lies in
+        its pages."""
         region = self.given(array.ctypes.data, array.nbytes, "pinned memory of the host", HOST)
+        region.pages = pages
         weakref.finalize(array, self.freed, region)
 
     def home(self, address: int) -> int | None:

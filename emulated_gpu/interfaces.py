@@ -34,6 +34,9 @@ class Allocator(Protocol):
     def spoil(self, region: Region) -> None:
         """A launch has made some of a region of what nobody had written: ask anew who writes there from now on."""
 
+    def register(self, address: int, size: int) -> None:
+        """Memory that the host has allocated is pinned from now on; size 0: no more."""
+
     def count(self, devices: int) -> None:
         """There are this many devices now."""
 

@@ -32,7 +32,8 @@ FAR = 1 << 20  # bytes from every tensor of the device: an address that no arith
 class Region:
     """A registered range: `data` is a live uint8 view of it. device: whose memory it is, of several; HOST.
 
-    managed: whether the host may access it, too. peers: whether kernels of several devices may. freed: whether others
+    managed: whether the host may access it, too. pages: whether nothing else lies in its pages. peers: whether kernels
+    of several devices may access it. freed: whether others
     may lie there now, as its memory has gone; freed_by: who has freed it. not_computed: bool [size], where results
     would be that a run has left out, or None for nowhere. fresh: whether there may be words of it that nobody has
     written since it was allocated; written: then, which have been written, bool by word; None: none. made_of: which
@@ -48,6 +49,7 @@ class Region:
     device: int = 0
     peers: bool = False
     managed: bool = False
+    pages: bool = True
     freed: bool = False
     freed_by: str = ""
     fresh: bool = False

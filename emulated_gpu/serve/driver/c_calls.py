@@ -130,14 +130,18 @@ def register(address: int, size: int, flags: int) -> None:
     if address in _registered:
         raise launches.WrongCall(f"cuMemHostRegister of {address:#x}, which is registered", 712)
     memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-    DEVICE.pin(memory)
+    DEVICE.pin(memory, pages=False)
     guarded_pages.install()
     _registered[address] = memory
+    if DEVICE.allocator is not None:
+        DEVICE.allocator.register(address, size)
 
 
 def unregister(address: int) -> None:
     if _registered.pop(address, None) is None:
         raise launches.WrongCall(f"cuMemHostUnregister of {address:#x}, which is not registered", 713)
+    if DEVICE.allocator is not None:
+        DEVICE.allocator.register(address, 0)
 
 
 def address_range(address: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import signal
 import numpy as np
 
 from ...device import DEVICE
-from ...state.global_memory import HOST
+from ...state.global_memory import HOST, Region
 from ...state.host_order import Access, Work, place, runs_of
 
 PAGE = mmap.PAGESIZE
@@ -38,6 +38,14 @@ class Action(ctypes.Structure):
         ("handler", ctypes.c_void_p), ("mask", ctypes.c_uint64 * 16), ("flags", ctypes.c_int),
         ("restorer", ctypes.c_void_p),
     ]  # fmt: skip
+
+
+def pages_of(region: Region, first: int, end: int) -> tuple[int, int]:
+    """Return where the pages of some bytes of a region begin and end, without those in which others' memory lies."""
+    begin, end = first // PAGE * PAGE, -(-end // PAGE) * PAGE
+    if not region.pages:
+        begin, end = max(begin, -(-region.start // PAGE) * PAGE), min(end, region.end // PAGE * PAGE)
+    return begin, end
 
 
 class Pages:
@@ -65,7 +73,9 @@ class Pages:
         for access in accesses:
             runs = [(access.first, access.end)] if access.runs is None else access.runs.tolist()
             for first, end in runs if len(runs) <= MANY else [(access.first, access.end)]:
-                wanted.append((first // PAGE * PAGE, -(-end // PAGE) * PAGE, NONE if access.writes else READ))
+                begin, end = pages_of(access.region, first, end)
+                if begin < end:
+                    wanted.append((begin, end, NONE if access.writes else READ))
         wanted.sort(key=lambda one: -one[2])  # where both lie, nobody may touch anything
         if wanted != self.ranges:
             self.lift()
@@ -81,9 +91,10 @@ class Pages:
         self.recorded, self.seen = work, {}
         shared = [region for region in DEVICE.memory.regions if region.device == HOST or region.managed]
         for region in shared:
-            begin, end = region.start // PAGE * PAGE, -(-region.end // PAGE) * PAGE
-            self.libc.mprotect(begin, end - begin, NONE)
-            self.ranges.append((begin, end, NONE))
+            begin, end = pages_of(region, region.start, region.end)
+            if begin < end:
+                self.libc.mprotect(begin, end - begin, NONE)
+                self.ranges.append((begin, end, NONE))
         try:
             yield
         finally:

@@ -143,7 +143,7 @@ struct Hooks : at::CUDAHooksInterface {
   long versionCuDNNFrontend() const { return 0; }
   c10::Allocator *getCUDADeviceAllocator() const override { return &device_allocator; }
   c10::Allocator *getPinnedMemoryAllocator() const override { return &pinned_allocator; }
-  bool isPinnedPtr(const void *p) const override { return pool().has(p) && pool().device_of(p) == PINNED; }
+  bool isPinnedPtr(const void *p) const override { return pool().pinned(p); }
   Device getDeviceFromPtr(void *p) const override {
     int device = pool().has(p) ? pool().device_of(p) : TEMPORARY;
     return {DeviceType::CUDA, device < 0 ? current : DeviceIndex(device)};

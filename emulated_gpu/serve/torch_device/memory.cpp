@@ -218,6 +218,25 @@ class Pool {
     auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
     return found != taken_.begin() ? (--found)->second.of_graph : 0;
   }
+  bool has_allocated(int capture) {
+    std::lock_guard lock(mutex_);
+    return std::any_of(taken_.begin(), taken_.end(), [&](auto &one) { return one.second.of_graph == capture && one.second.device >= 0; });
+  }
+  // Memory that the host has allocated and registered, which is pinned until it is registered no more.
+  void enlist(uintptr_t at, int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes)
+      registered_[at] = bytes;
+    else
+      registered_.erase(at);
+  }
+  bool pinned(const void *p) {
+    if (has(p)) return device_of(p) == PINNED;
+    std::lock_guard lock(mutex_);
+    auto at = reinterpret_cast<uintptr_t>(p);
+    auto found = registered_.upper_bound(at);
+    return found != registered_.begin() && at < (--found)->first + found->second;
+  }
   // Somebody has said that a queue uses the memory, too, in which an address lies.
   void record(const void *p) {
     std::lock_guard lock(mutex_);
@@ -264,6 +283,8 @@ class Pool {
     int of_graph;
     bool written;
   };
+
+  std::map<uintptr_t, int64_t> registered_;  // by address, bytes
 
   void announce(uintptr_t at, const Block &block, const Tensor *like) {
     Event event{reinterpret_cast<void *>(at), int64_t(block.bytes), block.device, -1, 0, 0, {}, block.queue, block.born};

@@ -155,6 +155,9 @@ class TorchMemory:
         if region.start in self.regions:
             self.library.emulated_spoil(region.start)
 
+    def register(self, address: int, size: int) -> None:
+        self.library.emulated_register(address, size)
+
     def name(self, event: Event) -> str:
         """Say what an allocation was made for."""
         if event.device == HOST:

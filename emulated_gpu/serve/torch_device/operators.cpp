@@ -314,8 +314,7 @@ class Call {
     if (tensors_.empty()) first_is_device_ |= !host_operand_ && t.is_cuda();
     if (!t.is_cuda()) {
       host_operand_ |= t.dim() > 0 || copies();
-      if (copies() && t.layout() == c10::kStrided && t.is_cpu() && t.has_storage() && pool().has(t.storage().data()) &&
-          pool().device_of(t.storage().data()) == PINNED)
+      if (copies() && t.layout() == c10::kStrided && t.is_cpu() && t.has_storage() && pool().pinned(t.storage().data()))
         pinned_ = true, note(t, writes_);
       return t;
     }
@@ -733,12 +732,15 @@ EXPORT void emulated_set(int device) { emulated::current = DeviceIndex(device); 
 EXPORT void emulated_attentive(int on) { emulated::attentive = on; }
 EXPORT void emulated_keep(int on) { emulated::pool().keep(on); }
 EXPORT void emulated_watch(int on) { emulated::watching = on; }
-EXPORT void emulated_capture(int device, int on) {
+EXPORT int emulated_capture(int device, int on) {  // the number of the capture that begins
   static int captures = 0;
   emulated::capturing[device] = on ? ++captures : 0;
   emulated::anywhere_captured = false;
   for (auto &one : emulated::capturing) emulated::anywhere_captured = emulated::anywhere_captured || one;
+  return captures;
 }
+EXPORT int emulated_has_allocated(int capture) { return emulated::pool().has_allocated(capture); }
+EXPORT void emulated_register(uint64_t at, int64_t bytes) { emulated::pool().enlist(at, bytes); }
 EXPORT void emulated_limit(int device, int64_t bytes) { emulated::pool().limit[device] = bytes; }
 EXPORT int emulated_written(uint64_t at) { return emulated::pool().written(reinterpret_cast<void *>(at)); }
 EXPORT void emulated_spoil(uint64_t at) { emulated::pool().write(reinterpret_cast<void *>(at), false); }

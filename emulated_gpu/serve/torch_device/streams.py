@@ -6,13 +6,18 @@ Who has waited for what is known all the same: see state/host_order.py.
 from __future__ import annotations
 
 import ctypes
+import itertools
+import weakref
 
+import numpy as np
 import torch
 
 from ...device import DEVICE
 from ...errors import Unsupported
 from ...machine.hosts import Capture
 from ...state import host_order
+from ...state.global_memory import Region
+from ...state.host_order import Access
 from ..driver import cuda_bindings, graphs, timed
 
 
@@ -183,14 +188,25 @@ class Event(torch.Event):
         return "<torch.cuda.Event>"
 
 
+_shared = itertools.count(1 << 60, 1 << 40)  # addresses of what nobody accesses
+_graphs: dict[tuple[int, int], weakref.WeakSet[CUDAGraph]] = {}  # by their pools
+
+
 class CUDAGraph:
-    """Kernel launches and torch's operators to repeat, by what waits for what."""
+    """Kernel launches and torch's operators to repeat, by what waits for what.
+
+    Here each capture has memory of its own. Of two that have one pool, the later one may get what the other one has
+    given back (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs): `shared` stands for that memory, so
+    that replays at once are found.
+    """
 
     work: graphs.Replays | None = None
+    captured = 0  # the number of its capture
     operators: tuple[int, ...] = ()  # their numbers, of what C++ has recorded
 
     def __init__(self, keep_graph=False):
         self.number = torch._C._graph_pool_handle()
+        self.shared: list[Region] = []
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
         if DEVICE.capture is not None:
@@ -199,12 +215,20 @@ class CUDAGraph:
         self.origin, self.device = torch.cuda.current_stream().stream_id, DEVICE.index
         DEVICE.capture = Capture(None)  # of all streams
         DEVICE.tensors.recorded.clear()
-        DEVICE.tensors.library.emulated_capture(self.device, True)  # replays use memory that is allocated meanwhile
+        # Replays use memory that is allocated meanwhile
+        self.captured = DEVICE.tensors.library.emulated_capture(self.device, True)
 
     def capture_end(self):
         DEVICE.tensors.library.emulated_capture(self.device, False)
         self.operators = tuple(DEVICE.tensors.recorded)
         self.work = graphs.end(self.origin).captured
+        if DEVICE.tensors.library.emulated_has_allocated(self.captured):
+            there = _graphs.setdefault(self.number, weakref.WeakSet())
+            for other in there - {self}:
+                both = Region(next(_shared), 1, "the pool of two CUDA graphs", np.zeros(0, np.uint8))
+                self.shared.append(both)
+                other.shared.append(both)
+            there.add(self)
 
     def pool(self) -> tuple[int, int]:
         return self.number
@@ -214,6 +238,9 @@ class CUDAGraph:
         if self.work is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         _order()
+        if self.shared:
+            with DEVICE.working(torch.cuda.current_stream().stream_id, "replay of a CUDA graph") as work:
+                work.accesses += [Access(region.start, region.end, True, region) for region in self.shared]
         self.work.replay(torch.cuda.current_stream().stream_id)
 
     def reset(self):

@@ -105,6 +105,23 @@ def stream_race_branch_of_a_graph(mended):
     graph.replay()
 
 
+def stream_race_graphs_of_one_pool(mended):
+    """The second graph's numbers may lie where the first one's did; not so in a pool of its own."""
+    x, streams, pool = cuda(1.0), [torch.cuda.Stream() for _ in range(2)], torch.cuda.graph_pool_handle()
+    all_ = [torch.cuda.CUDAGraph() for _ in range(3)]
+    sums = [cuda() for _ in all_]
+    for graph, y, own in zip(all_, sums, (False, False, True), strict=True):
+        with torch.cuda.graph(graph, pool=None if own else pool):
+            y.copy_(x * 2 + 1)
+    torch.cuda.synchronize()
+    for stream, graph in zip(streams, all_[::2] if mended else all_[:2], strict=True):
+        with torch.cuda.stream(stream):
+            graph.replay()
+    streams[1].wait_stream(streams[0])
+    with torch.cuda.stream(streams[1]):
+        all_[1].replay()
+
+
 def stream_race_threads(mended):
     """Two threads give one stream work on one tensor, in the order of luck."""
     x, lock = cuda(), threading.Lock()
@@ -139,6 +156,18 @@ def read_before_sync_reused(mended):
     if mended:
         event.synchronize()
     here.fill_(2)
+    return x
+
+
+def read_before_sync_registered(mended):
+    here, runtime = torch.ones(16 * N), torch.cuda.cudart()  # some pages of which are nobody else's
+    assert not runtime.cudaHostRegister(here.data_ptr(), 64 * N, 0) and here.is_pinned()
+    x = here.to("cuda", non_blocking=True)
+    if mended:
+        torch.cuda.synchronize()
+    here.fill_(2)
+    torch.cuda.synchronize()
+    assert not runtime.cudaHostUnregister(here.data_ptr()) and not here.is_pinned()
     return x
 
 
