@@ -1165,7 +1165,7 @@ class Plan:
         if len(tensors) != len(self.operands) or not all(isinstance(t, torch.Tensor) for t in tensors):
             raise ValueError(self.kernel.contents)
         device = torch.device("cpu")  # where an emulated B200 has its memory
-        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0):
+        if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 10:
             device = torch.device("cuda", torch.cuda.current_device())
         for (name, wanted), t in zip(self.operands.items(), tensors):
             matters = [size > 1 and t.numel() > 0 for size in t.shape]  # which strides

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 import utils
+from emulated_gpu.chip import chip_of
 from emulated_gpu.errors import Unsupported
 from emulated_gpu.model.profile import load
 from evaluation import ROOT
@@ -71,17 +72,22 @@ def choose_device(device: str, any_gpu: bool = False) -> str:
     return device
 
 
-def describe_device(device: str) -> str:
+def describe_device(device: str, machine: str = "b200") -> str:
     """Names the GPU, or the emulated one and the processor under it."""
-    return torch.cuda.get_device_name() if device == "cuda" else f"emulated B200 on {platform.machine()}"
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    name = chip_of(machine).name.removeprefix("NVIDIA ").removesuffix(" (emulated)")
+    return f"emulated {name} on {platform.machine()}"
 
 
 def authors_options(submission, device: str, profile, jobs: int, timeout: float, memory: float, **more) -> Options:
     """Makes the options of `sweep` and `compare`: those of `benchmark`, without calls at other sizes. Raises
     Failure."""
-    calls = {"timed": True, "calls": 1, "extra": False, "jobs": 1 if device == "cuda" else jobs}
     try:
         load(profile)
     except (OSError, Unsupported, ValueError) as error:
         raise Failure(str(error)) from None
-    return Options(submission, device, profile=profile, timeout=timeout, memory=memory, **calls, **more)
+    return Options(
+        submission, device, timed=True, calls=1, extra=False, profile=profile, timeout=timeout, memory=memory,
+        jobs=1 if device == "cuda" else jobs, **more,
+    )  # fmt: skip

@@ -5,6 +5,8 @@ import os
 
 import click
 
+from emulated_gpu.chip import CHIPS
+
 TASKS = "nvfp4_group_gemm", "nvfp4_dual_gemm"  # reference.TASKS
 # moe_tasks.TASKS, .MODELLED
 MOE_TASKS = "fp8_grouped_gemm", "fp8_moe", "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
@@ -60,6 +62,10 @@ SPEC = click.option("--spec", metavar="CASE", multiple=True, help=f'A case to ru
 DEVICE = click.option(
     "--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True
 )
+MACHINE = click.option(
+    "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True,
+    help="Which GPU is emulated: emulated_gpu/RUN.md.",
+)  # fmt: skip
 PROFILE = click.option(
     "--profile", default="b200", show_default=True, callback=profiled,
     help="Machine: emulated_gpu/model/profiles/NAME.toml.",
@@ -90,6 +96,7 @@ JUDGING = (
     CASE,
     SPEC,
     DEVICE,
+    MACHINE,
     JSON,
     click.option("--schedules", type=click.IntRange(1), default=1, help="Orders of warps to try per case, emulated."),
     JOBS,

@@ -40,6 +40,7 @@ class RunOptions:
     case: Any
     spec: Any
     device: str
+    machine: str
     json_file: str | None
     schedules: int
     jobs: int
@@ -65,9 +66,14 @@ def run_section(section: str, asked: RunOptions) -> int:
     device = choose_device(asked.device, any_gpu=of.graded)
     submission = checked(asked.submission, any_entry=bool(asked.task_dir))
     timed = section == "benchmarks"
+    if device == "cuda" and asked.machine != "b200":
+        raise Failure(f"--machine {asked.machine} is of the emulator, and this runs on a GPU: see --device emulated")
+    if timed and asked.machine != "b200":
+        raise Failure(f"the judge has times of a B200 alone: `test` checks results on --machine {asked.machine}")
     options = Options(
         submission=submission,
         device=device,
+        machine=asked.machine,
         task=of,
         timed=timed,
         priced=timed,
@@ -95,7 +101,7 @@ def run_section(section: str, asked: RunOptions) -> int:
         if done:
             conclude(sorted(done))
 
-    what = f"{section} of {of.name(cases)} on {describe_device(device)}"
+    what = f"{section} of {of.name(cases)} on {describe_device(device, asked.machine)}"
     with interrupt.showing(interrupted), screen.progress(what, weights, workers=workers) as advance:
         small = None if device == "cuda" else of.estimate_from(weights)
         watch = None if small is None else LongCases(screen, numbers, weights, asked.timeout)
@@ -344,7 +350,7 @@ def json_of(section: str, verdicts: list[Verdict], options: Options, replies: li
         "cases": rows,
         "geomean_us": mean,
         "kind": ("priced" if priced_any else "modelled") if modelled_any else "measured" if mean else "none",
-        "device": describe_device(options.device),
+        "device": describe_device(options.device, options.machine),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in ("torch", "nvidia-cutlass-dsl")},
         "submission": options.submission,

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from emulated_gpu import target
 from emulated_gpu.arena import PAGE, Arena
-from emulated_gpu.chip import B200
+from emulated_gpu.chip import B200, Chip
 from emulated_gpu.errors import EmulatorError, Fault, ResultsDecide
 from emulated_gpu.finding_rows import NOT_PROMISED, WRONG
 from emulated_gpu.machine.launch import Code, Geometry, Launch, LaunchOptions
@@ -33,7 +34,7 @@ LATER = 10**6  # ticks and nanoseconds from one launch to the next
 LARGE = 2**20  # bytes of an allocation whose memory is not touched before a kernel does
 REGIONS = 65_536  # of the submission's that a launch may bring along
 FUNCTION, LONGEST_NAME = re.compile(r"[\w.]"), 60  # characters of a name in reports, which anybody may have made up
-_modules: dict[str, tuple] = {}  # PTX -> (module, {kernel: ControlFlow})
+_modules: dict[tuple[str, str], tuple] = {}  # (PTX, for which architecture) -> (module, {kernel: ControlFlow})
 
 
 class Garbled(Exception):
@@ -94,8 +95,9 @@ class Device:
     def __init__(
         self, arena: Arena, heap: int, strict: bool = False, say: Callable[[str], None] = lambda text: None,
         keep: Callable[[str, EmulatorError, Launch | None], None] = lambda of_class, found, launch: None,
-        seed: int = 0,
+        seed: int = 0, chip: Chip = B200,
     ):  # fmt: skip
+        self.chip = chip
         self.arena, self.heap, self.strict, self.say, self.keep = arena, heap, strict, say, keep
         self.seed, self.poison = seed, 1 + seed % 255
         self.notes: list[Fault] = []
@@ -112,8 +114,8 @@ class Device:
         self.schedule = Schedule(schedule)
         self.findings: list[str] = []
         self.failure: EmulatorError | None = None
-        numbers = Origins.drawn(self.seed + 1 + schedule, B200.sms).sms
-        self.origins = dataclasses.replace(Origins.drawn(self.seed, B200.sms), sms=numbers)
+        numbers = Origins.drawn(self.seed + 1 + schedule, self.chip.sms).sms
+        self.origins = dataclasses.replace(Origins.drawn(self.seed, self.chip.sms), sms=numbers)
         regions = [self.memory.find(one.address, 1, False) for p in written for one in p.device if one.size]
         self.predecessor = Dependencies.of_writes("the launch that wrote it", self.memory, regions)
 
@@ -187,13 +189,15 @@ class Device:
                     at = end
 
     def arguments(self, queued: Queued, memory: GlobalMemory) -> tuple[Code, Geometry, bytes, GlobalMemory]:
-        """Makes the first arguments of a machine.launch.Launch in this memory. Raises Unsupported."""
-        if queued.text not in _modules:
-            _modules[queued.text] = parse(queued.text), {}
-        module, programs = _modules[queued.text]
+        """Makes the first arguments of a machine.launch.Launch in this memory. Raises EmulatorError."""
+        text = queued.text, self.chip.arch
+        if text not in _modules:
+            _modules[text] = parse(queued.text), {}
+        module, programs = _modules[text]
         if queued.kernel not in programs:
             if queued.kernel not in module.kernels:
                 raise Fault("launch", f"the module has no kernel {queued.kernel}")
+            target.check(module.target, module.kernels[queued.kernel].instrs, self.chip)
             module.kernels[queued.kernel].function = queued.function
             programs[queued.kernel] = ControlFlow(module.kernels[queued.kernel], "ptx")
         shared = {name: v for name, v in module.variables.items() if v.space == "shared"}
@@ -213,7 +217,7 @@ class Device:
             footprints = self.footprints if checks else None
             options = dataclasses.replace(
                 queued.asked, schedule=self.schedule, checks=checks, number=self.number, predecessor=self.predecessor,
-                strict=self.strict, computes_mma=computes, notes_reads=footprints is not None,
+                strict=self.strict, computes_mma=computes, chip=self.chip, notes_reads=footprints is not None,
             )  # fmt: skip
             launch = Launch(*self.arguments(queued, self.memory), options)
             if footprints is not None:

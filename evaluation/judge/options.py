@@ -14,6 +14,7 @@ class Options:
     submission: str
     device: str  # cuda | emulated
     config: dict[str, str] | None = None  # entries of the submission's Config to change, see configs.py; None: no look
+    machine: str = "b200"  # which one is emulated: emulated_gpu/machines
     task: Task = OwnTask()
     timed: bool = False  # measured on cuda, else modelled
     priced: bool = False  # calls in which torch computes, too, have a time that is labelled as such (mixed_calls.py)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from emulated_gpu.arena import BASE
+from emulated_gpu.chip import chip_of
 from emulated_gpu.errors import EmulatorError, ResultsDecide
 from emulated_gpu.model.tally import instructions
 from evaluation.judge import emulated, modelled, same_calls
@@ -105,7 +106,8 @@ class RecordedCalls:
         recorded = self.case.recorded(calls)
         self.process.kill()  # the calls are the first of a process, as in any other run
         seed = int(self.case.rng.integers(2**31))
-        device = emulated.Device(self.arena, THEIRS, trial.options.strict, self.process.say, self.process.keep, seed)
+        told, chip = (self.process.say, self.process.keep), chip_of(trial.options.machine)
+        device = emulated.Device(self.arena, THEIRS, trial.options.strict, *told, seed, chip)
         rooms = [self.case.room() for _ in range(calls)]
         placed = [rooms[i] for i in self.case.rng.permutation(calls)]  # no address tells which call comes next
         try:

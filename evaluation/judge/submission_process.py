@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from emulated_gpu.arena import PAGE, Arena
+from emulated_gpu.chip import chip_of
 from emulated_gpu.serve.torch_device import library
 from evaluation.judge import emulated, isolation, worker
 from evaluation.judge.options import Options
@@ -108,6 +109,7 @@ class SubmissionProcess:
             library.path()  # built here, where there is a compiler and no limit of time
         told = {
             "submission": os.path.abspath(options.submission), "config": self.config, "device": options.device,
+            "machine": options.machine,
             "scratch": scratch, "builds": builds(options.submission), "cache": str(USERS_CACHE),
             "memory": int(options.memory * 2**30), "threads": max(1, (os.cpu_count() or 1) // options.jobs),
             "judges": [os.getpid(), *self.judges], "size": self.arena.size, "heap": THEIRS,
@@ -121,7 +123,7 @@ class SubmissionProcess:
             self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
         theirs.close()
         seed = combine_seeds(options.secret, self.started)
-        new = (self.arena, THEIRS, options.strict, self.say, self.keep, seed)
+        new = (self.arena, THEIRS, options.strict, self.say, self.keep, seed, chip_of(options.machine))
         self.device = emulated.Device(*new) if emulating else None
         with self.answering("import"):
             self.isolation = self.receive().get("isolation", self.isolation)

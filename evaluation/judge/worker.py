@@ -37,10 +37,10 @@ NOT_READ = {"submissions", "users"}  # in the user's cache: what others have bui
 def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
     """Serves requests until the judge closes the connection.
 
-    options: submission, config (None, or sizes and changes, of configs.choose), device, memory (bytes), threads,
-    scratch (a folder), builds (a folder for the CUDA C++ of this submission), cache (of the user, to be read), judges
-    (process ids), user (its id, or None), size and heap (of the shared memory, and where the submission's part begins),
-    modules (of a task's folder: their names and paths).
+    options: submission, config (None, or sizes and changes, of configs.choose), device, machine, memory (bytes),
+    threads, scratch (a folder), builds (a folder for the CUDA C++ of this submission), cache (of the user, to be
+    read), judges (process ids), user (its id, or None), size and heap (of the shared memory, and where the
+    submission's part begins), modules (of a task's folder: their names and paths).
     """
     os.setsid()
     os.dup2(log_fd, 1)
@@ -83,7 +83,8 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
         folders = [options["scratch"], options["builds"], *asked] if emulated else []
         answer(error=None, isolation=isolation.confine(files + caches, folders, options["judges"], options["user"]))
         others = bool(options["modules"]) or options["entry"] != KERNEL  # whether they wrote the task
-        device = EmulatedDevice(arena, options["heap"], ask, options["devices"], others) if emulated else CudaDevice()
+        node = options["machine"], options["devices"]
+        device = EmulatedDevice(arena, options["heap"], ask, node, others) if emulated else CudaDevice()
         if emulated:  # a GPU's address space would not fit into any limit
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
         own = any_data, entry, ranks, inputs, shared_tensors, worker_emulated, worker_gpu, sys.modules[__name__]

@@ -9,6 +9,7 @@ import torch
 
 import emulated_gpu
 from emulated_gpu.arena import Arena, Heap
+from emulated_gpu.serve.cute import cute_dsl
 from emulated_gpu.serve.torch_device.install import install
 from evaluation.judge.library import Recorder
 from evaluation.judge.shared_tensors import torchs, unplaced
@@ -21,10 +22,12 @@ class EmulatedDevice:
     Tensors on the device lie in memory that both share, as they would lie in a GPU's.
     """
 
-    def __init__(self, arena: Arena, heap: int, ask, devices: int = 1, anew: bool = False):
-        """heap: where the submission's part of the memory begins. ask(message): the judge's answer to it. devices: how
-        many GPUs it is; launches of all of them run where `ask` leads. anew: a call gets new objects around its
-        tensors, as from the grader of a task whose data have a state."""
+    def __init__(self, arena: Arena, heap: int, ask, node: tuple[str, int], anew: bool = False):
+        """heap: where the submission's part of the memory begins. ask(message): the judge's answer to it. node: the
+        name of a machine, and how many of them it is; launches of all of them run where `ask` leads. anew: a call gets
+        new objects around its tensors, as from the grader of a task whose data have a state."""
+        machine, devices = node
+        cute_dsl.choose(machine)
         emulated_gpu.DEVICE.become(devices)
         install()  # before the submission imports the DSL
         self.device, self.arena, self.ask, self.start = emulated_gpu.DEVICE, arena, ask, heap

@@ -70,6 +70,20 @@ def test_test_passes_and_writes_json(run, tmp_path):
     assert result == {"command": "test", "geomean_us": None, "kind": "none", "secret": 5}
 
 
+def test_results_on_another_machine(run):
+    command = [sys.executable, ROOT / "eval.py", "test", "--spec", SMALL, "--machine", "b300"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "on emulated B300" in done.stderr, done.stdout + done.stderr
+    code, output = run("benchmark", "--machine", "b300")
+    assert code == 2 and "the judge has times of a B200 alone" in output
+
+
+def test_code_of_another_target_does_not_run(honest, run):
+    honest.write_text((ROOT / "tests" / "tiny_kernel.py").read_text().replace("sm_100a", "sm_90a"))
+    code, output = run("test", "--spec", "m: [2]; n: [16]; k: [64]; g: 1; seed: 3")
+    assert code == 1 and "code of sm_90a does not run on an NVIDIA B200" in output
+
+
 def findings_of(page) -> dict:
     return json.loads(DATA.search(page.read_text())[1])
 

@@ -194,10 +194,14 @@ def serve() -> None:
 
 
 def _patch() -> None:
+    from cutlass.base_dsl.arch import Arch
     from cutlass.base_dsl.common import DSLCudaRuntimeError
     from cutlass.base_dsl.env_manager import get_prefix_dsl_libs
     from cutlass.cutlass_dsl import CuTeDSL
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
+
+    if (arch := DEVICE.chip.arch) not in Arch.__members__:
+        raise Unsupported(f"this version of CuTe DSL does not compile for {arch}, which an {DEVICE.chip.name} needs")
 
     read = CuTeDSL._get_dsl().envar  # what it has read of the environment, if it was imported before
     read.keep_ptx = read.keep_cubin = True
