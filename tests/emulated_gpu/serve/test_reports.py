@@ -336,7 +336,7 @@ EARLY = (
     + """
 .visible .entry early() {
     .reg .b32 t, w, a, v; .reg .pred first, p; .shared .align 4 .b8 buffer[256]; .shared .align 8 .b64 bar;
-    mov.u32 t, %tid.x; setp.lt.u32 first, t, 32; mov.u32 a, buffer;
+    mov.u32 t, %tid.x; setp.lt.u32 first, t, 32; mov.u32 a, buffer; mov.b32 v, 0;
     setp.eq.u32 p, t, 0; @p mbarrier.init.shared::cta.b64 [bar], 32;
     mad.lo.u32 a, t, 4, a; st.shared.b32 [a], t; xor.b32 a, a, 128;
     .loc 1 4 0
@@ -346,6 +346,7 @@ EARLY = (
     WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [bar], 0; @!p bra WAIT;
     .loc 1 7 0
     @!first ld.shared.b32 v, [a];
+    setp.eq.b32 p, v, 77; @p trap;
     xor.b32 a, a, 128;
     .loc 1 8 0
     @first st.shared.b32 [a], 7; ret;
