@@ -536,7 +536,8 @@ void softmax_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   if (stack->back().toTensor().scalar_type() != wanted) stack->back() = stack->back().toTensor().to(wanted);
 }
 
-// Sums of halves that CUDA makes in float, and torch's CPU kernels in halves: those operands whose dtypes results get, the
+// Sums of halves that CUDA makes in float, as accscalar_t, acc_type or opmath_t of aten/src/ATen/native/cuda say, and torch's
+// CPU kernels in halves (gradients of grid_sampler and of upsampling are halves there, too): those operands whose dtypes results get, the
 // others staying float, and those that it writes to without saying so in its schema.
 struct InFloat {
   std::vector<int> like, written;
@@ -562,13 +563,31 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"avg_pool2d_backward", {{1}, {}}},
     {"_adaptive_avg_pool3d", {{0}, {}}},
     {"grid_sampler_2d", {{0}, {}}},
-    {"grid_sampler_2d_backward", {{1, 2}, {}}},
     {"grid_sampler_3d", {{0}, {}}},
-    {"grid_sampler_3d_backward", {{1, 2}, {}}},
     {"upsample_linear1d", {{0}, {}}},
     {"upsample_bicubic2d", {{0}, {}}},
     {"upsample_trilinear3d", {{0}, {}}},
+    {"sinc", {{0}, {}}},
+    {"mish_backward", {{0}, {}}},
 };
+// Where alpha is not 1: CUDA has it in float, torch's CPU kernels as one of the halves.
+const std::map<std::string, InFloat> WITH_ALPHA{
+    {"add.Tensor", {{0}, {}}},
+    {"add_.Tensor", {{0}, {0}}},
+    {"add.out", {{3}, {3}}},
+    {"sub.Tensor", {{0}, {}}},
+    {"sub_.Tensor", {{0}, {0}}},
+    {"sub.out", {{3}, {3}}},
+    {"_foreach_add.List", {{0}, {}}},
+    {"_foreach_add_.List", {{}, {0}}},
+    {"_foreach_sub.List", {{0}, {}}},
+    {"_foreach_sub_.List", {{}, {0}}},
+};
+std::vector<Tensor> tensors_of(IValue v) {
+  std::vector<Tensor> all;
+  each(v, [&](const Tensor &t) { return all.push_back(t), t; });
+  return all;
+}
 void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   const std::string name = toString(op.operator_name()).substr(6);  // behind aten::
   const size_t given = op.schema().arguments().size();
@@ -587,15 +606,37 @@ void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   if (!halves || chosen || (others && name.find("norm") == std::string::npos)) return by_the_cpu(op, stack);
   std::copy(wide.begin(), wide.end(), stack->end() - given);
   by_the_cpu(op, stack);
-  auto &[like, written] = IN_FLOAT.at(name);
-  for (int i : written)
-    if (wide[i].isTensor() && !wide[i].toTensor().is_same(narrow[i].toTensor())) narrow[i].toTensor().copy_(wide[i].toTensor());
+  const auto &table = IN_FLOAT.count(name) ? IN_FLOAT : WITH_ALPHA;
+  auto &[like, written] = table.at(name);
+  for (int i : written) {
+    const auto from = tensors_of(wide[i]), to = tensors_of(narrow[i]);
+    for (size_t k = 0; k < to.size(); k++) {
+      if (!to[k].defined() || from[k].is_same(to[k])) continue;
+      if (from[k].sizes() != to[k].sizes()) to[k].resize_(from[k].sizes());
+      to[k].copy_(from[k]);
+    }
+  }
   const size_t results = stack->size() - op.schema().returns().size();
   for (size_t i = 0; i < like.size(); i++) {
     auto &v = (*stack)[results + i];
-    if (v.isTensor() && v.toTensor().defined() && narrow[like[i]].isTensor())
-      v = v.toTensor().to(narrow[like[i]].toTensor().scalar_type());
+    const auto of = tensors_of(narrow[like[i]]);
+    if (std::find(written.begin(), written.end(), like[i]) != written.end())
+      v = narrow[like[i]];
+    else if (of.size())
+      each(v, [&](const Tensor &t) { return t.defined() ? t.to(of[0].scalar_type()) : t; });
   }
+}
+void with_alpha(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  const size_t first = stack->size() - op.schema().arguments().size();
+  if ((*stack)[first + 2].toScalar().equal(1)) return by_the_cpu(op, stack);
+  bool alike = true;
+  std::optional<at::ScalarType> dtype;
+  for (size_t i = first; i < stack->size(); i++)
+    for (const Tensor &t : tensors_of((*stack)[i])) {
+      alike &= t.scalar_type() == dtype.value_or(t.scalar_type());
+      dtype = t.scalar_type();
+    }
+  alike ? in_float(op, stack) : by_the_cpu(op, stack);
 }
 
 constexpr int64_t MANY = 1 << 22;  // numbers: of fewer, LLVM takes longer for the faster generator than torch does
@@ -668,6 +709,7 @@ void register_kernels(bool built_with_cuda) {
   // Else torch looks for what the device has registered, and for depthwise ones for what CUDA alone has
   aten->impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
   for (auto &[name, how] : IN_FLOAT) aten->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&in_float>());
+  for (auto &[name, how] : WITH_ALPHA) aten->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&with_alpha>());
   aten->impl("zero_", zero_);
   aten->impl("normal_", normal_);
   aten->impl("record_stream", record_stream);

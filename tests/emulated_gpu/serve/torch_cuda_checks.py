@@ -417,11 +417,13 @@ def check_sums_of_halves_are_made_in_float():
         (lambda w: f.embedding(indices.to(w.device), w), torch.randn(4, 32)),
         (lambda x: f.avg_pool2d(x, 4, 1), image),
         (lambda x: torch.prod(x, 0), 1 + x / 100),
-        (lambda x, grid: f.grid_sample(x, grid, align_corners=True), image, torch.rand(2, 8, 8, 2) - 0.5),
         (lambda x: f.interpolate(x, scale_factor=4, mode="bicubic"), image),
         (lambda x: f.log_softmax(x, 0), x),
     )
     for dtype in (torch.half, torch.bfloat16):
+        given = image.to(dtype), (torch.rand(2, 8, 8, 2) - 0.5).to(dtype)  # whose gradient CUDA sums in halves
+        got = f.grid_sample(*(t.cuda() for t in given), align_corners=True).cpu()
+        torch.testing.assert_close(got, f.grid_sample(*(t.float() for t in given), align_corners=True).to(dtype))
         for function, *operands in many:
             results = []
             for device, kind in (("cuda", dtype), ("cpu", torch.float32)):
@@ -438,6 +440,19 @@ def check_sums_of_halves_are_made_in_float():
     f.batch_norm(x.half().cuda() + 1, *running, training=True)
     assert running[0].mean() > 0.05 and running[0].dtype == torch.half
     raises(RuntimeError, "found Float", lambda: f.conv2d(image.half().cuda(), torch.ones(4, 4, 3, 3, device="cuda")))
+
+
+def check_alpha_is_no_half():
+    """1 - 0.3 * 3.3125, where 0.3 is rounded to bfloat16, is 0.0039; SGD's learning rate is such a factor."""
+    x, y = (torch.full((4,), value, dtype=torch.bfloat16, device="cuda") for value in (1.0, -3.3125))
+    out, lists = torch.empty(0, dtype=torch.bfloat16, device="cuda"), ([x.clone()], [y])
+    torch._foreach_add_(*lists, alpha=0.3)
+    made = torch.add(x, y, alpha=0.3), torch.sub(x, y, alpha=-0.3), torch._foreach_add(*([x], [y]), alpha=0.3)[0]
+    assert torch.add(x, y, alpha=0.3, out=out) is out and x.add_(y, alpha=0.3) is x
+    for z in (*made, out, x, lists[0][0]):
+        assert z.dtype == torch.bfloat16 and abs(z[0].item() - 0.00625) < 3e-5, z
+    mixed = torch.add(torch.ones(2, dtype=torch.int32, device="cuda"), torch.ones(2, device="cuda").half(), alpha=2)
+    assert mixed.dtype == torch.half and mixed.tolist() == [3, 3]
 
 
 def check_softmax_of_halves():
