@@ -5,8 +5,6 @@ import os
 
 import click
 
-from emulated_gpu.chip import CHIPS
-
 TASKS = "nvfp4_group_gemm", "nvfp4_dual_gemm"  # reference.TASKS
 # moe_tasks.TASKS, .MODELLED
 MOE_TASKS = "fp8_grouped_gemm", "fp8_moe", "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
@@ -40,6 +38,18 @@ def profiled(context, option, name):
     return name
 
 
+def emulated(context, option, name):
+    """Callback of --machine: one that is not emulated is said before the work is done."""
+    from emulated_gpu.chip import chip_of
+    from emulated_gpu.errors import Unsupported
+
+    try:
+        chip_of(name)
+    except Unsupported as error:
+        raise click.UsageError(f"--machine: {error.message}") from None
+    return name
+
+
 EXAMPLE = "m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111"
 SUBMISSION = (
     click.argument("file", required=False, metavar="[FILE]"),
@@ -63,8 +73,8 @@ DEVICE = click.option(
     "--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True
 )
 MACHINE = click.option(
-    "--machine", type=click.Choice(list(CHIPS)), default="b200", show_default=True,
-    help="Which GPU is emulated: emulated_gpu/RUN.md.",
+    "--machine", metavar="NAME", default="b200", show_default=True, callback=emulated,
+    help="Which GPU is emulated, of those in emulated_gpu/machines/.",
 )  # fmt: skip
 PROFILE = click.option(
     "--profile", default="b200", show_default=True, callback=profiled,

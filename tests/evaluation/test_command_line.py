@@ -76,6 +76,8 @@ def test_results_on_another_machine(run):
     assert done.returncode == 0 and "on emulated B300" in done.stderr, done.stdout + done.stderr
     code, output = run("benchmark", "--machine", "b300")
     assert code == 2 and "the judge has times of a B200 alone" in output
+    code, output = run("test", "--machine", "nosuch")
+    assert code == 2 and "--machine: no machine 'nosuch'; there are a100, b200" in output
 
 
 def test_code_of_another_target_does_not_run(honest, run):

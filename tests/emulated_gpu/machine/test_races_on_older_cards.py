@@ -46,7 +46,7 @@ def found(machine: str, body: str, ctas: int) -> list[str]:
         with DEVICE.as_chip(CHIPS[machine]), emulated_gpu.session(strict=True):
             emulated_gpu.launch(KERNEL.format(body), "k", ctas, 64, [out, source])
     except Fault as fault:
-        return [fault.kind, re.sub(r"0x[0-9a-f]{9,}|, \d+ bytes before .*", "", str(fault))]  # what lies behind may vary
+        return [fault.kind, re.sub(r"0x[0-9a-f]{9,}|, \d+ bytes before .*", "", str(fault))]
     return []
 
 
