@@ -196,7 +196,6 @@ class Launch:
         self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
         self.strict, self.tracked, self.again = options.strict, options.tracked, options.again
         self.notes: list[Fault] = []
-        self.unused: Unused | None = None  # of a launch that others run with, a load is used
         self.computes_mma, self.sampled_clusters = options.computes_mma, options.computes_mma is not None
         if self.sampled_clusters and (instr := program.results.decides):
             raise ResultsDecide(f"PTX line {instr.line} ({instr.op})")
@@ -219,8 +218,8 @@ class Launch:
         self.order = shared.order if shared else Order()
         apart = shared is None and not program.hands_on
         self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow, apart)
-        if self.checks and shared is None and environment.engine is None:
-            self.unused = Unused(self.order)
+        alone = shared is None and environment.engine is None  # of a launch that others run with, a load is used
+        self.unused = Unused(self.order) if self.checks and alone else None
         self.shared_room = Room()  # in shadows of its CTAs' shared memory
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}

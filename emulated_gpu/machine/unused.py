@@ -12,10 +12,11 @@ from typing import Any
 
 from ..errors import Fault
 from ..ptx.control_flow import ControlFlow
+from ..ptx.effects import computes
 from ..ptx.isa import lookup
 from ..ptx.syntax import Instr
 from ..state.order import Actor, Order
-from .garbage import address_of, computes
+from .garbage import address_of
 
 Stores = frozenset[int]  # by id of the instruction
 

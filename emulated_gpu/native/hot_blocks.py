@@ -111,13 +111,12 @@ def _reachable(program: ControlFlow, first: int, without: set[int] = frozenset()
     together = {program.block_of[n] for n in program.together.values()}
     if any(program.blocks[b] is not None for b in together):
         together = set()
+    without = without | together
     found, work, room = {first}, [first], LARGEST
     for b in work:
         for s in program.successors[b]:
             size = program.end[s] - program.start[s]
-            if s in found or s in without | together or not size or size > room:
-                continue
-            if isinstance(program.blocks[s], Native):
+            if s in found or s in without or not size or size > room or isinstance(program.blocks[s], Native):
                 continue
             room -= size
             found.add(s)

@@ -20,6 +20,11 @@ def computes(instr: Instr) -> bool:
     return handler.destinations(instr) > 0 and not elsewhere and not any(isinstance(o, Mem) for o in instr.operands)
 
 
+def computes_alone(instr: Instr) -> bool:
+    """Whether an instruction makes registers of the lane's own registers, and nothing else."""
+    return computes(instr) and instr.parts[0] not in ACROSS
+
+
 def hands_on(instr: Instr) -> bool:
     """Whether an instruction may release or acquire in global memory, by which clusters learn what others have done."""
     base, *parts = instr.parts

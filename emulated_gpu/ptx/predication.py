@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .effects import ACROSS, STRONG_FORMS, computes, may_stop
+from .effects import STRONG_FORMS, computes_alone, may_stop
 from .isa import lookup
 from .syntax import Imm, Instr, Reg, Special, Target, Vec, leaves
 
@@ -79,7 +79,7 @@ def _may_be_guarded(instr: Instr, guard: Reg) -> bool:
         return False
     if instr.parts[0] in ("ld", "st"):
         return STRONG_FORMS.isdisjoint(instr.parts) and all(o.bits in BITS for o in written if isinstance(o, Reg))
-    return computes(instr) and instr.parts[0] not in ACROSS and not handler.settles
+    return computes_alone(instr) and not handler.settles
 
 
 def _guarded(instr: Instr, guard: Reg, negated: bool, kept: int) -> list[Instr]:
@@ -87,7 +87,7 @@ def _guarded(instr: Instr, guard: Reg, negated: bool, kept: int) -> list[Instr]:
     none is written, computing needs no guard, and what is loaded replaces nothing."""
     written = [o for o in _written(instr) if isinstance(o, Reg)]
     lost = [o for o in written if not kept >> o.index & 1]
-    if computes(instr) and len(lost) == len(written):
+    if computes_alone(instr) and len(lost) == len(written):
         return [instr]
     lost = [o for o in lost if o.bits in BITS and o not in _read(instr)]
     inits = [dataclasses.replace(instr, op=f"mov.b{o.bits}", operands=(o, Imm(0))) for o in lost]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from .effects import computes_alone
 from .isa import lookup
 from .isa.registry import Handler, flat, is_signed, width
-from .syntax import Imm, Instr, Mem, Reg, leaves
+from .syntax import Imm, Instr, Reg, leaves
 
 BITWISE = {"mov", "and", "or", "xor", "not", "lop3"}
-BETWEEN_LANES = {"shfl", "vote", "redux", "match", "activemask", "elect", "bar", "barrier", "mma", "wmma", "movmatrix"}
 INTEGERS = {"u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64"}
 OF_HALVES = {"f16x2", "bf16x2", "u16x2", "s16x2"}
 
@@ -36,7 +36,7 @@ def is_used(instrs: Sequence[Instr], unwritten: Reg) -> bool:
             if not any(undefined.get(o.index) for o in sources):
                 continue
             handler = lookup(instr)
-            if handler is None or not _computes(instr, handler):
+            if handler is None or not computes_alone(instr) or "cc" in instr.parts:
                 stored = instr.operands[handler.destinations(instr) if handler else 0 :]
                 if any(undefined.get(o.index) for operand in stored for o in _registers(operand)):
                     return True
@@ -50,12 +50,6 @@ def is_used(instrs: Sequence[Instr], unwritten: Reg) -> bool:
 
 def _registers(operand) -> list[Reg]:
     return [o for o in leaves(operand) if isinstance(o, Reg)]
-
-
-def _computes(instr: Instr, handler: Handler) -> bool:
-    """Whether an instruction makes registers of the lane's own registers, and nothing else."""
-    alone = not (handler.tensor_results or instr.parts[0] in BETWEEN_LANES or "cc" in instr.parts)
-    return alone and handler.destinations(instr) > 0 and not any(isinstance(o, Mem) for o in instr.operands)
 
 
 def _results(instr: Instr, handler: Handler, undefined: dict[int, int]) -> list[tuple[Reg, int]]:

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import Fault
 from .global_memory import GlobalMemory, Region
 from .order import ASYNC_GLOBAL, GENERIC, STRONG, SYSTEM, Actor, Order
-from .shadow import WORD, Shadow, reads, store, unfenced
+from .shadow import WORD, Shadow, loads_of, reads, store, unfenced
 
 
 class Look(NamedTuple):
@@ -165,8 +165,8 @@ class GlobalShadow:
                 self._reach(places(at, size), region, by, f"{who} changes", bool(marks & SYSTEM))
             conflicts = store(places, at, size, by, marks, key, who, changed if len(at) == len(addresses) else None)
             note = "identical-stores" if conflicts and idle is not None and idle(conflicts) else ""
-            loads = tuple(conflict.number for conflict in conflicts if conflict.use == "read")
-            if len(loads) < len(conflicts) or self.apart and any(self.order.space[[*loads]] != by.space.index):
+            loads = loads_of(conflicts)
+            if self.apart and any(self.order.space[[*loads]] != by.space.index):
                 loads = ()  # of more clusters than one not all loads are kept: see Plane.settled
             self._conflict(conflicts, "write", region, by, note, loads)
 

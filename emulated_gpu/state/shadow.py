@@ -310,6 +310,11 @@ def writes(places, by: Actor, but: Known = NOTHING, weak: bool = False) -> Itera
             yield conflict
 
 
+def loads_of(conflicts: list[Conflict]) -> tuple[int, ...]:
+    """The reads that a write conflicts with; none if it conflicts with anything else, too."""
+    return tuple(one.number for one in conflicts) if all(one.use == "read" for one in conflicts) else ()
+
+
 def store(
     places: Callable, offsets: np.ndarray, size: int, by: Actor, marks: int, key: tuple[Space, int], who: object,
     changed: Callable[[], np.ndarray] | None = None,
@@ -329,7 +334,7 @@ def store(
         conflicts = list(writes(wrong, by, weak=weak))
     else:
         wrong = there
-    if conflicts and all(conflict.use == "read" for conflict in conflicts):
+    if loads_of(conflicts):
         conflicts = [read for plane, index in wrong for read in plane.unordered_reads(index, by, weak=weak)]
     number = by.order.next(key, who, marks)
     for plane, index in there:

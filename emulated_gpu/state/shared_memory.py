@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import Fault, ResultsDecide, stop
 from .lanes import HALF, Lanes
 from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
-from .shadow import NOTHING, WORD, Conflict, Room, Shadow, reads, store, unfenced, unfenced_use
+from .shadow import NOTHING, WORD, Conflict, Room, Shadow, loads_of, reads, store, unfenced, unfenced_use
 from .shadow import writes as overwrites
 
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
@@ -392,8 +392,7 @@ class SharedMemory:
     def _unwaited(self, conflicts: list[Conflict], by: Actor, note: str) -> None:
         """Report what a store by threads conflicts with: all reads, or anything (state/shadow.py, store). note: see
         Fault."""
-        loads = tuple(conflict.number for conflict in conflicts if conflict.use == "read")
-        self._unordered(conflicts, "write", by, loads if len(loads) == len(conflicts) else (), note)
+        self._unordered(conflicts, "write", by, loads_of(conflicts), note)
 
     def _unordered(
         self, conflicts: Iterable[Conflict], what, by: Actor, loads: tuple[int, ...] = (), note: str = ""

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from emulated_gpu.arena import BASE
-from emulated_gpu.chip import chip_of
 from emulated_gpu.errors import EmulatorError, ResultsDecide
 from emulated_gpu.model.tally import instructions
 from evaluation.judge import emulated, modelled, same_calls
@@ -102,12 +101,9 @@ class RecordedCalls:
     def prepared(self, calls: int):
         """Gives (a device, the calls, where each call's data will be) for this block; the submission's process will be
         a new one."""
-        trial = self.trial
         recorded = self.case.recorded(calls)
         self.process.kill()  # the calls are the first of a process, as in any other run
-        seed = int(self.case.rng.integers(2**31))
-        told, chip = (self.process.say, self.process.keep), chip_of(trial.options.machine)
-        device = emulated.Device(self.arena, THEIRS, trial.options.strict, *told, seed, chip)
+        device = self.process.new_device(int(self.case.rng.integers(2**31)))
         rooms = [self.case.room() for _ in range(calls)]
         placed = [rooms[i] for i in self.case.rng.permutation(calls)]  # no address tells which call comes next
         try:

@@ -122,12 +122,15 @@ class SubmissionProcess:
         with open(self.log, "wb") as log:
             self.pid = self.nursery.start(worker.main, told, fds=(theirs.fileno(), self.arena.fd, log.fileno()))
         theirs.close()
-        seed = combine_seeds(options.secret, self.started)
-        new = (self.arena, THEIRS, options.strict, self.say, self.keep, seed, chip_of(options.machine))
-        self.device = emulated.Device(*new) if emulating else None
+        self.device = self.new_device(combine_seeds(options.secret, self.started)) if emulating else None
         with self.answering("import"):
             self.isolation = self.receive().get("isolation", self.isolation)
             self.receive()
+
+    def new_device(self, seed: int) -> emulated.Device:
+        """Returns a device of the machine that is asked for, in the memory shared with the process."""
+        chip = chip_of(self.options.machine)
+        return emulated.Device(self.arena, THEIRS, self.options.strict, self.say, self.keep, seed, chip)
 
     def ask(self, what: str, take=None, **request) -> dict:
         """Sends a request and returns the reply; raises Refused with the reason if there is none, or if it is an error.
