@@ -1,9 +1,10 @@
 """What each instruction that touches memory costs: there is none that is free, and none that is not in these tables.
 
-ACCESSES has a form of each opcode that is handed an address, with what it tells the clock (beside the cost of its
-class, `cost` in ptx/isa), what it moves, as model/tally.py counts it, and where the figures come from. UNTIMED ones
-are refused by name in a timed run. CHARGES has the functions of the units that access global memory.
-`tests/emulated_gpu/model/test_charges.py` holds both to the code, and runs each form.
+ACCESSES has a form of each opcode that is handed an address or a descriptor, with what it tells the clock (beside the
+cost of its class, `cost` in ptx/isa), what it moves, as model/tally.py counts it, and where the figures come from.
+UNTIMED ones are refused by name in a timed run. CHARGES has the functions of the units that access global memory.
+`tests/emulated_gpu/model/test_charges.py` holds both to the code, and runs each form;
+`tests/emulated_gpu/ptx/test_isa.py` follows what all other forms of these opcodes call.
 """
 
 from __future__ import annotations
@@ -157,6 +158,12 @@ ACCESSES = (
     Access(
         "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [bar];",
         "commit", FLAG, "profiles: tensor, commit_cycles",
+    ),
+    # -- tensor cores that read shared memory, of an H200
+    Access(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, desc, desc, q, 1, 1, 0, 0;"
+        " wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;",
+        "wgmma", "flops", f"{POINTS}: wgmma",
     ),
 )  # fmt: skip
 

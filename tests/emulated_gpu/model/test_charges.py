@@ -1,6 +1,7 @@
 """No access to global memory is free in a timed run: each of the units' functions that makes one is in the table."""
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 import emulated_gpu
+from emulated_gpu.chip import B200, H200
 from emulated_gpu.formats.tensormap import TensorMap, encode
 from emulated_gpu.machine.warp import UNITS
 from emulated_gpu.model.charges import ACCESSES, CHARGES, OTHERWISE
@@ -42,20 +44,33 @@ def test_each_tells_the_clock_what_the_table_says():
 
 
 # -- instructions ----------------------------------------------------------------------------------------------------
+@functools.cache
+def writers(module: str) -> dict[str, tuple[bool, list[str]]]:
+    """For each function of a module: whether it hands an address over, and which functions it calls by their names."""
+    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {
+        node.name: (
+            "w.address(" in ast.unparse(node),
+            [call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)],
+        )
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
 def is_handed_an_address(handler) -> bool:
     """Tell whether what writes an instruction's Python, or a function of its module that it calls, hands one over."""
-    tree = ast.parse(inspect.getsource(sys.modules[handler.emit.__module__]))
-    known = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    known = writers(handler.emit.__module__)
     seen, work = set(), [handler.emit.__name__]
     while work:
         name = work.pop()
         if name in seen or name not in known:
             continue
         seen.add(name)
-        if "w.address(" in ast.unparse(known[name]):
+        hands_over, calls = known[name]
+        if hands_over:
             return True
-        calls = (node.func for node in ast.walk(known[name]) if isinstance(node, ast.Call))
-        work += [call.id for call in calls if isinstance(call, ast.Name)]
+        work += calls
     return False
 
 
@@ -66,21 +81,23 @@ KERNEL = """.version 8.8
 .visible .entry kernel(.param .u64 p, .param .align 64 .b8 described[128])
 {
   .local .align 16 .b8 l[16]; .shared .align 1024 .b8 room[4096]; .shared .align 8 .b64 waits; .shared .b32 column;
-  .reg .b32 x, s, far, bar, farbar, t, r; .reg .b64 d, g, map, desc; .reg .pred q, first;
-  mov.u32 x, %tid.x; setp.eq.u32 first, x, 0; ld.param.u64 g, [p]; mov.b64 map, described; cvta.param.u64 map, map;
-  mov.u32 s, room; mov.u32 bar, waits; mov.u32 r, %cluster_ctarank; xor.b32 r, r, 1; mov.b64 desc, 0x4000000000010000;
+  .reg .b32 x, s, far, bar, farbar, t, r; .reg .f32 f0, f1, f2, f3; .reg .b64 d, g, map, desc; .reg .pred q, first;
+  mov.u32 x, %%tid.x; setp.eq.u32 first, x, 0; ld.param.u64 g, [p]; mov.b64 map, described; cvta.param.u64 map, map;
+  mov.u32 s, room; mov.u32 bar, waits; mov.u32 r, %%cluster_ctarank; xor.b32 r, r, 1; mov.b64 desc, 0x4000000000010000;
   mapa.shared::cluster.u32 far, s, r; mapa.shared::cluster.u32 farbar, bar, r; mov.u32 x, 0; setp.ne.u32 q, x, 0;
   st.shared.v4.b32 [s], {x, x, x, x}; st.local.b32 [l], x;
   @first mbarrier.init.shared.b64 [bar], 1000;
-  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [column], 32; ld.shared.b32 t, [column];
+  %s
   barrier.cluster.arrive; barrier.cluster.wait;
   %s
   cp.async.wait_all; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
-  tcgen05.wait::ld.sync.aligned; tcgen05.wait::st.sync.aligned;
+  %s
   barrier.cluster.arrive; barrier.cluster.wait;
   ret;
 }
 """
+BEGINS = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [column], 32; ld.shared.b32 t, [column];"
+ENDS = "tcgen05.wait::ld.sync.aligned; tcgen05.wait::st.sync.aligned;"
 ONE_LANE = (
     "mbarrier.", "tcgen05.mma", "tcgen05.cp", "tcgen05.shift", "tcgen05.commit", "clusterlaunch", "prefetch.tensormap",
     "cp.async.bulk", "cp.reduce",
@@ -91,12 +108,16 @@ def timed(form: str, times: int) -> tuple[float, dict[str, int]]:
     """Return when a kernel ends that executes a form this many times, in microseconds, and what it has moved."""
     if form.startswith(ONE_LANE):
         form = f"@first {form}".replace("; ", "; @first ")
-    text = KERNEL.replace("%s", " ".join([form] * times), 1)
+    many, chip, threads = " ".join([form] * times), B200, 32
+    text = KERNEL % (BEGINS, many, ENDS)
+    if form.startswith("wgmma"):
+        text, chip, threads = KERNEL % ("wgmma.fence.sync.aligned;", many, ""), H200, 128
     data = emulated_gpu.device.allocate(4096)
     data[:] = 0
     described = TensorMap(data.ctypes.data, "u32", (32, 4), (128,), (32, 4), (1, 1))
-    with emulated_gpu.timing("b200", trace=Trace()) as found:
-        emulated_gpu.launch(text, "kernel", 2, 32, [data, encode(described)], cluster=2)
+    with emulated_gpu.DEVICE.as_chip(chip), emulated_gpu.timing(chip.machine, trace=Trace()) as found:
+        text = text.replace("sm_100a", chip.arch)
+        emulated_gpu.launch(text, "kernel", 2, threads, [data, encode(described)], cluster=2)
     return found.ends_us[0], found.counted[0]
 
 
@@ -109,7 +130,8 @@ def test_each_opcode_that_is_handed_an_address_is_in_the_table_or_refused():
     touching = {name for name, handler in HANDLERS.items() if is_handed_an_address(handler)}
     refused = {name for name in touching if HANDLERS[name].cost == UNTIMED}
     forms = {opcode(each.form) for each in ACCESSES}
-    assert touching - refused - {"mov"} == forms  # which takes the address of an element, and vanishes
+    # mov takes the address of an element, and vanishes; wgmma has descriptors
+    assert touching - refused - {"mov"} | {"wgmma.mma_async"} == forms
     assert len(touching) >= 50 and refused  # the search has found them
 
 
@@ -134,10 +156,10 @@ MOVES = """.version 8.8
 .visible .entry kernel(.param .u64 p)
 {
   .shared .align 16 .b8 room[2048]; .reg .b32 x, r, s, i; .reg .b64 g, d; .reg .pred q;
-  mov.u32 x, %%tid.x; mov.u32 r, %%ctaid.x; ld.param.u64 g, [p]; mul.wide.u32 d, r, 65536; add.u64 g, g, d;
+  mov.u32 x, %%tid.x; mov.u32 r, %%ctaid.x; ld.param.u64 g, [p]; mul.wide.u32 d, r, 16384; add.u64 g, g, d;
   mul.wide.u32 d, x, 4; add.u64 g, g, d; mov.u32 s, room; mad.lo.u32 s, x, 4, s; mov.u32 i, 0; mov.u32 r, 0;
 AGAIN: %s
-  add.u64 g, g, 512; add.u32 i, i, 1; setp.lt.u32 q, i, 128; @q bra AGAIN;
+  add.u64 g, g, 512; add.u32 i, i, 1; setp.lt.u32 q, i, 32; @q bra AGAIN;
   st.shared.u32 [s], r;
   ret;
 }
@@ -145,9 +167,10 @@ AGAIN: %s
 LOAD, STORE = "ld.global.u32 x, [g]; xor.b32 r, r, x;", "st.global.u32 [g], x;"
 
 
+@functools.cache
 def us(body: str) -> float:
-    """Return what a kernel takes that moves 1 MB, 64 KiB in each of 16 CTAs of four warps."""
-    data = emulated_gpu.device.allocate(16 << 16)
+    """Return what a kernel takes that moves 256 KiB, 16 KiB in each of 16 CTAs of four warps."""
+    data = emulated_gpu.device.allocate(16 << 14)
     data[:] = 0
     with emulated_gpu.timing("b200") as found:
         emulated_gpu.launch(MOVES % body, "kernel", 16, 128, [data])

@@ -1,6 +1,7 @@
 """No modifier is accepted unread, and what the code of instructions calls exists."""
 
 import ast
+import inspect
 import re
 from collections import defaultdict
 from dataclasses import replace
@@ -13,7 +14,7 @@ import emulated_gpu
 from emulated_gpu.__main__ import Probe
 from emulated_gpu.formats import alu, convert, lanes
 from emulated_gpu.machine.warp import UNITS, Group
-from emulated_gpu.model import machine_code
+from emulated_gpu.model import charges, machine_code
 from emulated_gpu.model.issue import kind
 from emulated_gpu.model.profile import load
 from emulated_gpu.ptx import isa
@@ -160,6 +161,61 @@ def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
     )
     compiled = {machine_code.SHARED_ADDRESS, machine_code.SAME_B, machine_code.OTHER_B}
     assert figures - set(here.values()) <= {"packed", *compiled}
+
+
+Named = tuple[str, str]  # a unit and a function of it
+
+
+def hooks(units) -> tuple[dict[Named, set[str]], dict[Named, set[Named]]]:
+    """For each function of the units: the methods of the clock that it calls, and functions of units that it names."""
+    own = {unit.__name__: name for name, unit in units.items()}
+    tells, names = {}, {}
+    for name, unit in units.items():
+        for function in ast.parse(inspect.getsource(unit)).body:
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            key, nodes = (name, function.name), list(ast.walk(function))
+            members = [n for n in nodes if isinstance(n, ast.Attribute)]
+            tells[key] = {n.attr for n in members if isinstance(n.value, ast.Attribute) and n.value.attr == "clock"}
+            named = [getattr(unit, n.id, None) for n in nodes if isinstance(n, ast.Name)]
+            of_others = [n for n in members if isinstance(n.value, ast.Name)]
+            named += [getattr(getattr(unit, n.value.id, None), n.attr, None) for n in of_others]
+            functions = [f for f in map(inspect.unwrap, filter(inspect.isroutine, named)) if inspect.isfunction(f)]
+            names[key] = {(own[f.__module__], f.__name__) for f in functions if f.__module__ in own}
+    return tells, names
+
+
+def reached(begin: set[Named], tells: dict[Named, set[str]], names: dict[Named, set[Named]]) -> set[str]:
+    """What functions and those that they name, and so on, tell the clock."""
+    seen, work = set(), list(begin & tells.keys())
+    while work:
+        function = work.pop()
+        if function not in seen:
+            seen.add(function)
+            work += names[function]
+    return set().union(*(tells[function] for function in seen))
+
+
+def test_every_form_tells_the_clock_what_the_table_of_accesses_says_of_its_opcode(forms):
+    """And what is not in that table tells it of nothing but waits."""
+    table = defaultdict(set)
+    for access in charges.ACCESSES:
+        table[isa.lookup(Instr(access.form.split(" ")[0].rstrip(";"), (), None, False, 0, "")).name].add(access.tells)
+    tells, names = hooks(UNITS)
+    silent, others = [], []
+    for name, of in forms.items():
+        for program, instruction in of:
+            writer = BlockWriter(program, 0)
+            writer.instruction(instruction)
+            told = reached(calls(writer.finish()[0]), tells, names)
+            if name in table and table[name] != {charges.CLASS} and not told & table[name]:
+                silent.append(instruction.op)
+            if name not in table and told - {"fence", "landed"} and kind(instruction) != registry.UNTIMED:
+                others.append(instruction.op)
+    assert not silent and not others
+    assert sum(len(forms[name]) for name in table) > 350  # forms have been looked at
+    without = {function: told - {"async_load"} for function, told in tells.items()}
+    assert not reached({("async_copy", "cp_async")}, without, names) & table["cp.async"]  # a copy for nothing is seen
 
 
 def test_an_opcode_without_a_cost_is_refused():
