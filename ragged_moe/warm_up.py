@@ -17,6 +17,7 @@ from ragged_moe.layers.fp4_layer import fp4_layer_of
 from ragged_moe.layers.pack_weights import is_e4m3
 from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, GEMM_CALL, HOPPER, I64, LAYER_CALL
 from ragged_moe.runtime.device import current_device, device_of
+from ragged_moe.runtime.operands import require_int
 from ragged_moe.runtime.signature import flag
 from ragged_moe.runtime.sizes import BF16, F32, I32, Sizes
 from ragged_moe.tuning.back_ends import tuning
@@ -76,8 +77,7 @@ def of_experts(
     a row; bf16: they are bf16. maps: how many dimensions expert_map has, 0 without one. The others are
     ragged_moe.experts' own.
     """
-    if maps not in (0, 1, 2):
-        raise ValueError(f"maps is {maps!r}, but must be 0, 1 or 2")
+    require_int("maps", maps, 0, 2)
     for name, x in (("packed", packed), ("biased", biased), ("mxfp4", mxfp4), ("channels", channels), ("bf16", bf16)):
         flag(name).check(x)
     EXPERTS_CALL.check_options(

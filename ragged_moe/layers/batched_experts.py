@@ -63,8 +63,6 @@ def batched_experts(
             return torch.ops.ragged_moe.batched_experts(*given, **options)
         torch.ops.ragged_moe.batched_experts_out(out, *given, **options)
         return out
-    if type(gate_first) is not bool:  # 1 equals True below
-        BATCHED_CALL.check_options(gate_first=gate_first)
     operands = (hidden, counts, w13, w13_scale, w2, w2_scale, *(() if hidden_scale is None else (hidden_scale,)))
     options = gate_first, limit, alpha, shift, expected_m
     call = calls.like(operands, options)
@@ -110,7 +108,7 @@ FUNCTION = BatchedExperts()
 calls = FUNCTION.calls
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096, typed=True)
 def sizes_of(experts: int, most: int, hidden: int, intermediate: int, expected_m: int | None) -> Sizes:
     """The layer's sizes, of a router that gives an expert this many rows; ValueError if the kernels do not do them."""
     BATCHED_CALL.check_options(expected_m=expected_m)

@@ -37,7 +37,7 @@ from ragged_moe.layers.signatures import (
     packing,
 )
 from ragged_moe.runtime.device import Device, current_device, device_of
-from ragged_moe.runtime.signature import is_int, said
+from ragged_moe.runtime.operands import is_int, said
 from ragged_moe.runtime.sizes import BF16, E4M3, F32, Inputs, Sizes
 from ragged_moe.runtime.workspace import Arena
 
@@ -128,10 +128,6 @@ def experts(
             return torch.ops.ragged_moe.experts(*given, **options)
         torch.ops.ragged_moe.experts_out(out, *given, **options)
         return out
-    if type(gate_first) is not bool or type(apply_router_weight_on_input) is not bool:  # 1 equals True below
-        EXPERTS_CALL.check_options(
-            gate_first=gate_first, apply_router_weight_on_input=apply_router_weight_on_input
-        )  # fmt: skip
     if (w13_input_scale is not None or w2_input_scale is not None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
         w13_input_scale = w2_input_scale = None
     given = operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
@@ -297,7 +293,7 @@ def experts_workspace_bytes(
     return layer_of(current_device(), sizes, Activation(), quantises).workspace_bytes(tokens)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096, typed=True)
 def sizes_of(
     tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None, tiles: bool = False
 ) -> Sizes:  # fmt: skip

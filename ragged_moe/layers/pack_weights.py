@@ -19,7 +19,7 @@ from ragged_moe.kernels import dequantise_e4m3
 from ragged_moe.kernels.dequantise import EXPONENT_OF_ONE, NAN_SCALE, PLACES
 from ragged_moe.layers.signatures import ATOM, ATOM_ROWS, BLACKWELL, HOPPER, MX_K, TILE, U8
 from ragged_moe.runtime.device import current_device, device_of
-from ragged_moe.runtime.operands import MAX_ROWS, complain, contiguous, require, require_apart
+from ragged_moe.runtime.operands import MAX_ROWS, complain, contiguous, require, require_apart, require_int
 from ragged_moe.runtime.sizes import E4M3, F32
 
 LARGEST_EXPONENT = 30  # of a scale's byte that is no NaN
@@ -87,8 +87,7 @@ def pack_mxfp4(
     (W4A8). Weights are exact in either: with "fp8" those of a row that are not 0 may have scales that span 2^11, and
     b_global is [E, N], of each weight row. ValueError, and nothing is written, if an operand is not so.
     """
-    if halves not in (1, 2):
-        raise ValueError(f"halves is {halves}, but must be 1 or 2")
+    require_int("halves", halves, 1, 2)
     e4m3 = is_e4m3(activation)
     if reader(b, capability) == BLACKWELL:
         if e4m3:

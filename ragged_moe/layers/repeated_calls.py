@@ -227,6 +227,6 @@ class Function(ABC):
 
 
 def key_of(operands: Sequence[torch.Tensor], options: tuple) -> Hashable:
-    """Return the key by which a call is known again."""
+    """Return the key by which a call is known again. Of options their types, too: True equals 1, and 1 equals 1.0."""
     first = operands[0]
-    return first.device, first.shape, operands[-1].shape, len(operands), options
+    return first.device, first.shape, operands[-1].shape, len(operands), options, *map(type, options)

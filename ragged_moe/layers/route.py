@@ -46,8 +46,6 @@ def route(
             logits, top_k, scoring=scoring, renormalize=renormalize, bias=bias, num_expert_group=num_expert_group,
             topk_group=topk_group, routed_scaling_factor=routed_scaling_factor,
         )  # fmt: skip
-    if type(renormalize) is not bool:  # 1 equals True below
-        ROUTE_CALL.check_options(renormalize=renormalize)
     tensors = (logits,) if bias is None else (logits, bias)
     options = top_k, scoring, renormalize, num_expert_group, topk_group, routed_scaling_factor
     call = calls.like(tensors, options)
@@ -100,7 +98,7 @@ def made_for(logits: torch.Tensor, top_k: int, gpu: Device) -> tuple[torch.Tenso
     return gpu.tensors(torch.empty(shape, dtype=I32, device=device), torch.empty(shape, dtype=F32, device=device))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256, typed=True)
 def choice_of(
     experts: int, top_k: int, scoring: str, renormalize: bool, groups: int, top_groups: int, logits: torch.dtype,
     bias: torch.dtype | None = None,

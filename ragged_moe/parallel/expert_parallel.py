@@ -6,7 +6,6 @@ How tokens travel: by one-sided stores (one_sided.py) where all GPUs are of one 
 by collectives (collectives.py), with the same bits.
 """
 
-import numbers
 import socket
 from collections.abc import Sequence
 
@@ -20,7 +19,8 @@ from ragged_moe.layers.signatures import EXPERTS_CALL, MAX_TOKENS
 from ragged_moe.parallel.collectives import Collectives
 from ragged_moe.parallel.one_sided import OneSided
 from ragged_moe.runtime.device import current_device
-from ragged_moe.runtime.signature import flag
+from ragged_moe.runtime.operands import is_int, require_int
+from ragged_moe.runtime.signature import flag, number
 from ragged_moe.runtime.sizes import BF16, I32, MAX_EXPERTS
 
 
@@ -61,9 +61,9 @@ class ExpertParallel:
         EXPERTS_CALL.check_options(**swiglu)
         if one_sided is not None:
             flag("one_sided").check(one_sided)
+        number("timeout", "", "a finite number above 0", above=0).check(timeout)
         for name, value in (("num_experts", num_experts), ("max_tokens", max_tokens)):
-            if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} is {value}, but must be an int that is at least 1")
+            require_int(name, value, 1)
         if ranks > MAX_RANKS:
             raise ValueError(f"group has {ranks} ranks, but must have at most {MAX_RANKS}")
         if num_experts % ranks:
@@ -117,8 +117,7 @@ class ExpertParallel:
         RuntimeError that names a rank that an earlier call has waited for in vain.
         """
         most = self.max_tokens if most is None else most
-        if not isinstance(most, numbers.Integral) or not 1 <= most <= self.max_tokens:
-            raise ValueError(f"most is {most}, but must be an int from 1 to max_tokens, {self.max_tokens}")
+        require_int("most", most, 1, self.max_tokens, "max_tokens, ")
         if isinstance(w2, torch.Tensor) and w2.dtype is torch.uint8:
             raise ValueError("w2 is packed, but must be e4m3: packed weights are for ragged_moe.experts on one GPU")
         if isinstance(hidden, torch.Tensor) and hidden.dtype is not BF16:
@@ -162,7 +161,7 @@ class ExpertParallel:
 
     def table(self, placement: Sequence[int]) -> torch.Tensor:
         """The place of each expert, on the GPU; ValueError unless every place is some expert's."""
-        if sorted(placement) != list(range(self.num_experts)):
+        if not all(map(is_int, placement)) or sorted(placement) != list(range(self.num_experts)):
             raise ValueError(f"placement must have each number from 0 to {self.num_experts - 1} once")
         return torch.tensor(placement, dtype=I32, device=self.torch_device)
 

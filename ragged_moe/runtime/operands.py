@@ -1,6 +1,7 @@
 """What a call's tensors must be, and the sentence that says which one is not so."""
 
 import math
+import numbers
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -30,11 +31,23 @@ def said(x: object) -> str:
     return repr(x) if x is None or isinstance(x, (bool, int, float, str)) else f"a {type(x).__name__}"
 
 
+def is_int(x: object) -> bool:
+    """Whether it is an integer, not a bool."""
+    return isinstance(x, numbers.Integral) and not isinstance(x, bool)
+
+
+def require_int(name: str, x: object, least: int, most: int | None = None, most_is: str = "") -> None:
+    """ValueError unless an argument is an int, no bool, from `least` on, up to `most`, which is called `most_is`."""
+    if not is_int(x) or x < least or most is not None and x > most:
+        rule = f"that is at least {least}" if most is None else f"from {least} to {most_is}{most}"
+        raise ValueError(f"{name} is {said(x)}, but must be an int {rule}")
+
+
 def require(operand: str, dimension: str, size: int, multiple: int, least: int, most: int) -> None:
     """ValueError unless a dimension has an allowed size."""
-    if not least <= size <= most or size % multiple:
+    if not is_int(size) or not least <= size <= most or size % multiple:
         rule = f"a multiple of {multiple} from {least} to {most}" if multiple > 1 else f"from {least} to {most}"
-        raise ValueError(f"{operand}: dimension {dimension} is {size}, but must be {rule}")
+        raise ValueError(f"{operand}: dimension {dimension} is {said(size)}, but must be {rule}")
 
 
 def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.Tensor, str]) -> None:

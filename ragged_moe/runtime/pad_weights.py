@@ -2,6 +2,7 @@
 
 import torch
 
+from ragged_moe.runtime.operands import require_int
 from ragged_moe.runtime.sizes import E4M3, F32
 
 BLOCK = 128
@@ -25,8 +26,7 @@ def pad_intermediate(
         dims = 2 if of_rows and dtype is F32 else 3
         if not isinstance(tensor, torch.Tensor) or tensor.dtype is not dtype or tensor.dim() != dims:
             raise ValueError(f"{name} must be a tensor of {dims} dimensions and {dtype}")
-    if not 0 <= before < BLOCK:
-        raise ValueError(f"before is {before}, but must be from 0 to {BLOCK - 1}")
+    require_int("before", before, 0, BLOCK - 1)
     experts, h, i = w2.shape
     blocks = -(-(before + i) // BLOCK)
     of_scales = (experts, 2 * blocks, h // BLOCK), (experts, h // BLOCK, blocks)

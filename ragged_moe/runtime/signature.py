@@ -24,6 +24,7 @@ from ragged_moe.runtime.operands import (
     addresses,
     complain,
     contiguous,
+    is_int,
     of_any_strides,
     require,
     require_apart,
@@ -111,11 +112,6 @@ class Result(NamedTuple):
     shape: str
 
 
-def is_int(x: object) -> bool:
-    """Whether it is an integer, not a bool."""
-    return isinstance(x, numbers.Integral) and not isinstance(x, bool)
-
-
 def flag(name: str, default: bool = False) -> Option:
     """A bool and nothing else: "no" would count as true."""
     return Option(name, "bool", f"={default}", "True or False", lambda x: type(x) is bool)
@@ -133,7 +129,7 @@ def number(name: str, default: str, must: str = "a finite number", above: float 
     optional = default == "=None"
     return Option(name, "float?" if optional else "float", default, must,
                   lambda x: optional and x is None
-                  or isinstance(x, numbers.Real) and math.isfinite(x) and x > above)  # fmt: skip
+                  or isinstance(x, numbers.Real) and not isinstance(x, bool) and math.isfinite(x) and x > above)  # fmt: skip
 
 
 @functools.cache

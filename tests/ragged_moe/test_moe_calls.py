@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import inspect
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from ragged_moe.kernels import program
 from ragged_moe.layers import batched_experts as batched
 from ragged_moe.layers import deepseek_layer, grouped_gemm_fp8, repeated_calls, route
 from ragged_moe.layers import experts as routed_experts
+from ragged_moe.layers import signatures
 from ragged_moe.reference import layer as d
 from ragged_moe.runtime import device, operands, signature, workspace
 from ragged_moe.runtime import sizes as p
@@ -334,20 +336,42 @@ def test_a_workspace_that_lies_in_an_operand(launched):
     assert not launched
 
 
-@pytest.mark.parametrize("x", ["no", None, 1, 0])
-def test_a_flag_that_is_no_bool(launched, x):
-    """Also behind a call that was right: 1 equals True."""
-    experts(d.draw(SIZES, 5), 5, gate_first=True)()
-    before = len(launched)
-    for name in ("gate_first", "apply_router_weight_on_input"):
-        with pytest.raises(ValueError, match=f"^{name} is {x!r}, but must be True or False$"):
-            experts(d.draw(SIZES, 5), 5, **{name: x})()
-    given = torch.zeros(4, 9, 256, dtype=p.BF16), torch.zeros(4, dtype=p.I32), *d.draw(SIZES, 5).tensors()[4:]
-    with pytest.raises(ValueError, match=f"^gate_first is {x!r}, but must be True or False$"):
-        batched.batched_experts(*given, gate_first=x)
-    with pytest.raises(ValueError, match=f"^renormalize is {x!r}, but must be True or False$"):
-        route.route(torch.zeros(3, 64), 4, renormalize=x)
-    assert len(launched) == before
+def called_with(function: str, **options) -> None:
+    """Call a function of the layers with these options."""
+    x = d.draw(SIZES, 5)
+    if function == "experts":
+        experts(x, 5, 1, **options)()
+    elif function == "batched_experts":
+        batched.batched_experts(torch.zeros(4, 9, 256, dtype=p.BF16), torch.zeros(4, dtype=p.I32), *x.tensors()[4:],
+                                **options)  # fmt: skip
+    elif function == "route":
+        route.route(torch.zeros(3, 64), **({"top_k": 1} | options))
+    else:
+        of = {"local_expert_offset": 1, "routed_scaling_factor": 1.0} | options
+        deepseek_layer.run(*x.tensors(), *of.values(), torch.zeros(5, 256, dtype=p.BF16))
+
+
+CALLED = {"experts": routed_experts.experts, "batched_experts": batched.batched_experts, "route": route.route,
+          "run": deepseek_layer.run}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", CALLED)
+def test_a_number_is_no_bool_and_a_bool_no_number(launched, function):
+    """Of every option, also behind a call that was right, and though True equals 1, and 1.0 does."""
+    declared = next(x for x in vars(signatures).values() if getattr(x, "name", "") == function)
+    assert {x.name for x in declared.options} <= set(inspect.signature(CALLED[function]).parameters)
+    for option in declared.options:
+        flag, whole = option.torch_type == "bool", option.torch_type.startswith("SymInt")
+        if option.torch_type.startswith("str"):
+            continue
+        right = {"num_experts": 5, "sms": 2}.get(option.name, True if flag else 1)
+        of = {"num_experts": 5} if (function, option.name) == ("experts", "local_expert_offset") else {}
+        called_with(function, **{option.name: right}, **of)
+        before = len(launched)
+        for wrong in ("no", None, 1, 1.0, 0) if flag else (True, 1.0) if whole else (True, False):
+            with pytest.raises(ValueError, match=f"^{option.name} is {wrong!r}, but must be {option.must[:6]}"):
+                called_with(function, **{option.name: wrong}, **of)
+        assert len(launched) == before
 
 
 @pytest.mark.parametrize("name, x, must", [

@@ -39,7 +39,7 @@ def test_padded(which):
 @pytest.mark.parametrize("change, sentence", [
     (lambda a: a | {"w13_scale": a["w13_scale"][:, :3]}, r"w13_scale has shape \(2, 3, 2\), but must have \(2, 4, 2\)"),
     (lambda a: a | {"w2": a["w2"].float()}, "w2 must be a tensor of 3 dimensions and torch.float8_e4m3fn"),
-    (lambda a: a | {"before": 128}, "before is 128, but must be from 0 to 127"),
+    (lambda a: a | {"before": 128}, "before is 128, but must be an int from 0 to 127"),
 ])  # fmt: skip
 def test_refused(change, sentence):
     given, _ = slices(draw(Sizes(hidden=256, intermediate=384, local=2), 1), 192, 0)

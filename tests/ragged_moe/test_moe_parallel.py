@@ -27,10 +27,13 @@ def test_two_ranks():
 WRONG = {
     "num_experts is 0, but must be an int that is at least 1": {"num_experts": 0},
     "max_tokens is 1.5, but must be an int that is at least 1": {"max_tokens": 1.5},
+    "num_experts is True, but must be an int that is at least 1": {"num_experts": True},
     "num_experts is 9, but must be a multiple of the group's 2 ranks": {"num_experts": 9},
     "max_tokens is 40000, but must be at most 32768 for 2 ranks": {"max_tokens": 40000},
     "hidden: dimension H is 100, but must be a multiple of 128": {"hidden_size": 100},
     "topk_ids: dimension k is 17, but must be from 1 to 16": {"top_k": 17},
+    "topk_ids: dimension k is True, but must be from 1 to 16": {"top_k": True},
+    "timeout is True, but must be a finite number above 0": {"timeout": True},
 }
 
 

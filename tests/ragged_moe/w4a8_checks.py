@@ -150,7 +150,7 @@ def test_pack(fp4):
     rows = [scale[0, 64 * half + 37].tolist() for half in range(2)]  # of a half's row 37
     assert [atoms[0, half, 0, 5, 4:8].tolist() for half in range(2)] == [[*row[:2], 0, 0] for row in rows]
     assert not atoms[:, :, :, :, 8:].any()  # of rows 64 to 127, which a half has not
-    with pytest.raises(ValueError, match="^halves is 3, but must be 1 or 2$"):
+    with pytest.raises(ValueError, match="^halves is 3, but must be an int from 1 to 2$"):
         ragged_moe.pack_mxfp4(b, scale, halves=3)
     with pytest.raises(ValueError, match="^b: dimension N is 64, but must be a multiple of 128 "):
         ragged_moe.pack_mxfp4(b[:, :64], scale[:, :64], halves=2)
