@@ -6,6 +6,7 @@ ALL_EXPERTS_FUNCTIONS, and ALL_FP8_EXPERTS_FUNCTIONS behind its FP8 quantiser. `
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
 from transformers.integrations import moe as interface
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
@@ -22,6 +23,7 @@ from ragged_moe.torch_ops import experts_op
 NAME = "moe_fp8"  # set_experts_implementation("grouped_mm") goes back
 BLOCK = 128
 OF_GPT_OSS = "w13_global", "w2_global", "w13_bias", "w2_bias"
+COMPUTED = "its weights are computed when they are read, as LoRA does: merge them, then call enable(model) again"
 
 
 def enable(model: PreTrainedModel, quantise: bool = True) -> None:
@@ -70,6 +72,8 @@ def unsupported(module: nn.Module) -> str | None:
     """Say what of this experts module ragged_moe.experts cannot do, None if nothing."""
     if not module.has_gate:
         return "its experts have no gate"
+    if parametrize.is_parametrized(module):
+        return COMPUTED
     if isinstance(module, GptOssExperts):
         return unsupported_gpt_oss(module)
     if module.has_bias or getattr(module, "has_post_expert_norm", False):
@@ -209,8 +213,11 @@ def forward(
     """Compute the experts of hidden_states [T, H] as transformers calls them: [T, H] of the same type.
 
     With its expert parallelism, entries of other ranks have numbers from the count of local experts on: left out.
-    RuntimeError if the module came to the model after `enable`, or in a `backward`: there are no gradients.
+    RuntimeError if the module came to the model after `enable`, if its weights are parametrized, as PEFT does for LoRA
+    while it calls a module, or in a `backward`: there are no gradients.
     """
+    if parametrize.is_parametrized(module):
+        raise RuntimeError(f"a {type(module).__name__} cannot be run by ragged_moe.experts: {COMPUTED}")
     if not hasattr(module, "moe_w13_scale"):
         raise RuntimeError(f"a {type(module).__name__} has no weights for ragged_moe.experts: call enable(model) again")
     packed = {}

@@ -111,7 +111,7 @@ def kind_of(x: torch.Tensor) -> tuple:
 
 
 class Calls:
-    """The kinds of calls of a function, by what tells most of them apart: two shapes, and the other arguments."""
+    """The kinds of calls of a function, by what tells most of them apart: two sizes, and the other arguments."""
 
     def __init__(self):
         self.known: dict[Hashable, Call] = {}
@@ -229,4 +229,4 @@ class Function(ABC):
 def key_of(operands: Sequence[torch.Tensor], options: tuple) -> Hashable:
     """Return the key by which a call is known again. Of options their types, too: True equals 1, and 1 equals 1.0."""
     first = operands[0]
-    return first.device, first.shape, operands[-1].shape, len(operands), options, *map(type, options)
+    return first.device, first.numel(), operands[-1].numel(), len(operands), options, *map(type, options)

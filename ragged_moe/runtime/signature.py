@@ -127,9 +127,12 @@ def whole(name: str, must: str, default: str = "", least: int | None = None) -> 
 def number(name: str, default: str, must: str = "a finite number", above: float = -math.inf) -> Option:
     """A finite number of the host's; above `above`. It may be None if that is the default."""
     optional = default == "=None"
-    return Option(name, "float?" if optional else "float", default, must,
-                  lambda x: optional and x is None
-                  or isinstance(x, numbers.Real) and not isinstance(x, bool) and math.isfinite(x) and x > above)  # fmt: skip
+
+    def good(x: object) -> bool:
+        is_number = isinstance(x, numbers.Real) and not isinstance(x, bool)
+        return optional and x is None or is_number and math.isfinite(x) and x > above
+
+    return Option(name, "float?" if optional else "float", default, must, good)
 
 
 @functools.cache

@@ -9,9 +9,8 @@ import torch
 
 from ragged_moe.kernels import program
 from ragged_moe.layers import batched_experts as batched
-from ragged_moe.layers import deepseek_layer, grouped_gemm_fp8, repeated_calls, route
+from ragged_moe.layers import deepseek_layer, grouped_gemm_fp8, repeated_calls, route, signatures
 from ragged_moe.layers import experts as routed_experts
-from ragged_moe.layers import signatures
 from ragged_moe.reference import layer as d
 from ragged_moe.runtime import device, operands, signature, workspace
 from ragged_moe.runtime import sizes as p

@@ -382,6 +382,23 @@ def test_a_module_that_came_later_is_refused(adapter):
         model(TOKENS)
 
 
+class Adapted(torch.nn.Module):
+    """What PEFT puts on a weight while it calls the module that has it."""
+
+    def forward(self, weight):
+        return weight + 1
+
+
+def test_lora_is_not_left_out(adapter):
+    """Weights that are computed when they are read are none of those that `enable` saw."""
+    model = built("Qwen3Moe")
+    adapter.enable(model)
+    torch.nn.utils.parametrize.register_parametrization(experts_of(model)[0], "down_proj", Adapted())
+    with pytest.raises(RuntimeError, match="its weights are computed when they are read, as LoRA does"):
+        model(TOKENS)
+    no_change(model, "its weights are computed when they are read", adapter)
+
+
 def test_a_wrong_layer_is_seen(adapter):
     """What test_model is worth: gate and up the other way round."""
     model = built("Qwen3Moe")
