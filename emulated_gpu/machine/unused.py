@@ -8,6 +8,7 @@ else (a branch, an address, a guard, an atomic, a barrier), or goes to other mem
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Fault
@@ -21,12 +22,31 @@ from .garbage import address_of
 Stores = frozenset[int]  # by id of the instruction
 
 
+@dataclass
+class Done:
+    """What a warp has executed up to event `until`. last: of each instruction, by its id, the last event."""
+
+    until: int = 0
+    last: dict[int, int] = field(default_factory=dict)
+
+    def read(self, order: Order, actor: Actor) -> None:
+        """Go on to the newest event."""
+        first, self.until = self.until + 1, order.now
+        new = slice(first, order.now + 1)
+        own = (order.component[new] == actor.uid) & (order.space[new] == actor.space.index)
+        for number in (first + own.nonzero()[0]).tolist():
+            who: Any = order.log[number]
+            self.last[id(who.instruction())] = number
+
+
 class Unused:
     """Holds back the races of a launch of which it is open whether a value is used. order: the launch's events."""
 
     def __init__(self, order: Order):
         self.order = order
         self._stores: dict[int, Stores | None] = {}  # of loads, by their ids
+        self._steps: dict[int, Step | None] = {}  # of instructions, by their ids
+        self._done: dict[Actor, Done] = {}
         # By the lines of a race: it, and the first load of each warp and instruction that takes part
         self._held: dict[tuple[str, ...], tuple[Fault, dict[tuple[Actor, int], tuple[int, Stores]]]] = {}
 
@@ -37,7 +57,7 @@ class Unused:
             who: Any = self.order.log[number]
             instr = who.instruction()
             if id(instr) not in self._stores:
-                self._stores[id(instr)] = stores_of(who.program, instr)
+                self._stores[id(instr)] = stores_of(who.program, instr, self._steps)
             stores = self._stores[id(instr)]
             if stores is None or self._executed(who.actor, number, stores):
                 return False
@@ -58,36 +78,58 @@ class Unused:
 
     def _executed(self, actor: Actor, load: int, stores: Stores) -> bool:
         """Whether a warp has executed any of these stores behind a load."""
-        order, first = self.order, load + 1
-        own = (order.component[first : order.now + 1] == actor.uid) & (
-            order.space[first : order.now + 1] == actor.space.index
-        )
-        behind: set[Any] = {order.log[first + k] for k in own.nonzero()[0].tolist()}
-        return any(id(who.instruction()) in stores for who in behind)
+        done = self._done.setdefault(actor, Done())
+        done.read(self.order, actor)
+        return any(done.last.get(store, 0) > load for store in stores)
 
 
-def stores_of(program: ControlFlow, load: Instr | None) -> Stores | None:
+@dataclass(frozen=True)
+class Step:
+    """What an instruction does with registers. stored: by a plain store to global memory; None: something else."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+    guarded: bool
+    computes: bool
+    stored: frozenset[int] | None
+
+    @classmethod
+    def of(cls, program: ControlFlow, number: int) -> Step | None:
+        """Of an instruction by its number in the kernel; None if nobody knows it."""
+        instr, (_, writes) = program.kernel.instrs[number], program.effects[number]
+        handler = lookup(instr)
+        if handler is None:
+            return None
+        guard = set() if instr.guard is None else {instr.guard.index}
+        reads = program.sources(instr) | guard | (writes if handler.in_place else set())
+        stored = frozenset(reads - address_of(instr) - guard) if stores_global(instr) else None
+        return cls(frozenset(reads), frozenset(writes), bool(guard), computes(instr), stored)
+
+
+def stores_of(program: ControlFlow, load: Instr | None, steps: dict[int, Step | None]) -> Stores | None:
     """The plain stores to global memory into which what a load brings may go, on any way through the program; None if
-    it may come to anything else."""
+    it may come to anything else. steps: what is known of instructions, by their ids; gets more."""
     if load is None or load.parts[0] not in ("ld", "ldu"):
         return None
-    number = next(i for i, instr in enumerate(program.kernel.instrs) if instr is load)
+    instrs = program.kernel.instrs
+    number = next(i for i, instr in enumerate(instrs) if instr is load)
     block = next(b for b, end in enumerate(program.end) if program.start[b] <= number < end)
     stores, brought = set[int](), dict[int, set[int]]()  # by block, the registers made of it that come there
     work = [(block, number + 1, set(program.effects[number][1]))]
     while work:
         block, first, made = work.pop()
         for i in range(first, program.end[block]):
-            instr, (_, writes) = program.kernel.instrs[i], program.effects[i]
-            guard, handler = set() if instr.guard is None else {instr.guard.index}, lookup(instr)
-            if handler is None:
+            instr = instrs[i]
+            if id(instr) not in steps:
+                steps[id(instr)] = Step.of(program, i)
+            step = steps[id(instr)]
+            if step is None:
                 return None
-            inputs = program.sources(instr) | guard | (writes if handler.in_place else set())
-            if made.isdisjoint(inputs):
-                made -= set() if guard else writes
-            elif computes(instr):
-                made |= writes
-            elif stores_global(instr) and made.isdisjoint(address_of(instr) | guard):
+            if made.isdisjoint(step.reads):
+                made -= frozenset() if step.guarded else step.writes
+            elif step.computes:
+                made |= step.writes
+            elif step.stored is not None and made.isdisjoint(step.reads - step.stored):
                 stores.add(id(instr))
             else:
                 return None

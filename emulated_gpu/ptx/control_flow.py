@@ -406,8 +406,10 @@ class ControlFlow:
         """The instruction that line `lineno` of a block's generated source came from."""
         of_followed = lineno > FOLLOWED
         lines = self.followed_lines[index] if of_followed else self.line_maps[index]
-        known = [n for n in lines if n <= lineno - FOLLOWED * of_followed]
-        return lines[max(known)] if known else None
+        lineno -= FOLLOWED * of_followed
+        while lineno > 0 and lineno not in lines:
+            lineno -= 1
+        return lines.get(lineno)
 
 
 def _numbers(mask: int) -> list[int]:
