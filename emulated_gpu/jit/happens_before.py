@@ -7,6 +7,7 @@ finds out what is wrong, if anything is.
 from __future__ import annotations
 
 import functools
+import struct
 
 import numpy as np
 
@@ -18,6 +19,49 @@ EXCEPTIONS = 2  # components of which later events count as known, too
 NO_EXCEPTIONS = [-1, 0] * EXCEPTIONS  # of no component
 KEPT = 8192  # arrays of places whose addresses are known
 MOST = 2**31  # of which all components are below
+NOWHERE = 1 << 63
+
+# What rules are told of who asks, int64s: of events, by number, arrays of the component, the space, the marks; its own
+# space, the clock of that, how many components are in it, and its row that counts; of other spaces, by index, the clock
+# and how many components; how many such spaces; with several devices, those of spaces and the past of each, see Order
+COMPONENT, SPACE, MARKS, OWN_SPACE, CLOCK, WIDTH, ROW, ELSEWHERE, SPACES, DEVICES, UNTIL = range(11)
+ASKER = 11
+
+
+# -- rules, for native/access.py, too; c is an array of what is told above ---------------------------------------------
+@rule
+def known(c, number):
+    """Whether an event has happened before what the asker does now."""
+    if number == 0:
+        return True
+    space, component = int32(c[SPACE])[number], int32(c[COMPONENT])[number]
+    if space == c[OWN_SPACE]:
+        return component < c[WIDTH] and number <= int32(c[CLOCK])[c[ROW] * c[WIDTH] + component]
+    if c[UNTIL] and number <= int32(c[UNTIL])[int32(c[DEVICES])[space]]:
+        return True
+    if space >= c[SPACES]:
+        return False
+    clock, width = int64(c[ELSEWHERE])[2 * space], int64(c[ELSEWHERE])[2 * space + 1]
+    return component < width and number <= int32(clock)[c[ROW] * width + component]
+
+
+@rule
+def is_of(c, number, component):
+    """Whether an event is of a component of the asker's own space."""
+    return int32(c[SPACE])[number] == c[OWN_SPACE] and int32(c[COMPONENT])[number] == component
+
+
+@rule
+def slot_of(c, reads, slots, places, place, component):
+    """Where a read of a place is kept: in the first slot that is empty, or of a component, or, where that is MOST,
+    whose read has happened before."""
+    for k in range(slots):
+        at = k * places + place
+        if reads[at] == 0 or component != MOST and is_of(c, reads[at], component):
+            return at
+        if component == MOST and known(c, reads[at]):
+            return at
+    return NOWHERE
 
 
 @rule
@@ -29,55 +73,36 @@ def place(index, first, turn):
 
 
 @rule
-def knows(events, rows, row_size, index, first, count, component, space, marks, clock, width, own, limit, mask, wanted,
-          but0, until0, but1, until1):  # fmt: skip
+def knows(asker, events, rows, row_size, index, first, count, limit, mask, wanted, but0, until0, but1, until1):
     """Whether the events of all places, in each of some rows, have happened before or do not matter.
 
     Ignore an event if its component is > `limit`, if `marks & mask == wanted`, or if it is not after an exception's
-    `until`. False for one of another cluster, of which a clock says nothing.
+    `until`.
     """
-    last = 0
+    c, last = int64(asker), 0
     for row in range(rows):
         for turn in range(count):
             event = int32(events)[row * row_size + place(index, first, turn)]
-            if event == 0 or event == last:  # who writes or reads, does so in many places
+            if event == last:  # who writes or reads, does so in many places
                 continue
             last = event
-            of = int32(component)[event]
-            if int8(marks)[event] & mask == wanted or of > limit:
+            if int8(c[MARKS])[event] & mask == wanted or int32(c[COMPONENT])[event] > limit:
                 continue
-            here = int32(space)[event] == own
-            if here and (of == but0 and event <= until0 or of == but1 and event <= until1):
+            if is_of(c, event, but0) and event <= until0 or is_of(c, event, but1) and event <= until1:
                 continue
-            if not here or of >= width or event > int32(clock)[of]:
+            if not known(c, event):
                 return False
     return True
 
 
 @rule
-def note(reads, slots, row_size, index, first, count, number, component, space, clock, width, own, key):
-    """An event reads places: it takes the first slot of each that is empty, whose event is of component `key`, or that
-    a clock knows, if there is one. False where none is."""
+def note(asker, reads, slots, row_size, index, first, count, number, component):
+    """An event reads places, as slot_of says. False where there is no room."""
     for turn in range(count):
-        found, where = False, place(index, first, turn)
-        for slot in range(slots):
-            at = slot * row_size + where
-            event = int32(reads)[at]
-            if event:
-                of = int32(component)[event]
-                here = int32(space)[event] == own
-                if clock:
-                    if not here or of >= width:
-                        return False
-                    if event > int32(clock)[of]:
-                        continue
-                elif not here or of != key:
-                    continue
-            int32(reads)[at] = number
-            found = True
-            break
-        if not found:
+        at = slot_of(int64(asker), int32(reads), slots, row_size, place(index, first, turn), component)
+        if at == NOWHERE:
             return False
+        int32(reads)[at] = number
     return True
 
 
@@ -87,15 +112,21 @@ class Happened:
     def __init__(self):
         self.knows, self.note = Function(knows), Function(note)
         self.known: dict[int, tuple[np.ndarray, tuple[int, int, int]]] = {}  # by id of an array, which is kept
-        # The components of an order of events; the addresses of those, of its spaces and its marks
-        self.latest: tuple[np.ndarray | None, tuple[int, ...]] = None, ()
+        self.asker = np.zeros(ASKER, np.int64)
+        self.asker_at, self.pack = pointer(self.asker), struct.Struct(f"<{ASKER}q").pack_into
+        self.history: np.ndarray | None = None  # which `asker` points to
 
-    def order(self, order) -> tuple[int, int, int]:
-        component, addresses = self.latest
-        if component is not order.component:
-            component, addresses = order.component, (*map(pointer, (order.component, order.space, order.marks)),)
-            self.latest = component, addresses
-        return addresses
+    def asks(self, order, space, by, row: int) -> int:
+        """Write who asks, of an order of events: an actor with a row of its clocks, or None for who knows nothing of a
+        space. Returns where that is."""
+        clock, width, elsewhere, spaces = (0, 0, 0, 0) if by is None else by.knowledge.address()
+        devices = until = 0
+        if by is not None and order.histories:
+            self.history = by.history(row)
+            devices, until = pointer(order.devices_by_space()), pointer(self.history)
+        told = space.index, clock, width, row, elsewhere, spaces, devices, until
+        self.pack(self.asker, 0, *order.addresses(), *told)
+        return self.asker_at
 
     def all_known(self, rows, index, by, row: int, but, limit: int = MOST, mask: int = 0) -> bool:
         """Whether an actor certainly knows all events of some places, but for those of components above `limit`, those
@@ -112,9 +143,8 @@ class Happened:
             if len(exceptions) > len(NO_EXCEPTIONS):
                 return False
             exceptions += NO_EXCEPTIONS[len(exceptions) :]
-        clock, row_bytes, width = by.knowledge.address()
-        of_clock = clock + row * row_bytes, width, by.space.index
-        return self.knows(*rows, *where, *self.order(by.order), *of_clock, limit, mask, not mask, *exceptions) == 1
+        asker = self.asks(by.order, by.space, by, row)
+        return self.knows(asker, *rows, *where, limit, mask, not mask, *exceptions) == 1
 
     def note_read(self, rows, index, key, number: int, order, by) -> bool:
         """Note an event of a component, or of the actor itself, in a slot of each place; False if that has no room, or
@@ -122,9 +152,8 @@ class Happened:
         address, first, count = where = self.where(index)
         if not count:
             return address >= 0
-        clock, _, width = (0, 0, 0) if by is None else by.knowledge.address()
-        component, space, _ = self.order(order)
-        return self.note(*rows, *where, number, component, space, clock, width, key[0].index, key[1]) == 1
+        asker = self.asks(order, key[0], by, 0)
+        return self.note(asker, *rows, *where, number, key[1] if by is None else MOST) == 1
 
     def where(self, index) -> tuple[int, int, int]:
         """The address of an index's places, or 0 and the first; how many. Of an array that it does not understand, an

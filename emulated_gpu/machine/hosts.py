@@ -14,8 +14,9 @@ from collections.abc import Callable
 from ..errors import EmulatorError, Hang, WrongCall
 from ..state import host_order
 from ..state.host_order import place
+from ..state.order import Clocks
 from .launch import Enough
-from .node import Clocks, Node
+from .node import Node
 
 LEGACY = host_order.LEGACY, host_order.LEGACY_HANDLE  # handles of the default stream
 IMPLICIT = 906  # cudaErrorStreamCaptureImplicit

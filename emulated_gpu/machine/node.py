@@ -17,12 +17,11 @@ import numpy as np
 
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
-from ..state.order import KNOWN, SCOPES, Location, Order, Space, latest
+from ..state.order import KNOWN, SCOPES, Clocks, Location, Order, Space, latest
 from .engine import Engine, collecting
 from .launch import Environment, Launch, Owner, Shared, calm
 
 LATENCY = 2000  # ticks from a launch that may start to its first instruction
-Clocks = dict[Space, np.ndarray]  # what somebody knows of the events of each space
 
 
 @dataclass

@@ -202,7 +202,7 @@ class Warp:
         self.cta, self.index = cta, index
         actor = WarpActor(cta, index)
         self.actor: Actor = actor
-        self.actor.knowledge.elsewhere.update(cta.launch.known)
+        self.actor.knowledge.elsewhere = cta.launch.known
         self.barrier_places: dict[object, tuple[int, int]] = {}  # barrier -> phase and block where lanes came to it
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1

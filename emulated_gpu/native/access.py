@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..jit.happens_before import COMPONENT, MARKS, MOST, NOWHERE, OWN_SPACE, SPACE, is_of, known, slot_of
 from ..jit.llvm import LANES, Code, Value, compiler
 from ..jit.rules import (
     Array,
@@ -34,7 +35,6 @@ from ..state.shadow import WORD
 from . import context_fields as of
 
 FULL = (1 << LANES) - 1
-NOWHERE = 1 << 63
 DONE, LEFT, SLOWLY = range(3)  # what has become of an access: done, left to Python, still to be done lane by lane
 KEYS = 32  # of words in the table of lanes that are looked at together: of who wrote either half, of who read it
 
@@ -111,29 +111,9 @@ def plane_of(w: Array, parted: bool) -> Plane:
 
 # -- events and places -------------------------------------------------------------------------------------------------
 @rule
-def known(c, number):
-    """Whether an event has happened before what the warp does now."""
-    if number == 0:
-        return True
-    space = int32(c[of.SPACE])[number]
-    if space != c[of.OWN_SPACE]:
-        if c[of.UNTIL] == 0:
-            return False
-        return number <= int32(c[of.UNTIL])[int32(c[of.DEVICES])[space]]
-    component = int32(c[of.COMPONENT])[number]
-    return component < c[of.KNOWN_COUNT] and number <= int32(c[of.CLOCK])[component]
-
-
-@rule
-def of_own_copies(c, number):
-    """Whether an event is of the warp's own cp.async."""
-    return int32(c[of.SPACE])[number] == c[of.OWN_SPACE] and int32(c[of.COMPONENT])[number] == c[of.COPIER]
-
-
-@rule
 def is_known(c, number, copying):
     """Whether an event has happened before, or, for a copy, is of the warp's own copies, which may overlap."""
-    if copying and of_own_copies(c, number):
+    if copying and is_of(c, number, c[of.COPIER]):
         return True
     return known(c, number)
 
@@ -151,13 +131,8 @@ def are_known(c, plane, place, copying):
 
 
 @rule
-def slot_of(c, plane, place):
-    """Where a read of a place is kept: in its first slot whose read has happened before."""
-    for k in range(plane.slots):
-        at = k * plane.places + place
-        if known(c, plane.reads[at]):
-            return at
-    return NOWHERE
+def slot_in(c, plane, place, component):
+    return slot_of(c, plane.reads, plane.slots, plane.places, place, component)
 
 
 @rule
@@ -169,7 +144,7 @@ def allowed(c, plane, place, write, nc):
     elif not known(c, plane.written[place]):
         return False
     if not write:
-        return slot_of(c, plane, place) != NOWHERE
+        return slot_in(c, plane, place, MOST) != NOWHERE
     return are_known(c, plane, place, False)
 
 
@@ -177,7 +152,7 @@ def allowed(c, plane, place, write, nc):
 def note(c, plane, place, number, write):
     """Keep an event that accesses a place. A write forgets the reads before it."""
     if not write:
-        plane.reads[slot_of(c, plane, place)] = number
+        plane.reads[slot_in(c, plane, place, MOST)] = number
         return
     plane.written[place] = number
     for k in range(plane.slots):
@@ -192,9 +167,9 @@ def event(c, step, marks, component):
     """Number an event of a component of the warp's cluster, by an instruction."""
     number = c[of.NOW] + 1
     c[of.NOW] = number
-    int32(c[of.COMPONENT])[number] = component
-    int32(c[of.SPACE])[number] = c[of.OWN_SPACE]
-    int8(c[of.MARKS])[number] = marks
+    int32(c[COMPONENT])[number] = component
+    int32(c[SPACE])[number] = c[OWN_SPACE]
+    int8(c[MARKS])[number] = marks
     int32(c[of.EVENTS])[c[of.EVENT_COUNT]] = step
     c[of.EVENT_COUNT] += 1
     return number
@@ -233,7 +208,7 @@ def is_settled(w, word, count):
 @rule
 def settle(c, w, plane, word):
     """Keep no more reads of a word that two clusters have read and nobody has written."""
-    if int32(c[of.SPACE])[plane.reads[word]] != c[of.OWN_SPACE] and plane.written[word] == 0:
+    if int32(c[SPACE])[plane.reads[word]] != c[OWN_SPACE] and plane.written[word] == 0:
         int8(w[of.SETTLED])[word] = 1
 
 
@@ -605,23 +580,12 @@ def may_overwrite(c, w, place):
 
 
 @rule
-def slot_of_copy(c, plane, place):
-    """Where a copy's read of a place is kept: in the first slot that is empty or its own component's."""
-    for k in range(plane.slots):
-        at = k * plane.places + place
-        read = plane.reads[at]
-        if read == 0 or of_own_copies(c, read):
-            return at
-    return NOWHERE
-
-
-@rule
 def may_be_copied(c, w, place):
     """Whether a copy may read a word of global memory whose reads are kept."""
     if is_split(w, place):
         return False
     plane = plane_of(w, False)
-    return known(c, plane.written[place]) and slot_of_copy(c, plane, place) != NOWHERE
+    return known(c, plane.written[place]) and slot_in(c, plane, place, c[of.COPIER]) != NOWHERE
 
 
 @rule
@@ -729,7 +693,7 @@ def note_copied(c, w, source, lanes, number, count):
         for k in range(count):
             place = (source[lane] - w[of.ORIGIN]) // WORD + k
             if w[of.SETTLED] == 0 or not is_settled(w, place, 1):
-                plane.reads[slot_of_copy(c, plane, place)] = number
+                plane.reads[slot_in(c, plane, place, c[of.COPIER])] = number
                 if w[of.SETTLED]:
                     settle(c, w, plane, place)
 

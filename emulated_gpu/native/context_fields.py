@@ -1,13 +1,15 @@
 """What machine code and the Python around it tell each other of memory: numbers of int64s, by name."""
 
-# What machine code reads, int64s: the warp and the order of events, the window of its shared memory, those of regions
-CHECKS, NOW, ROOM, COMPONENT, SPACE, MARKS, CLOCK, KNOWN_COUNT, UID, OWN_SPACE = range(10)
-EVENTS, EVENT_COUNT, EVENT_ROOM, STORED, REGIONS, LAST, ACTIVE, WANTED, DEVICES, UNTIL = range(10, 20)
-BYTES_LOADED, BYTES_STORED = range(20, 22)  # of global memory, in this turn
-LANE_NUMBERS = 22  # int64 [n], of the lanes that are here
+from ..jit.happens_before import ASKER
+
+# What machine code reads, int64s: what the warp knows, of ASKER fields; the order of events, the window of its shared
+# memory, those of regions
+CHECKS, NOW, ROOM, UID, EVENTS, EVENT_COUNT, EVENT_ROOM = range(ASKER, ASKER + 7)
+STORED, REGIONS, LAST, ACTIVE, WANTED, BYTES_LOADED, BYTES_STORED = range(ASKER + 7, ASKER + 14)
+LANE_NUMBERS = ASKER + 14  # int64 [n], of the lanes that are here
 # The component of the warp's cp.async, the rows of those that this turn begins, how many, how many there is room for
-COPIER, COPIES, COPY_COUNT, COPY_ROOM = range(23, 27)
-SHARED, FIELDS = 27, 24
+COPIER, COPIES, COPY_COUNT, COPY_ROOM = range(ASKER + 15, ASKER + 19)
+SHARED, FIELDS = ASKER + 19, 24
 # Of a window: its addresses, where its data lie, its first word; the shadow of its words and of bytes of parted ones
 LO, HI, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT = range(10)
 B_WRITTEN, B_READS, B_SLOTS, B_PLACES, BUSY_LO, BUSY_HI, FLAGS, WROTE, WAS_READ = range(10, 19)

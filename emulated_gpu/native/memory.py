@@ -16,6 +16,7 @@ import numpy as np
 from ..jit.llvm import LANES
 from ..jit.rules import pointer
 from ..state.global_memory import Region
+from ..state.order import KNOWN
 from ..state.shadow import WORD, Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
 from .context_fields import (
@@ -60,7 +61,7 @@ from .context_fields import (
 
 EVENTS_OF_A_TURN = 4096
 TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
-HEAD = struct.Struct("<27q")
+HEAD = struct.Struct(f"<{SHARED}q")
 COPIES_OF_A_TURN = 64
 
 
@@ -185,8 +186,6 @@ class Memory:
         self.copies = np.zeros((COPIES_OF_A_TURN, COPY), np.int64)
         self.events_at, self.copies_at = pointer(self.events), pointer(self.copies)
         self.every_lane = pointer(EVERY_LANE)
-        self.component: np.ndarray | None = None  # of the order of events that `of_order` is about
-        self.of_order: tuple[int, ...] = ()
         self.history: tuple[np.ndarray, np.ndarray] | None = None  # with several devices: see Order and Actor
         self.context: Context | None = None
 
@@ -209,17 +208,14 @@ class Memory:
             context.shared[:] = smem.window.refresh(smem)
         copier = actor.copier()[1] if copies else 0
         order = actor.order
-        if self.component is not order.component:
-            self.component = order.component
-            self.of_order = len(order.component) - 1, *map(pointer, (order.component, order.space, order.marks))
-        clock, _, known = actor.knowledge.address()
+        clock, width, table, spaces = actor.knowledge.address()
         self.history = (order.devices_by_space(), actor.history()) if order.histories else None
         devices, until = map(pointer, self.history) if self.history else (0, 0)
         lanes = self.every_lane if g.n == LANES else pointer(g.lanes)
         HEAD.pack_into(
-            context.numbers.data, 0, launch.checks, order.now, *self.of_order, clock, known, actor.uid,
-            actor.space.index, self.events_at, 0, EVENTS_OF_A_TURN, 0, regions, 0, (1 << g.n) - 1, 0, devices, until,
-            0, 0, lanes, copier, self.copies_at, 0, COPIES_OF_A_TURN,
+            context.numbers.data, 0, *order.addresses(), actor.space.index, clock, width, KNOWN, table, spaces, devices,
+            until, launch.checks, order.now, len(order.component) - 1, actor.uid, self.events_at, 0, EVENTS_OF_A_TURN,
+            0, regions, 0, (1 << g.n) - 1, 0, 0, 0, lanes, copier, self.copies_at, 0, COPIES_OF_A_TURN,
         )  # fmt: skip
         return context.at
 

@@ -235,8 +235,8 @@ class CountedBarrier(Waitable):
             self.arrived = 0
             self.phase += 1
             self.result, self.votes = self.votes, []
-            self.released = Released()
-            self.before, self.come, self.lanes, self.learnt = self.come, [], {}, set()
+            self.learnt, self.released = self.released.learnt, Released()
+            self.before, self.come, self.lanes = self.come, [], {}
             self.wake()
 
     def has(self, by: Actor, lanes: int) -> bool:

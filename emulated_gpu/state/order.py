@@ -28,6 +28,7 @@ SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 4}  # what has passed a fence
 ASYNC_GLOBAL, ASYNC_SHARED = 5, 6  # what the async proxy sees: of global memory, of the shared memory of CTA 0 and on
 EVER = np.iinfo(np.int32).max
 KEPT = 8  # waits of an actor, for reports
+UNITED = 1024  # sets of clocks whose unions are kept, and where they lie
 FRESH = "parity 1 of {}, of which no phase was complete: a fresh mbarrier passes parity 1"
 # Marks of an event: not raced with by its like (atomics), made by the generic proxy, strong in the scope of the system
 STRONG, GENERIC, SYSTEM = 1, 2, 4
@@ -49,6 +50,10 @@ class Order:
         self.devices = devices
         self._devices = np.zeros(0, np.int32)  # by space
         self.histories = [Space(self, device=device) for device in range(devices)] if devices > 1 else []
+        self.united: dict[tuple[int, int], tuple[Clocks, Clocks, Clocks]] = {}  # see Order.unite
+        self.tables: dict[int, tuple[Clocks, np.ndarray]] = {}  # see Order.table
+        self._addressed: np.ndarray | None = None
+        self._addresses = 0, 0, 0
 
     def devices_by_space(self) -> np.ndarray:
         """The devices of all spaces, int32 by number."""
@@ -66,6 +71,42 @@ class Order:
             )
         self.component[number], self.space[number], self.marks[number] = key[1], key[0].index, marks
         return number
+
+    def unite(self, mine: Clocks, theirs: Clocks) -> Clocks:
+        """Return what two sets of clocks say together: one of the two if that says all of it.
+
+        Warps of a CTA know the same of others for the most part, as one dict, and each learns the same from a barrier.
+        """
+        if theirs is mine or not theirs:
+            return mine
+        if not mine:
+            return theirs
+        key = id(mine), id(theirs)
+        found = self.united.get(key)
+        if found is None:
+            if len(self.united) == UNITED:
+                self.united.clear()
+            found = self.united[key] = mine, theirs, united(mine, theirs)
+        return found[2]
+
+    def table(self, clocks: Clocks) -> np.ndarray:
+        """Where clocks lie: int64 [spaces, 2], the address and how many components there are, 0 of one left out."""
+        found = self.tables.get(id(clocks))
+        if found is None:
+            table = np.zeros((max((space.index for space in clocks), default=-1) + 1, 2), np.int64)
+            for space, clock in clocks.items():
+                table[space.index] = pointer(clock), clock.shape[1]
+            if len(self.tables) == UNITED:
+                self.tables.clear()
+            found = self.tables[id(clocks)] = clocks, table
+        return found[1]
+
+    def addresses(self) -> tuple[int, int, int]:
+        """Where the components, the spaces and the marks of events are."""
+        if self._addressed is not self.component:
+            self._addressed = self.component
+            self._addresses = pointer(self.component), pointer(self.space), pointer(self.marks)
+        return self._addresses
 
     def who(self, number: int) -> str:
         """Return the instruction of an event; event 0 has none."""
@@ -116,26 +157,49 @@ def latest(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return joined
 
 
+Clocks = dict[Space, np.ndarray]  # what somebody knows of the events of each space
+
+
+def later(mine: np.ndarray | None, clock: np.ndarray) -> np.ndarray:
+    """What two clocks of one space know together: one of them, the other's if it knows all, or a new one."""
+    if mine is None or mine is clock:
+        return clock
+    if mine.shape == clock.shape:
+        if (mine <= clock).all():  # all share what is the latest
+            return clock
+        if (clock <= mine).all():
+            return mine
+    return latest(mine, clock)
+
+
+def united(mine: Clocks, theirs: Clocks) -> Clocks:
+    """What two sets of clocks say together: one of them if it says all of it, or a new one."""
+    more = {space: new for space, clock in theirs.items() if (new := later(was := mine.get(space), clock)) is not was}
+    if not more:
+        return mine
+    both = mine | more
+    return theirs if len(both) == len(theirs) and all(theirs[s] is clock for s, clock in both.items()) else both
+
+
 class Knowledge:
-    """What somebody knows: clock, int32 [rows, components], of its own cluster's space; elsewhere: those of others.
+    """What somebody knows: clock, int32 [rows, components], of its own cluster's space; elsewhere: those of others, and
+    perhaps an older one of its own. Others share that dict and its clocks, which nobody changes; its own changes."""
 
-    The clocks of others are shared and never changed; its own is.
-    """
+    __slots__ = ("space", "clock", "elsewhere", "_addressed", "_address", "_table")
 
-    __slots__ = ("space", "clock", "elsewhere", "_addressed", "_address")
-
-    def __init__(self, space: Space, clock: np.ndarray | None = None, elsewhere: dict | None = None):
+    def __init__(self, space: Space, clock: np.ndarray | None = None, elsewhere: Clocks | None = None):
         self.space = space
         self.clock = np.zeros((space.rows, space.size), np.int32) if clock is None else clock
-        self.elsewhere: dict[Space, np.ndarray] = {} if elsewhere is None else elsewhere
-        self._addressed: np.ndarray | None = None
+        self.elsewhere: Clocks = {} if elsewhere is None else elsewhere
+        self._addressed: tuple[np.ndarray | None, Clocks | None] = None, None
 
-    def address(self) -> tuple[int, int, int]:
-        """Where its clock is: the address, the bytes of a row, the components."""
-        if self._addressed is not self.clock:
-            clock = self.clock
-            self._address = pointer(clock), clock.strides[0], clock.shape[1]
-            self._addressed = clock
+    def address(self) -> tuple[int, int, int, int]:
+        """Where its clock is: the address, the components; and where those of others: see Order.table, how many."""
+        clock, elsewhere = self._addressed
+        if clock is not self.clock or elsewhere is not self.elsewhere:
+            self._addressed = self.clock, self.elsewhere
+            self._table = self.space.order.table(self.elsewhere)
+            self._address = pointer(self.clock), self.clock.shape[1], pointer(self._table), len(self._table)
         return self._address
 
     def join(self, other: Knowledge) -> None:
@@ -143,16 +207,17 @@ class Knowledge:
         if other.space is self.space:
             self._join_own(other.clock)
         else:
-            self._join(other.space, other.clock, True)
-        for space, clock in other.elsewhere.items():
-            if space is self.space:
-                self._join_own(clock)
-            else:
-                self._join(space, clock, False)
+            mine = self.elsewhere.get(other.space)
+            new = later(mine, other.clock)
+            if new is not mine:
+                self.elsewhere = self.elsewhere | {other.space: new.copy() if new is other.clock else new}
+            if (own := other.elsewhere.get(self.space)) is not None:
+                self._join_own(own)
+        self.elsewhere = self.space.order.unite(self.elsewhere, other.elsewhere)
 
     def copy(self) -> Knowledge:
         """The same, to be changed apart."""
-        return Knowledge(self.space, self.clock.copy(), dict(self.elsewhere))
+        return Knowledge(self.space, self.clock.copy(), self.elsewhere)
 
     def _join_own(self, clock: np.ndarray) -> None:
         mine, width = self.clock, clock.shape[1]
@@ -161,15 +226,6 @@ class Knowledge:
                 self.clock = mine = wider(mine, width)
             mine = mine[:, :width]
         np.maximum(mine, clock, out=mine)
-
-    def _join(self, space: Space, clock: np.ndarray, may_change: bool) -> None:
-        mine = self.elsewhere.get(space)
-        if mine is clock:
-            return
-        if mine is None or mine.shape == clock.shape and (mine <= clock).all():  # all share what is the latest
-            self.elsewhere[space] = clock.copy() if may_change else clock
-        elif mine.shape != clock.shape or (clock > mine).any():
-            self.elsewhere[space] = latest(mine, clock)
 
     def known(self, key: tuple[Space, int]) -> int:
         """The number of the latest event of a component that has happened before."""
@@ -251,7 +307,7 @@ class Actor:
             return mine.only(row)
         clock = mine.clock.copy()
         clock[KNOWN, self.uid] = self.order.now
-        return Knowledge(self.space, clock, dict(mine.elsewhere))
+        return Knowledge(self.space, clock, mine.elsewhere)
 
     def learn(self, knowledge: Knowledge | None) -> None:
         """It has waited for somebody who handed this on."""
@@ -293,11 +349,13 @@ class Actor:
         before = clock[row, self.uid]
         np.maximum(clock[row], clock[KNOWN], out=clock[row])
         clock[row, self.uid] = max(before, self.order.now if own is None else own)
+        passed: Clocks = {}
         for space, clock in self.knowledge.elsewhere.items():
             if (clock[row] < clock[KNOWN]).any():
-                passed = clock.copy()
-                passed[row] = clock[KNOWN]
-                self.knowledge.elsewhere[space] = passed
+                passed[space] = clock.copy()
+                passed[space][row] = clock[KNOWN]
+        if passed:
+            self.knowledge.elsewhere = self.knowledge.elsewhere | passed
 
     def fence_async(self, lanes: int, rows) -> None:
         """fence.proxy.async by some lanes: those of others count if they have met with these since they wrote."""
@@ -347,16 +405,23 @@ class Released:
     """What those have handed on who have come to a phase of a barrier.
 
     own: whether nobody else holds its `knowledge`, so that it may change: mostly one comes, and nothing is copied.
+    latest: what came last; lanes of a warp bring the same. learnt: who knows all of it.
     """
 
-    __slots__ = ("knowledge", "own")
+    __slots__ = ("knowledge", "own", "latest", "learnt")
 
     def __init__(self):
         self.knowledge: Knowledge | None = None
         self.own = False
+        self.latest: Knowledge | None = None
+        self.learnt: set[Actor] = set()
 
     def add(self, knowledge: Knowledge | None) -> None:
         """Somebody comes and hands this on, which nobody changes any more."""
+        if knowledge is self.latest:
+            return
+        self.latest = knowledge
+        self.learnt.clear()
         if self.knowledge is None:
             self.knowledge, self.own = knowledge, False
         elif knowledge is not None:
@@ -366,6 +431,7 @@ class Released:
 
     def add_all_of(self, by: Actor) -> None:
         """A warp of the same cluster comes and hands on all that it knows and did: Actor.released, uncopied."""
+        self.learnt.clear()
         if self.knowledge is None:
             self.knowledge, self.own = by.released(), True
             return
@@ -378,6 +444,12 @@ class Released:
         """What another one holds by now is handed on here, too."""
         other.own = False
         self.add(other.knowledge)
+
+    def teach(self, by: Actor) -> None:
+        """A warp has waited for them. Those that poll do so again and again."""
+        if by not in self.learnt:
+            by.learn(self.knowledge)
+            self.learnt.add(by)
 
 
 class Location:
@@ -406,9 +478,12 @@ class Location:
         of the system's. ordered: whether it does acquire; else only a fence behind it does, of others."""
         for released in (self.within.get(by.space.device), self.within.get(by.space), self.within.get(cta)):
             if released is not None:
-                by.learn(released.knowledge)
+                released.teach(by)
         if scope == "sys" and self.everywhere.knowledge is not None:
-            (by.learn if ordered else by.hear_from_afar)(self.everywhere.knowledge)
+            if ordered:
+                self.everywhere.teach(by)
+            else:
+                by.hear_from_afar(self.everywhere.knowledge)
 
 
 def handed_over(by: Actor, scope: str, cta: object, ordered: bool) -> list[tuple[object, Knowledge]]:

@@ -49,8 +49,6 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     learn(g, released)
     take_dependency(g, barrier)
     if g.launch.checks:
-        if barrier.phase == phase + 1:
-            barrier.learnt.add(g.warp.actor)
         g.warp.actor.waited(origin, barrier, phase)
     return True
 
@@ -264,8 +262,10 @@ def mbarrier_test(g: LaneGroup, address, phase, parity: bool, relaxed: bool):
 
     if not alu.is_array(address) and not alu.is_array(phase):
         return one(address, phase)
-    pairs = zip(g.lane_array(address).tolist(), g.lane_array(phase, 64).tolist(), strict=True)
-    return np.array([one(a, ph) for a, ph in pairs])
+    phases = g.lane_array(phase, 64)
+    asked = [*zip(g.lane_array(address).tolist(), (phases & 1 if parity else phases >> 63 << 63).tolist(), strict=True)]
+    done = {what: one(*what) for what in dict.fromkeys(asked)}
+    return np.array([done[what] for what in asked])
 
 
 def mbarrier_pending_count(state):

@@ -101,7 +101,7 @@ def hand_on(g: LaneGroup, to: Released):
 def learn(g: LaneGroup, released: Released):
     """Order this warp after those who came to a barrier that it has waited for."""
     if g.launch.checks:
-        g.warp.actor.learn(released.knowledge)
+        released.teach(g.warp.actor)
 
 
 def release(g: LaneGroup):

@@ -21,8 +21,7 @@ def history(seed: int) -> tuple[shadow.Plane, list[Actor], list]:
     events = []
     for _ in range(40):
         key = (keys + [actor.key for actor in actors])[rng.integers(12)]
-        # few of the other cluster's: what is not here, machine code leaves to the Python
-        key = key if key[0] is spaces[0] or rng.random() < 0.1 else keys[0]
+        key = key if key[0] is spaces[0] or rng.random() < 0.3 else keys[0]
         number = order.next(key, marks=int(rng.choice([0, GENERIC, GENERIC | STRONG])))
         events.append((key, number))
         first, end = sorted(rng.integers(0, PLACES, 2).tolist())
@@ -36,6 +35,8 @@ def history(seed: int) -> tuple[shadow.Plane, list[Actor], list]:
                 for row in (KNOWN, ASYNC_SHARED):
                     clock = actor.knowledge.clock
                     clock[row, key[1]] = max(clock[row, key[1]], number)
+    for actor in actors[: 4 * int(rng.integers(2))]:  # what they know of the other cluster, which all take over
+        actor.learn(actors[5].knowledge)
     return plane, actors, keys
 
 
@@ -109,6 +110,33 @@ def test_an_exception_is_of_one_cluster(answered):
 def test_the_first_questions_of_a_process_stay_python(monkeypatch):
     monkeypatch.setattr(happens_before, "_cold", 2)
     assert [happens_before.happened() is None for _ in range(3)] == [True, True, False]
+
+
+def test_who_polls_learns_again_only_what_is_new():
+    """Two clusters release at one address, and a third one looks: what it knows of others, its warps have as one."""
+    order = Order()
+    spaces = [Space(order, 2) for _ in range(3)]
+    first, second, *pollers = Actor(1, spaces[0]), Actor(1, spaces[1]), Actor(1, spaces[2]), Actor(2, spaces[2])
+    address, learnt = Released(), []
+    for releaser in (first, second, first):
+        number = order.next(releaser.key)
+        address.add(releaser.released())
+        for poller in pollers * 2:
+            before = poller.knowledge.elsewhere
+            address.teach(poller)
+            learnt.append(poller.knowledge.elsewhere is not before)
+            assert poller.knowledge.known(releaser.key) == number
+        assert first.knowledge.elsewhere == second.knowledge.elsewhere == {}
+    assert learnt == [True, True, False, False] * 3
+    barrier = Released()
+    for poller in pollers:
+        barrier.add_all_of(poller)
+    for poller in pollers:
+        barrier.teach(poller)
+    held = pollers[0].knowledge.elsewhere
+    assert held is pollers[1].knowledge.elsewhere
+    spaces[2].actors[1].passes(1)
+    assert pollers[0].knowledge.elsewhere is held and not any(clock[1].any() for clock in held.values())
 
 
 def test_what_is_handed_on_at_one_barrier_stays_what_it_was_there():
