@@ -16,10 +16,11 @@ void ask(uint64_t on, bool reads, const char *name, const void *at = nullptr, in
 
 // The last operators that have run. Python is told at once where several queues, or memory that the host shares with
 // devices, may be in play; else it looks when somebody asks.
-using Told = void (*)(int what, int64_t a, int64_t b);
-enum { BEGINS = 0, DONE = 1, RECORDS = 2, AWAITS = 3, HOST_AWAITS = 4, CAPTURED = 5 };
+using Told = int (*)(int what, int64_t a, int64_t b);
+enum { BEGINS = 0, DONE = 1, RECORDS = 2, AWAITS = 3, HOST_AWAITS = 4, CAPTURED = 5, IS_CAPTURED = 6 };
 Told told = nullptr;
 std::atomic<bool> watching{false};
+bool is_captured(int64_t queue) { return anywhere_captured && told && told(IS_CAPTURED, 0, queue); }
 std::mutex works_mutex;
 std::deque<Work> works;
 
@@ -60,10 +61,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   // Events of C++, such as of autograd's engine
   void record(void **event, const c10::Stream &s, DeviceIndex, c10::EventFlag) const override {
     if (!*event) *event = reinterpret_cast<void *>(++made_events);
-    if (watching && told) told(RECORDS, reinterpret_cast<int64_t>(*event), s.id());
+    if ((watching || anywhere_captured) && told) told(RECORDS, reinterpret_cast<int64_t>(*event), s.id());
   }
   void block(void *event, const c10::Stream &s) const override {
-    if (watching && told && event) told(AWAITS, reinterpret_cast<int64_t>(event), s.id());
+    if ((watching || anywhere_captured) && told && event) told(AWAITS, reinterpret_cast<int64_t>(event), s.id());
   }
   bool queryEvent(void *event) const override { return synchronizeEvent(event), true; }
   bool queryStream(const c10::Stream &) const override { return true; }
@@ -73,7 +74,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   // Of newer torch, where they are virtual
   void *getStreamNativeHandle(const c10::Stream) const { return nullptr; }
-  bool isStreamCapturing(const c10::Stream &) const { return false; }
+  bool isStreamCapturing(const c10::Stream &s) const { return is_captured(s.id()); }
   void synchronizeDevice(DeviceIndex d) const override { ask(uint64_t(1) << d, true, "synchronize"); }
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)

@@ -46,11 +46,13 @@ def scaled_matmul(
         again = functools.partial(
             scaled_matmul, a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum, out=out
         )
-        graphs.put_off(torch.cuda.current_stream().stream_id, lambda stream: again(), graphs.KERNEL)
-        return out
-    operands = [x if x is None else torch.ops.emulated_gpu.to_cpu(x) for x in (a, b, scale_a, scale_b, bias)]
+        if graphs.put_off(torch.cuda.current_stream().stream_id, lambda stream: again(), graphs.KERNEL):
+            return out
+    given = a, b, scale_a, scale_b, bias
+    operands = [x if x is None else torch.ops.emulated_gpu.to_cpu(x) for x in given]
     there = torch.ops.emulated_gpu.to_cpu(out)
     scaled_mm(*operands, scale_result, out_dtype, use_fast_accum, out=there)
+    torch.ops.emulated_gpu.done([x for x in given if x is not None], out, "aten::_scaled_mm")
     return out
 
 

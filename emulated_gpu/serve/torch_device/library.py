@@ -31,8 +31,8 @@ SOURCES = (
 )  # one after the other they are one text
 NAME = "libemulated_torch.so"
 DIMENSIONS, OPERANDS, NAME_BYTES = 8, 6, 48
-TOLD = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _int, _i64 = ctypes.c_int, ctypes.c_int64
+TOLD = ctypes.CFUNCTYPE(_int, _int, _i64, _i64)
 BEFORE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64, _int, ctypes.c_char_p, ctypes.c_uint64, _i64)
 UNDEFINED = ctypes.CFUNCTYPE(_i64, ctypes.c_uint64, _i64, ctypes.c_uint64)
 SPOILT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, _i64, ctypes.c_uint64, ctypes.c_char_p)

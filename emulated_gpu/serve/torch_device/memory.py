@@ -10,6 +10,7 @@ import functools
 import math
 import threading
 import warnings
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -247,32 +248,40 @@ def extent(operand: Operand) -> tuple[int, int, np.ndarray | None]:
 
 
 @TOLD
-def told(what: int, a: int, b: int) -> None:
-    """An operator begins, with memory of the host that devices may access, or is done; C++ has used an event."""
+def told(what: int, a: int, b: int) -> int:
+    """An operator begins, with memory of the host that devices may access, or is done; C++ has used an event. Returns
+    whether a stream is captured, if that is asked."""
     try:
         if what == BEGINS:
             if DEVICE.guard is not None:
                 DEVICE.guard.lift()
-            return
+            return 0
+        capture = DEVICE.capture
+        if what == IS_CAPTURED:
+            return capture is not None and capture.takes(b)
         if what == CAPTURED:
-            if DEVICE.capture is None:
+            if capture is None:
                 raise Unsupported("operators of another thread than the one that captures a CUDA graph")
             DEVICE.tensors.recorded.append(a)
-            DEVICE.capture.note("do", functools.partial(repeat, a), graphs.KERNEL, b)
-            return
+            capture.note("do", functools.partial(repeat, a), graphs.KERNEL, b)
+            return 0
+        event = "torch", a
         DEVICE.tensors.works(told=what == DONE)
         order = DEVICE.order
         if what == RECORDS:
-            order.record(order.event(("torch", a)), order.stream(DEVICE.index, b))
+            if capture is None or not capture.records(event, b):
+                order.record(order.event(event), order.stream(DEVICE.index, b))
         elif what == AWAITS:
-            order.wait(order.stream(DEVICE.index, b), order.event(("torch", a)))
+            if capture is None or not capture.waits(event, b):
+                order.wait(order.stream(DEVICE.index, b), order.event(event))
         elif what == HOST_AWAITS:
-            order.synchronize_event(order.event(("torch", a)))
+            order.synchronize_event(order.event(event))
     except BaseException as error:  # must not cross into C++
         DEVICE.fail(EmulatorError(f"internal error behind an operator: {type(error).__name__}: {error}"))
+    return 0
 
 
-BEGINS, DONE, RECORDS, AWAITS, HOST_AWAITS, CAPTURED = range(6)
+BEGINS, DONE, RECORDS, AWAITS, HOST_AWAITS, CAPTURED, IS_CAPTURED = range(7)
 
 _why = ctypes.create_string_buffer(b"")
 
@@ -295,13 +304,22 @@ def before(devices: int, reads: int, name: bytes, at: int, size: int) -> int:
         return ctypes.addressof(_why)
 
 
-NOT_IN_A_CAPTURE = "CUDA error: operation not permitted when stream is capturing: "
+def is_capturing() -> bool:
+    """Return whether what the current stream is given is noted for a CUDA graph."""
+    return DEVICE.capture is not None and DEVICE.capture.has(torch.cuda.current_stream().stream_id)
+
+
+def refuse_in_a_capture(name: str) -> NoReturn:
+    """Refuse to let the host wait, by which a capture fails."""
+    if DEVICE.capture is not None:
+        DEVICE.capture.failed = True
+    raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {name}")
 
 
 def synchronize(device: int) -> None:
     """The host waits for a device."""
     if DEVICE.capture is not None:
-        raise RuntimeError(NOT_IN_A_CAPTURE + "synchronize")
+        refuse_in_a_capture("synchronize")
     if DEVICE.order.watches:
         DEVICE.tensors.works()
         DEVICE.order.synchronize_device(device)
@@ -314,8 +332,8 @@ def synchronize(device: int) -> None:
 
 
 def await_(devices: int, reads: bool, name: str) -> None:
-    if reads and DEVICE.capture is not None:
-        raise RuntimeError(NOT_IN_A_CAPTURE + name.removeprefix("aten::"))
+    if reads and is_capturing():
+        refuse_in_a_capture(name.removeprefix("aten::"))
     if reads and DEVICE.tensors.speaks_of_waits and name != "synchronize":
         if DEVICE.tensors.speaks_of_waits > 1:
             raise RuntimeError("called a synchronizing CUDA operation")

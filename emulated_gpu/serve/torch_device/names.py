@@ -14,8 +14,8 @@ from ...errors import Unsupported
 from ..driver import c_calls, launches
 from . import allocations, parallel
 from .library import load
-from .memory import synchronize
-from .streams import CUDAGraph, Event, ExternalStream, Stream, graph, index_of
+from .memory import is_capturing, synchronize
+from .streams import CUDAGraph, Event, ExternalStream, Stream, index_of
 
 VERSION = "13.0"
 CUDA = 1  # c10::DeviceType
@@ -101,12 +101,13 @@ def bindings() -> dict:
         "_cuda_getStreamFromExternal": lambda pointer, device: (pointer, device if device >= 0 else DEVICE.index, CUDA),
         "_cuda_setStream": set_stream,
         "_cuda_getCurrentRawStream": lambda device: load().emulated_current_queue(device),
-        "_cuda_isCurrentStreamCapturing": lambda: DEVICE.capture is not None,
+        "_cuda_isCurrentStreamCapturing": lambda: is_capturing(),
         "_cuda_synchronize": lambda: synchronize(DEVICE.index),
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: DEVICE.chip.arch.rstrip("a"),
         "_cuda_isInBadFork": lambda: False,
         "_cuda_emptyCache": lambda: None,
+        "_host_emptyCache": lambda: None,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: False,  # so that Inductor captures no graph of its kernels
         "_cuda_hasPrimaryContext": lambda device: True,
         "_cuda_getCompiledVersion": lambda: 13000,
@@ -218,10 +219,10 @@ def of_cuda() -> dict:
         "device_count": lambda: len(DEVICE.memories),
         "cudart": Runtime,
         "default_generators": tuple(torch.ops.emulated_gpu.default_generator(index) for index in devices),
-        "is_current_stream_capturing": lambda: DEVICE.capture is not None,
+        "is_current_stream_capturing": is_capturing,
         "MemPool": allocations.MemPool, "_cudart": Runtime(), "_graph_pool_handle": torch._C._graph_pool_handle,
         **old_names(),
-        "Stream": Stream, "ExternalStream": ExternalStream, "Event": Event, "CUDAGraph": CUDAGraph, "graph": graph,
+        "Stream": Stream, "ExternalStream": ExternalStream, "Event": Event, "CUDAGraph": CUDAGraph,
     }  # fmt: skip
 
 

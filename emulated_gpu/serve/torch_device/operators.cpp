@@ -29,6 +29,21 @@ class DrawsFromDevice {
   Tensor swap_;
 };
 
+// Notes that an operator has read or written a tensor's elements.
+void note(Work &work, const Tensor &t, bool writes) {
+  if (!t.numel() || !t.has_storage()) return;
+  if (work.count == OPERANDS || t.dim() > DIMENSIONS) {
+    if (writes) pool().write(t.storage().data());
+    return;
+  }
+  Operand &one = work.operands[work.count++];
+  one.at = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data();
+  one.at = static_cast<const char *>(one.at) + t.storage_offset() * t.element_size();
+  one.writes = writes, one.dimensions = int(t.dim()), one.item = int64_t(t.element_size());
+  std::copy_n(t.sizes().begin(), t.dim(), one.sizes);
+  std::copy_n(t.strides().begin(), t.dim(), one.strides);
+}
+
 // Keeps what an operator did until somebody asks. What it has written of an allocation that is known of in part waits.
 void keep(Work &work) {
   for (int i = 0; i < work.count; i++)
@@ -40,6 +55,16 @@ void keep(Work &work) {
   for (int i = 0; works.front().partly && i < works.front().count; i++)
     if (works.front().operands[i].writes) pool().write(works.front().operands[i].at);
   works.pop_front();
+}
+
+// Whether a script has registered the CPU's kernel of an operator. It means the CPU by that; a library that was built
+// without CUDA may mean anything.
+bool of_python(const c10::OperatorHandle &op) {
+  if (op.operator_name().getNamespace() == "aten") return false;
+  std::istringstream lines(op.dumpState());
+  for (std::string line; std::getline(lines, line);)
+    if (line.rfind("CPU:", 0) == 0) return line.find(".py:") != std::string::npos || line.find(" at <") != std::string::npos;
+  return false;
 }
 
 // One call of an operator: what stands for what.
@@ -58,7 +83,7 @@ class Call {
     std::shared_ptr<Recorded> record;
     if (anywhere_captured && !into) record = captured(first, given);
     dry_ = record != nullptr;
-    bool generator = false;
+    std::optional<at::Generator> generator;
     for (size_t i = 0; i < given; i++) {
       const auto *info = schema_.arguments()[i].alias_info();
       writes_ = info && info->isWrite();
@@ -67,7 +92,7 @@ class Call {
       down(v);
       if (draws && is_generator(schema_.arguments()[i])) {
         if (v.isNone()) v = cpu_generator(default_generator(where_));
-        generator = true;
+        generator = v.toGenerator();
       }
     }
     TORCH_CHECK(!(draws && host_operand_ && tensors_.empty()), "Expected a 'cpu' device type for generator but found 'cuda'");
@@ -78,7 +103,7 @@ class Call {
     TORCH_CHECK(where_ < devices, "CUDA error: invalid device ordinal: cuda:", int(where_), " of ", devices,
                 " (`run --devices N`)");
     if (where_ < 0) where_ = current;
-    TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(key_), op_.operator_name(),
+    TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(key_) && !of_python(op_), op_.operator_name(),
                                 " on the emulated device: ",
                                 name.rfind("aten::", 0) ? "its library has registered no kernel for CUDA"
                                                         : "torch has no kernel for the CPU that would do its work");
@@ -101,7 +126,7 @@ class Call {
     {
       std::optional<DrawsFromDevice> drawing;
       std::optional<SameDraws> undrawn;
-      if (draws && dry_) undrawn.emplace(where_);
+      if (draws && dry_) undrawn.emplace(generator.value_or(cpu_generator(default_generator(where_))));
       if (draws && !generator && where_ >= 0) drawing.emplace(cpu_generator(default_generator(where_)));
       const bool was = std::exchange(inside, !to_host_);
       try {
@@ -143,11 +168,11 @@ class Call {
     return type->kind() == c10::TypeKind::GeneratorType;
   }
 
-  // The device's generator is afterwards what it was.
+  // A generator is afterwards what it was.
   struct SameDraws {
     at::Generator generator;
     Tensor state;
-    explicit SameDraws(DeviceIndex device) : generator(cpu_generator(default_generator(device))), state(generator.get_state()) {}
+    explicit SameDraws(at::Generator of) : generator(std::move(of)), state(generator.get_state()) {}
     ~SameDraws() { generator.set_state(state); }
   };
 
@@ -170,6 +195,7 @@ class Call {
     const auto *info = returns.size() == 1 ? returns[0].alias_info() : nullptr;
     const bool looks = any && info && !info->isWrite(), empty = schema_.name().find("empty") != std::string::npos;
     if (device >= DEVICES || !capturing[device] || looks || empty || schema_.name() == "aten::set_") return nullptr;
+    if (!is_captured(streams[device])) return nullptr;
     auto made = std::make_shared<Recorded>(Recorded{op_, {}, {}, {}, {}, key_, device});
     for (size_t i = 0; i < given; i++) {
       IValue v = (*stack_)[first + i];
@@ -196,7 +222,7 @@ class Call {
         for (auto &[device, host] : tensors_) masks |= device.scalar_type() == at::kBool && !device.is_same(tensors_[0].first);
       waits |= indexes ? masks : true;
     }
-    TORCH_CHECK(!waits, "CUDA error: operation not permitted when stream is capturing: ", name.substr(6), " waits for the device");
+    if (waits) ask(devices_, true, (name + " waits for the device").c_str());  // which refuses
   }
 
   void remember(std::shared_ptr<Recorded> record, size_t results) {
@@ -260,19 +286,7 @@ class Call {
       if (name.rfind(start, 0) == 0) return true;
     return false;
   }
-  void note(const Tensor &t, bool writes) {
-    if (!t.numel() || !t.has_storage()) return;
-    if (work_.count == OPERANDS || t.dim() > DIMENSIONS) {
-      if (writes) pool().write(t.storage().data());
-      return;
-    }
-    Operand &one = work_.operands[work_.count++];
-    one.at = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data();
-    one.at = static_cast<const char *>(one.at) + t.storage_offset() * t.element_size();
-    one.writes = writes, one.dimensions = int(t.dim()), one.item = int64_t(t.element_size());
-    std::copy_n(t.sizes().begin(), t.dim(), one.sizes);
-    std::copy_n(t.strides().begin(), t.dim(), one.strides);
-  }
+  void note(const Tensor &t, bool writes) { emulated::note(work_, t, writes); }
 
   static int64_t extent(const Tensor &t) {  // bytes from the first element to the end of the last one
     int64_t last = 0;
@@ -482,15 +496,17 @@ void forget_recorded(c10::IntArrayRef numbers) {
   for (auto number : numbers) recorded.erase(number);
 }
 
-// What an operator of our own has written, as `Call::done` tells of others.
-void done_by_us(const Tensor &t, int64_t bytes, const char *name) {
+// What an operator of our own has read and written, as `Call::done` tells of others.
+void done_by_us(at::TensorList read, const Tensor &written, const char *name) {
   Work work = {};
   std::strncpy(work.name, name, NAME - 1);
-  work.device = t.get_device(), work.queue = streams[work.device], work.count = 1;
-  work.operands[0] = {t.data_ptr(), 1, 1, 1, {bytes}, {1}};
+  work.device = written.get_device(), work.queue = streams[work.device];
+  for (const Tensor &t : read) note(work, t, false);
+  note(work, written, true);
   keep(work);
   if (watching && told) told(DONE, 0, 0);
 }
+void done_by_python(at::TensorList read, const Tensor &written, std::string name) { done_by_us(read, written, name.c_str()); }
 
 // UntypedStorage.resize_, of the storage of a tensor of bytes.
 void resize_storage(const Tensor &t, int64_t bytes) {
@@ -502,14 +518,14 @@ void resize_storage(const Tensor &t, int64_t bytes) {
   if (kept) std::memcpy(data.get(), storage.data(), kept);
   storage.set_data_ptr(std::move(data));
   storage.set_nbytes(bytes);
-  if (kept) done_by_us(t, kept, "aten::resize_");
+  if (kept) done_by_us({}, t.as_strided({kept}, {1}), "aten::resize_");
 }
 
 Tensor &zero_(Tensor &t) {
   if (!capturing[t.get_device()] && t.is_non_overlapping_and_dense() && t.numel() * t.element_size() >= CLEARED) {
     ask(uint64_t(1) << t.get_device(), false, "zero_");
     pool().clear(t.mutable_data_ptr(), t.numel() * t.element_size());
-    done_by_us(t, t.numel() * t.element_size(), "aten::zero_");
+    done_by_us({}, t, "aten::zero_");
     return t;
   }
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::zero_", "");
@@ -541,6 +557,7 @@ void softmax_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 // others staying float, and those that it writes to without saying so in its schema.
 struct InFloat {
   std::vector<int> like, written;
+  bool alpha = false;  // if that is not 1, which CUDA has in float, and torch's CPU kernels as one of the halves
 };
 const std::map<std::string, InFloat> IN_FLOAT{
     {"native_layer_norm", {{0}, {}}},
@@ -569,46 +586,63 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"upsample_trilinear3d", {{0}, {}}},
     {"sinc", {{0}, {}}},
     {"mish_backward", {{0}, {}}},
-};
-// Where alpha is not 1: CUDA has it in float, torch's CPU kernels as one of the halves.
-const std::map<std::string, InFloat> WITH_ALPHA{
-    {"add.Tensor", {{0}, {}}},
-    {"add_.Tensor", {{0}, {0}}},
-    {"add.out", {{3}, {3}}},
-    {"sub.Tensor", {{0}, {}}},
-    {"sub_.Tensor", {{0}, {0}}},
-    {"sub.out", {{3}, {3}}},
-    {"_foreach_add.List", {{0}, {}}},
-    {"_foreach_add_.List", {{}, {0}}},
-    {"_foreach_sub.List", {{0}, {}}},
-    {"_foreach_sub_.List", {{}, {0}}},
+    {"_fft_r2c", {{0}, {}}},
+    {"_fft_r2c.out", {{4}, {4}}},
+    {"_fft_c2c", {{0}, {}}},
+    {"_fft_c2c.out", {{4}, {4}}},
+    {"_fft_c2r", {{0}, {}}},
+    {"_fft_c2r.out", {{4}, {4}}},
+    {"add.Tensor", {{0}, {}, true}},
+    {"add_.Tensor", {{0}, {0}, true}},
+    {"add.out", {{3}, {3}, true}},
+    {"sub.Tensor", {{0}, {}, true}},
+    {"sub_.Tensor", {{0}, {0}, true}},
+    {"sub.out", {{3}, {3}, true}},
+    {"_foreach_add.List", {{0}, {}, true}},
+    {"_foreach_add_.List", {{}, {0}, true}},
+    {"_foreach_sub.List", {{0}, {}, true}},
+    {"_foreach_sub_.List", {{}, {0}, true}},
 };
 std::vector<Tensor> tensors_of(IValue v) {
   std::vector<Tensor> all;
   each(v, [&](const Tensor &t) { return all.push_back(t), t; });
   return all;
 }
+bool is_half(const Tensor &t) {
+  return t.defined() && (c10::isReducedFloatingType(t.scalar_type()) || t.scalar_type() == at::kComplexHalf);
+}
+Tensor widened(const Tensor &t) { return is_half(t) ? t.to(t.is_complex() ? at::kComplexFloat : at::kFloat) : t; }
+Tensor narrowed(const Tensor &t, const Tensor &like) {
+  return t.defined() ? t.to(t.is_complex() ? c10::toComplexType(like.scalar_type()) : c10::toRealValueType(like.scalar_type())) : t;
+}
+// Whether CUDA takes another way than torch's CPU kernel: of halves, which beside them may have parameters of norms in
+// float and nothing else.
+bool differs(const std::string &name, const InFloat &how, const c10::FunctionSchema &schema, const torch::jit::Stack &given) {
+  if (how.alpha && given[2].toScalar().equal(1)) return false;
+  std::optional<at::ScalarType> dtype;
+  bool alike = true, halves = false, others = false;
+  for (size_t i = 0; i < given.size(); i++) {
+    if (schema.arguments()[i].name() == "dtype" && !given[i].isNone()) return false;
+    for (const Tensor &t : tensors_of(given[i])) {
+      if (!t.defined()) continue;
+      halves |= is_half(t), others |= t.is_floating_point() && !is_half(t);
+      alike &= t.scalar_type() == dtype.value_or(t.scalar_type());
+      dtype = t.scalar_type();
+    }
+  }
+  return halves && (alike || !how.alpha) && (!others || name.find("norm") != std::string::npos);
+}
 void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   const std::string name = toString(op.operator_name()).substr(6);  // behind aten::
+  const auto &how = IN_FLOAT.at(name);
   const size_t given = op.schema().arguments().size();
   const torch::jit::Stack narrow(stack->end() - given, stack->end());
-  bool halves = false, others = false, chosen = false;
+  if (!differs(name, how, op.schema(), narrow)) return by_the_cpu(op, stack);
   torch::jit::Stack wide = narrow;
-  for (size_t i = 0; i < given; i++) {
-    chosen |= op.schema().arguments()[i].name() == "dtype" && !narrow[i].isNone();
-    each(wide[i], [&](const Tensor &t) {
-      const bool half = t.defined() && c10::isReducedFloatingType(t.scalar_type());
-      halves |= half, others |= t.defined() && t.is_floating_point() && !half;
-      return half ? t.to(at::kFloat) : t;
-    });
-  }
-  // Norms alone take parameters of float beside halves
-  if (!halves || chosen || (others && name.find("norm") == std::string::npos)) return by_the_cpu(op, stack);
+  for (auto &v : wide) each(v, widened);
   std::copy(wide.begin(), wide.end(), stack->end() - given);
   by_the_cpu(op, stack);
-  const auto &table = IN_FLOAT.count(name) ? IN_FLOAT : WITH_ALPHA;
-  auto &[like, written] = table.at(name);
-  for (int i : written) {
+  for (int i : how.written) {
     const auto from = tensors_of(wide[i]), to = tensors_of(narrow[i]);
     for (size_t k = 0; k < to.size(); k++) {
       if (!to[k].defined() || from[k].is_same(to[k])) continue;
@@ -617,26 +651,28 @@ void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     }
   }
   const size_t results = stack->size() - op.schema().returns().size();
-  for (size_t i = 0; i < like.size(); i++) {
+  for (size_t i = 0; i < how.like.size(); i++) {
     auto &v = (*stack)[results + i];
-    const auto of = tensors_of(narrow[like[i]]);
-    if (std::find(written.begin(), written.end(), like[i]) != written.end())
-      v = narrow[like[i]];
+    const auto of = tensors_of(narrow[how.like[i]]);
+    if (std::find(how.written.begin(), how.written.end(), how.like[i]) != how.written.end())
+      v = narrow[how.like[i]];
     else if (of.size())
-      each(v, [&](const Tensor &t) { return t.defined() ? t.to(of[0].scalar_type()) : t; });
+      each(v, [&](const Tensor &t) { return narrowed(t, of[0]); });
   }
 }
-void with_alpha(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+
+// Fourier transforms of halves: CUDA's libraries have them for powers of two.
+void fft(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   const size_t first = stack->size() - op.schema().arguments().size();
-  if ((*stack)[first + 2].toScalar().equal(1)) return by_the_cpu(op, stack);
-  bool alike = true;
-  std::optional<at::ScalarType> dtype;
-  for (size_t i = first; i < stack->size(); i++)
-    for (const Tensor &t : tensors_of((*stack)[i])) {
-      alike &= t.scalar_type() == dtype.value_or(t.scalar_type());
-      dtype = t.scalar_type();
+  const Tensor x = (*stack)[first].toTensor();
+  if (is_half(x))
+    for (int64_t d : (*stack)[first + 1].toIntVector()) {
+      const int64_t size = op.schema().name() == "aten::_fft_c2r" && d == (*stack)[first + 1].toIntVector().back()
+                               ? (*stack)[first + 3].toInt() : x.size(d);
+      TORCH_CHECK(size > 0 && !(size & (size - 1)), "cuFFT only supports dimensions whose sizes are powers of two when computing "
+                  "in half precision, but got a signal size of ", size);
     }
-  alike ? in_float(op, stack) : by_the_cpu(op, stack);
+  in_float(op, stack);
 }
 
 constexpr int64_t MANY = 1 << 22;  // numbers: of fewer, LLVM takes longer for the faster generator than torch does
@@ -651,7 +687,7 @@ Tensor &normal_(Tensor &t, double mean, double std, std::optional<at::Generator>
   ask(uint64_t(1) << t.get_device(), false, "normal_");
   stack[3] = cpu_generator(generator ? *generator : default_generator(t.get_device()));
   large.callBoxed(&stack);
-  done_by_us(t, t.numel() * t.element_size(), "aten::normal_");
+  done_by_us({}, t, "aten::normal_");
   return t;
 }
 
@@ -664,6 +700,7 @@ Tensor to_cuda(const Tensor &t, int64_t device) {
 }
 Tensor to_cpu(const Tensor &t) {
   TORCH_CHECK_NOT_IMPLEMENTED(is_plain(t), "to_cpu of a tensor that is no plain memory, on the emulated device");
+  if (t.is_cuda()) ask(uint64_t(1) << t.get_device(), false, "to_cpu");
   return alias(t, same_memory(t.storage(), Device(DeviceType::CPU)), DispatchKey::CPU);
 }
 
@@ -708,8 +745,9 @@ void register_kernels(bool built_with_cuda) {
   serve.operator()<DispatchKey::QuantizedCPU>(DispatchKey::QuantizedCUDA);
   // Else torch looks for what the device has registered, and for depthwise ones for what CUDA alone has
   aten->impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
-  for (auto &[name, how] : IN_FLOAT) aten->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&in_float>());
-  for (auto &[name, how] : WITH_ALPHA) aten->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&with_alpha>());
+  for (auto &[name, how] : IN_FLOAT)
+    aten->impl(name.c_str(), name.rfind("_fft", 0) ? torch::CppFunction::makeFromBoxedFunction<&in_float>()
+                                                   : torch::CppFunction::makeFromBoxedFunction<&fft>());
   aten->impl("zero_", zero_);
   aten->impl("normal_", normal_);
   aten->impl("record_stream", record_stream);
@@ -726,6 +764,7 @@ TORCH_LIBRARY(emulated_gpu, m) {
   m.def("normal_large_(Tensor(a!) x, float mean, float std, Generator? generator) -> Tensor(a!)");
   m.def("number_of(ScalarType dtype) -> int");
   m.def("resize_storage(Tensor(a!) of, int bytes) -> ()");
+  m.def("done(Tensor[] read, Tensor written, str name) -> ()");
   m.def("replay(int number, int queue) -> ()");
   m.def("forget_recorded(int[] numbers) -> ()");
 }
@@ -733,6 +772,7 @@ TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
   m.impl("to_cuda", to_cuda);
   m.impl("to_cpu", to_cpu);
   m.impl("resize_storage", resize_storage);
+  m.impl("done", done_by_python);
   m.impl("replay", replay);
   m.impl("forget_recorded", forget_recorded);
   m.impl("number_of", [](at::ScalarType dtype) { return int64_t(dtype); });

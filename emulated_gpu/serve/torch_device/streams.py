@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from ...device import DEVICE
-from ...errors import Unsupported
-from ...machine.hosts import Capture
+from ...errors import Unsupported, WrongCall
 from ...state import host_order
 from ...state.global_memory import Region
 from ...state.host_order import Access
@@ -155,15 +154,13 @@ class Event(torch.Event):
         self.launches, self.recorded = timed.now(), True
         self.device_index = DEVICE.index if stream is None else stream.device_index
         stream = stream or torch.cuda.current_stream()
-        if DEVICE.capture is not None:
-            DEVICE.capture.records(self, stream.stream_id)
+        if DEVICE.capture is not None and DEVICE.capture.records(self, stream.stream_id):
             return
         _order().record(self._known(), _of(stream))
 
     def wait(self, stream=None) -> None:
         stream = stream or torch.cuda.current_stream()
-        if DEVICE.capture is not None:
-            DEVICE.capture.waits(self, stream.stream_id)
+        if DEVICE.capture is not None and DEVICE.capture.waits(self, stream.stream_id):
             return
         _order().wait(_of(stream), self._known())
         _after(stream.device_index, self.device_index)
@@ -208,12 +205,21 @@ class CUDAGraph:
         self.number = torch._C._graph_pool_handle()
         self.shared: list[Region] = []
 
-    def capture_begin(self, pool=None, capture_error_mode="global"):
-        if DEVICE.capture is not None:
-            raise RuntimeError("a CUDA graph is being captured already")
+    def capture_begin(self, pool=None, capture_error_mode="global", check_input_liveness=False):
+        """Note what the current stream is given, and those that wait for it. Replays always look whether their inputs
+        live."""
+        stream = torch.cuda.current_stream()
+        if not stream.stream_id:
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+                "on the default stream.)"
+            )
+        if self.work is not None:
+            raise RuntimeError("This CUDAGraph instance already owns a captured graph.")
         self.number = pool or self.number
-        self.origin, self.device = torch.cuda.current_stream().stream_id, DEVICE.index
-        DEVICE.capture = Capture(None)  # of all streams
+        self.origin, self.device = stream.stream_id, DEVICE.index
+        _order()
+        graphs.begin(self.origin)
         DEVICE.tensors.recorded.clear()
         # Replays use memory that is allocated meanwhile
         self.captured = DEVICE.tensors.library.emulated_capture(self.device, True)
@@ -221,7 +227,10 @@ class CUDAGraph:
     def capture_end(self):
         DEVICE.tensors.library.emulated_capture(self.device, False)
         self.operators = tuple(DEVICE.tensors.recorded)
-        self.work = graphs.end(self.origin).captured
+        try:
+            self.work = graphs.end(self.origin).captured
+        except WrongCall as error:
+            raise RuntimeError(f"CUDA error: {error}") from None
         if DEVICE.tensors.library.emulated_has_allocated(self.captured):
             there = _graphs.setdefault(self.number, weakref.WeakSet())
             for other in there - {self}:
@@ -229,6 +238,20 @@ class CUDAGraph:
                 self.shared.append(both)
                 other.shared.append(both)
             there.add(self)
+
+    def instantiate(self) -> None:
+        """Make what replays, which is there already."""
+
+    def register_generator_state(self, generator) -> None:
+        """Let replays draw from a generator, as they do from each."""
+
+    def raw_cuda_graph(self) -> int:
+        raise Unsupported("raw_cuda_graph of torch.cuda.CUDAGraph on the emulated device")
+
+    raw_cuda_graph_exec = raw_cuda_graph
+
+    def enable_debug_mode(self) -> None:
+        raise Unsupported("debug_dump of torch.cuda.CUDAGraph on the emulated device")
 
     def pool(self) -> tuple[int, int]:
         return self.number
@@ -250,17 +273,3 @@ class CUDAGraph:
     def __del__(self):
         self.reset()
 
-
-class graph:  # the name that torch gives it
-    """with torch.cuda.graph(g): captures what is launched."""
-
-    def __init__(self, cuda_graph: CUDAGraph, pool=None, stream=None, capture_error_mode="global", **observers: bool):
-        if asked := [name for name, on in observers.items() if on]:
-            raise Unsupported(f"torch.cuda.graph with {asked[0]} on the emulated device")
-        self.cuda_graph, self.pool = cuda_graph, pool
-
-    def __enter__(self):
-        self.cuda_graph.capture_begin(self.pool)
-
-    def __exit__(self, *_):
-        self.cuda_graph.capture_end()

@@ -183,7 +183,7 @@ class Utils:
         return 0
 
     def is_stream_capturing(self, queue) -> bool:
-        return DEVICE.capture is not None
+        return DEVICE.capture is not None and DEVICE.capture.has(int(queue))
 
     def set_printf_fifo_size(self, size) -> None:
         pass

@@ -91,10 +91,11 @@ def stream_race_columns(mended):
 
 
 def stream_race_branch_of_a_graph(mended):
-    x, y, branch, main = cuda(), cuda(), torch.cuda.Stream(), torch.cuda.current_stream()
+    x, y, branch = cuda(), cuda(), torch.cuda.Stream()
     add[(4,)](x, y, 256)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
+        main = torch.cuda.current_stream()
         branch.wait_stream(main)
         with torch.cuda.stream(branch):
             fill[(4,)](x, 2.0, 256)

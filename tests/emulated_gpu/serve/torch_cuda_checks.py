@@ -35,9 +35,6 @@ def check_bindings_that_libraries_call():
     assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         assert torch._C._cuda_isCurrentStreamCapturing()
-    unobserved = torch.cuda.graph(torch.cuda.CUDAGraph(), enable_annotations=False)
-    assert unobserved.cuda_graph.work is None
-    raises(Unsupported, "enable_annotations", lambda: torch.cuda.graph(torch.cuda.CUDAGraph(), enable_annotations=True))
 
 
 def check_factories():
@@ -377,6 +374,10 @@ def check_operators_of_others():
 
     assert torch.ops.checks.f(torch.ones(2, device="cuda")).tolist() == [2, 2]
     assert in_device_memory(g(torch.ones(2, device="cuda"))) and g(torch.ones(2, device="cuda")).tolist() == [3, 3]
+    OWN.define("of_the_host(Tensor x) -> Tensor")
+    OWN.impl("of_the_host", lambda x: x + 1, "CPU")
+    ours = torch.ones(2, device="cuda")
+    raises(NotImplementedError, "no kernel for CUDA", lambda: torch.ops.checks.of_the_host(ours))
 
 
 def check_checkpoints_and_files():
@@ -453,6 +454,13 @@ def check_alpha_is_no_half():
         assert z.dtype == torch.bfloat16 and abs(z[0].item() - 0.00625) < 3e-5, z
     mixed = torch.add(torch.ones(2, dtype=torch.int32, device="cuda"), torch.ones(2, device="cuda").half(), alpha=2)
     assert mixed.dtype == torch.half and mixed.tolist() == [3, 3]
+
+
+def check_fourier_transforms_of_halves():
+    x = torch.arange(8.0, device="cuda").half()
+    there = torch.fft.rfft(x)
+    assert there.dtype is torch.complex32 and there[0].item() == 28 and torch.equal(torch.fft.irfft(there), x)
+    raises(RuntimeError, "powers of two", lambda: torch.fft.fft(x[:6]))
 
 
 def check_softmax_of_halves():
@@ -704,16 +712,40 @@ def check_a_graph_of_a_training_step():
     assert torch.allclose(twin[0].weight.grad, x.sum(0).expand(8, 4))
 
 
+def check_only_what_waits_for_it_is_captured():
+    """Of another stream's works, those that do not wait for the captured one are done at once."""
+    x, y, own = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda"), torch.Generator("cuda").manual_seed(5)
+
+    def on_others(beside=torch.cuda.Stream(), joined=torch.cuda.Stream()):
+        with torch.cuda.stream(beside):
+            x.add_(1)
+        joined.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(joined):
+            y.add_(1)
+        torch.cuda.current_stream().wait_stream(joined)
+        return torch.rand(4, device="cuda", generator=own)
+
+    graph, drawn = captured(on_others)
+    torch.cuda.synchronize()
+    assert x.tolist() == [1] * 4 and y.tolist() == [0] * 4
+    graph.replay()
+    assert x.tolist() == y.tolist() == [1] * 4
+    own.manual_seed(5)  # from which the capture has drawn nothing
+    assert torch.equal(drawn, torch.rand(4, device="cuda", generator=own))
+
+
 def check_what_a_capture_refuses():
     x = torch.ones(4, device="cuda")
     waits = (lambda: x[0].item(), lambda: torch.nonzero(x), lambda: x[x > 0], torch.cuda.synchronize)
     copies = (x.cpu, lambda: x.copy_(torch.ones(4)), lambda: torch.tensor([1.0], device="cuda"))
     for call in waits:
-        raises(RuntimeError, "not permitted when stream is capturing", functools.partial(captured, call))
+        raises(RuntimeError, "capture that has failed", functools.partial(captured, call))
+        torch.cuda.set_stream(torch.cuda.default_stream())  # which torch leaves what it was in such a capture
     for call in copies:
         raises(RuntimeError, "unless the CPU tensor is pinned", functools.partial(captured, call))
     graph, _ = captured(lambda y=torch.ones(4, device="cuda"): y + 1)
     raises(RuntimeError, "use-after-free: aten::add", graph.replay)
+    raises(RuntimeError, "non-default stream", torch.cuda.CUDAGraph().capture_begin)
     raises(RuntimeError, "without a preceding successful capture", torch.cuda.CUDAGraph().replay)
 
 
