@@ -5,11 +5,11 @@ namespace emulated {
 
 // A tensor without a hold on memory that was there before the capture, as a graph has none.
 struct Kept {
-  std::optional<Tensor> whole;  // of the host, or of parts
+  std::optional<Tensor> whole;  // of the host's pageable memory, or of parts
   c10::SmallVector<int64_t, 5> sizes, strides;
   int64_t offset = 0;
   caffe2::TypeMeta dtype;
-  bool conj = false, neg = false, wrapped = false;
+  bool of_host = false, conj = false, neg = false, wrapped = false;
   Storage of_graph;
   c10::weak_intrusive_ptr<c10::StorageImpl> before{c10::intrusive_ptr<c10::StorageImpl>()};
 };
@@ -28,7 +28,8 @@ int64_t next_recorded = 0;
 
 Kept kept(const Tensor &t) {
   Kept one;
-  if (!t.is_cuda() || !is_plain(t)) {
+  one.of_host = t.is_cpu() && t.dim() && is_plain(t) && pool().device_of(t.storage().data()) == PINNED;
+  if (!(t.is_cuda() && is_plain(t)) && !one.of_host) {
     one.whole = t.defined() && t.is_cpu() && t.dim() == 0 ? t.clone() : t;  // a number is an argument of the kernel
     return one;
   }
@@ -52,7 +53,7 @@ Tensor tensor_of(const Kept &one, const std::string &name) {
     TORCH_CHECK(strong, "use-after-free: ", name, " of a CUDA graph uses memory of a tensor that was freed after the capture");
     storage = Storage(std::move(strong));
   }
-  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(DispatchKey::CUDA), one.dtype);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(one.of_host ? DispatchKey::CPU : DispatchKey::CUDA), one.dtype);
   auto *impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(one.sizes, one.strides, one.offset);
   if (one.conj) impl->_set_conj(true);

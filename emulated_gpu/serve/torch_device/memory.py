@@ -16,18 +16,24 @@ import numpy as np
 import torch
 
 from ...device import DEVICE
-from ...errors import EmulatorError, Unsupported
+from ...errors import EmulatorError, HostOrderFault, Unsupported
 from ...state.definedness import words_of
 from ...state.global_memory import HOST, WORD, Region
-from ...state.host_order import Access
+from ...state.host_order import Access, named, place
 from ..driver import graphs
 from ..host import guarded_pages
 from .library import BEFORE, SPOILT, TOLD, UNDEFINED, Count, Event, Operand, Work, load
 
 
 def repeat(number: int, stream: int) -> None:
-    """Carry out an operator of a CUDA graph again."""
-    torch.ops.emulated_gpu.replay(number, stream)
+    """Carry out an operator of a CUDA graph again; that its memory is gone is a finding."""
+    try:
+        torch.ops.emulated_gpu.replay(number, stream)
+    except RuntimeError as error:
+        kind, _, message = str(error).partition(": ")
+        if kind != "use-after-free":
+            raise
+        DEVICE.fail(HostOrderFault(kind, message.splitlines()[0], named(place()), (message,)))
     DEVICE.tensors.works()
 
 

@@ -199,6 +199,17 @@ def use_after_free_input_of_a_graph(mended):
     return other
 
 
+def use_after_free_staging_of_a_graph(mended):
+    """A graph's copy reads pinned memory by its address, which holds nothing back."""
+    x, here, graph = cuda(), torch.ones(N, pin_memory=True), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.copy_(here, non_blocking=True)
+    if not mended:
+        del here
+    graph.replay()
+    return x
+
+
 def uninitialized_read_rows(mended):
     x = torch.empty(N, device="cuda")
     fill[(4 if mended else 3,)](x, 1.0, 256)
