@@ -133,7 +133,8 @@ def cases() -> str:
         for in_a_row in (True, False):
             known = times([p for p in points if p["in a row"] == in_a_row])
             errors = [modelled / us - 1 for us, modelled in known]
-            row += [str(len(errors)), f"{statistics.mean(errors):+.1%}", f"{max(errors, key=abs):+.0%}"]
+            means = [f"{statistics.mean(errors):+.1%}", f"{max(errors, key=abs):+.0%}"] if errors else ["-", "-"]
+            row += [str(len(errors)), *means]
             if of_groups:
                 in_it, of_it = in_order([[each] for each in known])
                 right, pairs = right + in_it, pairs + of_it
@@ -237,11 +238,7 @@ def lead() -> str:
     ours, plain, v6c = (
         uncertainty.corrected(rows[name].mean_interval) for name in ("ours", "ours, plain", "v6c, modelled")
     )
-    points = [
-        point
-        for kernel in record(in_a_row=True).values()
-        for point in times(kernel)
-    ]
+    points = [point for kernel in record(in_a_row=True).values() for point in times(kernel)]
     return (
         "* **The lead is modelled, and comes from programmatic dependent launch (PDL) and L2 prefetch:** "
         f"{ours:.1f} us where gau.nernst's v6c has {v6c:.1f}. With plain launches, as all public kernels have them, it "

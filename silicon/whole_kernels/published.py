@@ -12,12 +12,13 @@ their names. --write: emulated_gpu/model/whole_kernels.json gets the modelled ti
 makes the tables and brackets.
 
 Each point runs in a process of its own: the problem's own inputs and a submission's own host code, by the protocol of
-the evaluator, which is calls on inputs of their own between two events, behind a fill that the host outlasts. CALLS has
-how many, by the task.yml and eval.py of each problem and their dates; a point that is not "in a row" is one call. Calls
-are simulated until they repeat, SIMULATED at most. What the host does between launches, and copies that torch makes,
-are left out. Nothing of the checkouts is kept in this repository. No figure of the profile was fitted to these times,
-but those that silicon/whole_kernels/README.md names, and two choices that were kept because of guaguabear's: that
-blocks where lanes part cost nothing, and `tensor.copy_cycles`.
+the evaluator, which is calls on inputs of their own between two events, behind a fill that the host outlasts. How many
+the history of reference-kernels says (`calls_on`): its task.yml and eval.py of the day on which a point was "timed",
+today's without one; a point that is not "in a row" is one call. Calls are simulated until they repeat, SIMULATED at
+most. What the host does between launches, and copies that torch makes, are left out. Nothing of the checkouts is kept
+in this repository. No figure of the profile was fitted to these times, but those that silicon/whole_kernels/README.md
+names, and two choices that were kept because of guaguabear's: that blocks where lanes part cost nothing, and
+`tensor.copy_cycles`.
 Figures: https://github.com/teelaitila/nvfp4_gpumode (fp4_gemm/benchmarks.md, dual_gemm/benchmarks.md,
 group_gemm/worklog.md; head of dual_gemm/others/guag.py), and the READMEs of the others.
 """
@@ -27,6 +28,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import posixpath
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -36,7 +39,8 @@ from silicon import command
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = "problems/nvidia"
-CALLS = {"nvfp4_group_gemm": 15, "nvfp4_gemm": 50, "nvfp4_dual_gemm": 50}  # in a row, of a problem's eval.py
+EVALUATOR = re.compile(r'"eval\.py", *"source": *"(.+?)"')  # of a task.yml: where its eval.py lies
+ROW = re.compile(r"^ *num_iterations_per_benchmark = (\d+)", re.MULTILINE | re.IGNORECASE)  # of an eval.py with rows
 SIMULATED = 8
 TABLE = ROOT / "emulated_gpu" / "model" / "whole_kernels.json"
 TASKS = "reference-kernels"  # the checkout that has the problems
@@ -77,15 +81,34 @@ class Published:
     def us(self) -> float:
         return self.row["published_us"]
 
-    @property
-    def calls(self) -> int:
-        """How many calls lie between the two events that it was timed by."""
-        return CALLS[self.place[2]] if self.row["in a row"] else 1
+    def calls(self, tasks: Path) -> int:
+        """How many calls lie between the two events that it was timed by. tasks: the checkout of the problems."""
+        return calls_on(tasks, self.place[2], self.row.get("timed")) if self.row["in a row"] else 1
 
     @property
     def lot(self) -> bytes:
         """A key that draws points at random, and the same for ever."""
         return hashlib.sha256(f"{self.name} {self.sizes}".encode()).digest()
+
+
+def calls_on(tasks: Path, problem: str, day: str | None = None) -> int:
+    """Return how many calls a problem's evaluator timed in a row on a day, "2025-11-30", or does by now.
+
+    tasks: a clone of reference-kernels, of which its history is read. Raises ValueError if it lacks the problem then.
+    """
+    folder, when = f"{PROBLEMS}/{problem}", f"{problem}, {day or 'today'}"
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(tasks), *arguments], capture_output=True, text=True)
+        if done.returncode or not done.stdout:
+            raise ValueError(f"{when}: {done.stderr.strip() or 'nothing is known of it'}")
+        return done.stdout
+
+    commit = git("rev-list", "-1", "HEAD", *([f"--before={day}T23:59:59Z"] if day else [])).strip()
+    if not (evaluator := EVALUATOR.search(git("show", f"{commit}:{folder}/task.yml"))):
+        raise ValueError(f"{when}: its task.yml names no eval.py")
+    row = ROW.search(git("show", f"{commit}:{posixpath.normpath(f'{folder}/{evaluator[1]}')}"))
+    return int(row[1]) if row else 1
 
 
 def _points() -> list[Published]:
@@ -150,7 +173,7 @@ def model(point: Published, checkouts: dict[str, Path]) -> tuple[float, dict[str
     """Microseconds of a point's call that the model predicts, and what they are made of."""
     checkout, path, problem = point.place
     places = [checkouts[TASKS] / PROBLEMS / problem, checkouts[checkout] / path]
-    request = [*map(str, places), json.dumps(point.sizes), str(point.calls)]
+    request = [*map(str, places), json.dumps(point.sizes), str(point.calls(checkouts[TASKS]))]
     command = [sys.executable, "-W", "ignore", "-m", "silicon.whole_kernels.published", "--child", *request]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -175,7 +198,8 @@ def main() -> None:
     for p in points:
         us, shares = model(p, checkouts)
         size, error = ", ".join(str(p.row[d]) for d in "mnk"), f"{us / p.us - 1:+.0%}"
-        print(f"| {p.name} | {size} | {p.calls} | {p.us} | {us:.2f} | {error} | {shares} |", flush=True)
+        calls = p.calls(checkouts[TASKS])
+        print(f"| {p.name} | {size} | {calls} | {p.us} | {us:.2f} | {error} | {shares} |", flush=True)
         if options.write:
             write_time(p, us, shares)
 

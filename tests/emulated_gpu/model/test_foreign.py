@@ -1,6 +1,8 @@
 """Kernels with published times (silicon/whole_kernels): which are held out, and that all can be run again."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -38,9 +40,8 @@ def test_each_known_point_can_be_run_again_and_kept(tmp_path, monkeypatch):
         "reference-kernels", "nvfp4_gpumode", "NVFP4_Kernels", "gpu-mode-kernels"
     }  # fmt: skip
     assert all(set(point.sizes) in ({"m", "n", "k", "l"}, {"m", "n", "k", "g"}) for point in points)
-    single = {point.name for point in points if point.calls == 1 and "template" not in point.name}
+    single = {point.name for point in points if not point.row["in a row"]}
     assert single == {f"gau.nernst, {version}" for version in ("v1", "v2", "v4", "v5")}  # before eval.py had rows
-    assert {point.place[2]: point.calls for point in points if point.calls > 1} == published.CALLS
     table = tmp_path / "whole_kernels.json"
     table.write_text(published.TABLE.read_text())
     monkeypatch.setattr(published, "TABLE", table)
@@ -48,3 +49,32 @@ def test_each_known_point_can_be_run_again_and_kept(tmp_path, monkeypatch):
     changed = [new.row for old, new in zip(points, published._points(), strict=True) if old != new]
     assert changed == [points[5].row | {"modelled_us": changed[0]["modelled_us"], "made_of": made_of}]
     assert changed[0]["modelled_us"] == pytest.approx(12.345, abs=0.006)
+
+
+def test_calls_between_events_are_those_of_the_evaluator_of_the_day(tmp_path):
+    """By the history of the tasks, of which the sealed problems are, too: nothing of a submission is read."""
+
+    def commit(day: str, files: dict[str, str]):
+        for name, text in files.items():
+            path = tmp_path / published.PROBLEMS / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        when = {f"GIT_{who}_DATE": f"{day}T12:00:00Z" for who in ("AUTHOR", "COMMITTER")}
+        git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run([*git, "add", "-A"], check=True)
+        subprocess.run([*git, "commit", "-qm", day], check=True, env=os.environ | when)
+
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    source = 'files:\n  - {"name": "eval.py", "source": "%s"}\n'
+    commit(
+        "2025-11-28", {"eval.py": "import", "nvfp4_gemm/task.yml": source % "../eval.py", "other/task.yml": "files: []"}
+    )
+    commit("2025-11-30", {"rows.py": "NUM_ITERATIONS_PER_BENCHMARK = 50", "nvfp4_gemm/task.yml": source % "../rows.py"})
+    commit("2026-01-25", {"rows.py": "    num_iterations_per_benchmark = 15"})
+    days = ("2025-11-29", "2025-11-30", "2026-01-24", "2026-01-25", None)
+    assert [published.calls_on(tmp_path, "nvfp4_gemm", day) for day in days] == [1, 50, 50, 15, 15]
+    template = next(point for point in published._points() if point.row.get("timed") == "2025-11-30")
+    assert template.place[2] == "nvfp4_gemm" and template.calls(tmp_path) == 50
+    for problem, day, why in (("nvfp4_gemm", "2025-11-27", "nvfp4_gemm, 2025-11-27: "), ("other", None, "no eval.py")):
+        with pytest.raises(ValueError, match=why):
+            published.calls_on(tmp_path, problem, day)
