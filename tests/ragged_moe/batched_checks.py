@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import emulated_gpu
-from tests.ragged_moe.emulated import SMS, fp8_experts, without_cuda
+from tests.ragged_moe.emulated import SMS, compiled_anew, fp8_experts, without_cuda
 from tests.thorough import all_but, unless
 
 MACHINE = os.environ["MOE_MACHINE"]
@@ -140,11 +140,9 @@ def test_planted_fault_is_seen(ragged_moe, weights, monkeypatch):
     from ragged_moe.kernels import batched
 
     monkeypatch.setattr(batched, "minimum", lambda x, y: y)
-    ragged_moe.program.cache_clear()
     ragged_moe.calls.known.clear()
     try:
-        with pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
+        with compiled_anew(ragged_moe.program), pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
             assert compare(ragged_moe, weights, "bf16") is None
     finally:
-        ragged_moe.program.cache_clear()
         ragged_moe.calls.known.clear()

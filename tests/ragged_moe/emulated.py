@@ -1,5 +1,11 @@
 """What the files of checks begin with: an emulated GPU into which ragged_moe's kernels are compiled."""
 
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator
+
+import pytest
 import torch
 
 import emulated_gpu
@@ -17,6 +23,19 @@ def without_cuda(machine: str, sms: int | None = None) -> None:
         from ragged_moe.runtime.device import device_of
 
         type(device_of(torch.device("cpu"))).sms = sms
+
+
+@contextlib.contextmanager
+def compiled_anew(*caches: functools._lru_cache_wrapper) -> Iterator[None]:
+    """Compile in this block what these functions of ragged_moe have compiled, and use the earlier again behind it."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("ragged_moe")]
+    with pytest.MonkeyPatch.context() as patch:
+        for cache in caches:
+            empty = functools.cache(cache.__wrapped__)
+            for module in modules:
+                for name in [name for name, value in vars(module).items() if value is cache]:
+                    patch.setattr(module, name, empty)
+        yield
 
 
 def fp8_experts(hidden: int, intermediate: int, local: int, scaled: float) -> tuple[torch.Tensor, ...]:

@@ -11,7 +11,7 @@ import torch
 
 import emulated_gpu
 from tests.ragged_moe import examples
-from tests.ragged_moe.emulated import SMS, fp8_experts, without_cuda
+from tests.ragged_moe.emulated import SMS, compiled_anew, fp8_experts, without_cuda
 from tests.thorough import all_but
 
 MACHINE = os.environ["MOE_MACHINE"]
@@ -446,14 +446,12 @@ def test_planted_fault_is_seen(ragged_moe, weights, monkeypatch):
 
     monkeypatch.setattr(assign, "divide", lambda x, y: moe_divide(x, y) + (0 if y is assign.THREADS else 1))
     moe_divide = __import__("ragged_moe.kernels.ptx", fromlist=["divide"]).divide
-    ragged_moe.assign_program.cache_clear()
     ragged_moe.calls.known.clear()
     hidden, ids, given = draw(20, 6)
     try:
-        with pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
+        with compiled_anew(ragged_moe.assign_program), pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
             check(called(ragged_moe, hidden, ids, given, weights), *quantised(hidden.float()), ids, given, weights)
     finally:
-        ragged_moe.assign_program.cache_clear()
         ragged_moe.calls.known.clear()
 
 

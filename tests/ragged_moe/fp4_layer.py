@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 import emulated_gpu
+from tests.ragged_moe.emulated import compiled_anew
 
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
 
@@ -106,13 +107,11 @@ def distance(found, arguments, exact, activation: dict, **rounding) -> float:
 
 @contextlib.contextmanager
 def planted(fault: str, found: tuple[str, ...]) -> Iterator[None]:
-    """Compile kernels anew, before and behind the block, for a fault in them. found: those that the emulator finds."""
+    """Compile kernels anew in this block, for a fault in them. found: those that the emulator finds."""
     from ragged_moe.layers.grouped_gemm_fp8 import launcher
 
-    launcher.cache_clear()
-    try:
-        yield
-    except emulated_gpu.EmulatorError:
-        assert fault in found
-    finally:
-        launcher.cache_clear()
+    with compiled_anew(launcher):
+        try:
+            yield
+        except emulated_gpu.EmulatorError:
+            assert fault in found

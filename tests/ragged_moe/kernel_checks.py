@@ -15,6 +15,7 @@ import emulated_gpu
 import emulated_gpu.device
 from tests import quick_dsl
 from tests.ragged_moe import examples
+from tests.ragged_moe.emulated import compiled_anew
 from tests.thorough import all_but, all_but_every, unless
 
 
@@ -60,11 +61,11 @@ def partial_sums(config) -> torch.Tensor:
     return arena_of(made.torch_device, made.device).take(made, made.parts).tensors[0]
 
 
-def forget_kernels():
-    """Compile again what is launched next."""
+def kernels_anew():
+    """Compile again what is launched in this block."""
     from ragged_moe.layers.grouped_gemm_fp8 import launcher
 
-    launcher.cache_clear()
+    return compiled_anew(launcher)
 
 
 # `make test` has these, and those of test_orders_of_events.
@@ -157,12 +158,9 @@ def test_m_indptr_that_changes(ragged_moe, monkeypatch, name):
         return real(address) >> 1 if len(looks) == 1 else real(address)
 
     monkeypatch.setattr(scheduler, "load_relaxed", half_at_first)
-    forget_kernels()
-    try:
+    with kernels_anew():
         schedule = 3 if name in (SWAP_AB, SPLIT_K) else 0
         assert ragged_moe.error_of(ragged_moe.CASES["ragged"], getattr(tuned(), name), schedule) <= ragged_moe.BOUND
-    finally:
-        forget_kernels()
     assert len(looks) == 4  # for the schedule, twice to see whether it is right, for the schedule
 
 
@@ -268,8 +266,7 @@ def test_planted_faults_are_seen(ragged_moe, monkeypatch, fault):
     else:
         load = stream_k.load_relaxed_words_if
         replace(stream_k, "load_relaxed_words_if", lambda at, condition: load(at, condition & 0))
-    forget_kernels()
-    try:
+    with kernels_anew():
         cases = {"no partial sums": "cut into many parts", "a stage is released too early": "the ring goes round"}
         cases["sums are given before the last ones were taken"] = "several token tiles"
         case = ragged_moe.CASES[cases.get(fault, "ragged")]
@@ -282,8 +279,6 @@ def test_planted_faults_are_seen(ragged_moe, monkeypatch, fault):
             assert ragged_moe.error_of(case, config, order) > ragged_moe.BOUND
         except emulated_gpu.EmulatorError:
             pass  # it wrote outside of out
-    finally:
-        forget_kernels()
 
 
 @pytest.mark.skipif(MACHINE != "b200", reason="what is modelled is a B200")

@@ -14,6 +14,7 @@ import torch
 import emulated_gpu
 from tests import quick_dsl
 from tests.ragged_moe import examples
+from tests.ragged_moe.emulated import compiled_anew
 from tests.thorough import all_but, unless
 
 MACHINE = os.environ["MOE_MACHINE"]
@@ -79,12 +80,9 @@ def test_routing_waits_for_no_cta_that_need_not_be_there(check, sizes, monkeypat
         check.emulated(x, last="routing")
     check.emulated(x, last="routing", crowded=True)
     monkeypatch.setattr(routing, "COOPERATIVE", False)
-    layer.routing_program.cache_clear()
-    try:
-        with pytest.raises(emulated_gpu.EmulatorError, match="spins for ever, while 4 of 5 CTAs have not sta"):
-            check.emulated(x, last="routing", crowded=True)
-    finally:
-        layer.routing_program.cache_clear()
+    starve = pytest.raises(emulated_gpu.EmulatorError, match="spins for ever, while 4 of 5 CTAs have not sta")
+    with compiled_anew(layer.routing_program), starve:
+        check.emulated(x, last="routing", crowded=True)
 
 
 @pytest.mark.skipif(MACHINE != "h200", reason="GEMM1 gathers all rows itself on a B200")
@@ -248,9 +246,8 @@ def test_planted_faults_are_seen(check, sizes, monkeypatch, stage):
     module, name, value = FAULTS[stage]
     program = getattr(layer, f"{stage}_program")
     monkeypatch.setattr(importlib.import_module(module), name, value)
-    program.cache_clear()
     x = check.case("all local", sizes, 3, 32)
-    try:
+    with compiled_anew(program):
         if stage == "routing":
             assert check.check_routing(x, check.emulated(x, last="routing")[0])
         elif stage == "permute":
@@ -259,5 +256,3 @@ def test_planted_faults_are_seen(check, sizes, monkeypatch, stage):
             assert finalised(check)
         else:
             assert check.compare(x, *check.emulated(x, 0, 2, configs(0))).wrong.startswith("GEMM1")
-    finally:
-        program.cache_clear()

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import emulated_gpu
-from tests.ragged_moe.emulated import without_cuda
+from tests.ragged_moe.emulated import compiled_anew, without_cuda
 from tests.thorough import all_but, unless
 
 MACHINE = os.environ["MOE_MACHINE"]
@@ -135,11 +135,9 @@ def test_planted_fault_is_seen(ragged_moe, monkeypatch):
     from ragged_moe.kernels import router
 
     monkeypatch.setattr(router, "select_float", lambda condition, x, y: y)
-    ragged_moe.program.cache_clear()
     ragged_moe.calls.known.clear()
     try:
-        with pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
+        with compiled_anew(ragged_moe.program), pytest.raises((AssertionError, emulated_gpu.EmulatorError)):
             test_choice(ragged_moe, "Llama-4")
     finally:
-        ragged_moe.program.cache_clear()
         ragged_moe.calls.known.clear()

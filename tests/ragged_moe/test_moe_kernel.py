@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 HERE = Path(__file__).parent
 NEWEST = HERE.parents[1] / ".venv-newest" / "bin" / "python"
 
@@ -35,7 +37,12 @@ def run(python: str | Path, checks: str, machine: str, *options: str) -> None:
     """Run these files of checks on this emulated machine in a process of its own."""
     files = [str(HERE / f"{name}_checks.py") for name in checks.split()]
     without = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]  # the latter looks for garbage ten times
-    command = [str(python), "-m", "pytest", "-q", *without, *files, *options]
-    env = os.environ | {"MOE_MACHINE": machine}
-    done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800)
+    command, variables = ["pytest", "-q", *without, *files, *options], {"MOE_MACHINE": machine}
+    if python == sys.executable:
+        done = forked.module(*command, **variables)
+    else:
+        env = os.environ | variables
+        done = subprocess.run(
+            [str(python), "-m", *command], cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1800
+        )
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:] + done.stderr[-2000:]
