@@ -27,6 +27,7 @@ SOURCES = (
     "undefined.cpp",
     "graphs.cpp",
     "nondeterministic.cpp",
+    "dtypes.cpp",
     "operators.cpp",
 )  # one after the other they are one text
 NAME = "libemulated_torch.so"

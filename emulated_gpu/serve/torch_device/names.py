@@ -121,6 +121,13 @@ def bindings() -> dict:
         "_cuda_tunableop_is_enabled": lambda: False,
         "_CudaDeviceProperties": Properties,
         "_cuda_CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),  # which Inductor imports in any case
+        "_accelerator_isAllocatorInitialized": lambda: True,
+        "_accelerator_getDeviceStats": lambda device: allocations.memory_stats(index_of(device)),
+        "_accelerator_resetPeakStats": lambda device: allocations.reset_peak(index_of(device)),
+        "_accelerator_resetAccumulatedStats": lambda device: allocations.reset_accumulated(index_of(device)),
+        "_accelerator_getMemoryInfo": memory_info,
+        "_accelerator_emptyCache": lambda: None,
+        "_accelerator_emptyHostCache": lambda: None,
         "_set_cached_tensors_enabled": lambda on: None,
         "_has_cuda": True,
         "_has_cudnn": False,

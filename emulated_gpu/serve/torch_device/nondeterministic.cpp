@@ -6,7 +6,7 @@ namespace emulated {
 
 void alert_not_deterministic(const c10::FunctionSchema &schema, c10::ArrayRef<IValue> given) {
   static const std::set<std::string> always{
-      "avg_pool3d_backward", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward",
+      "avg_pool3d_backward", "max_pool3d_with_indices_backward", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward",
       "fractional_max_pool2d_backward", "fractional_max_pool3d_backward", "upsample_linear1d_backward",
       "upsample_bilinear2d_backward", "upsample_bicubic2d_backward", "upsample_trilinear3d_backward", "reflection_pad1d_backward",
       "reflection_pad2d_backward", "reflection_pad3d_backward", "nll_loss2d_forward", "_ctc_loss_backward",
@@ -22,7 +22,7 @@ void alert_not_deterministic(const c10::FunctionSchema &schema, c10::ArrayRef<IV
                      (name == "bincount" && !argument("weights").isNone()) || (name == "put_" && argument("accumulate").toBool()) ||
                      (name == "scatter_reduce" && argument("reduce").toStringRef() == "prod") ||
                      ((name == "median" || name == "nanmedian") && schema.argumentIndexWithName("dim")) ||
-                     (name == "_embedding_bag_dense_backward" && argument("mode").toInt() == 2);  // the largest
+                     (name.rfind("_embedding_bag", 0) == 0 && name.ends_with("backward") && argument("mode").toInt() == 2);  // the largest
   if (alert) at::Context::alertNotDeterministic(name + " on a CUDA tensor");
 }
 

@@ -78,6 +78,7 @@ class Call {
     const std::string &name = schema_.name();
     const size_t given = schema_.arguments().size(), first = stack_->size() - given;
     const bool draws = op_.hasTag(at::Tag::nondeterministic_seeded);
+    refuse_dtype(schema_, c10::ArrayRef<IValue>(stack_->data() + first, given));
     if (at::globalContext().deterministicAlgorithms())
       alert_not_deterministic(schema_, c10::ArrayRef<IValue>(stack_->data() + first, given));
     std::shared_ptr<Recorded> record;
@@ -557,7 +558,7 @@ void softmax_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 // others staying float, and those that it writes to without saying so in its schema.
 struct InFloat {
   std::vector<int> like, written;
-  bool alpha = false;  // if that is not 1, which CUDA has in float, and torch's CPU kernels as one of the halves
+  bool numbers = false;  // only beside numbers, such as alpha, which CUDA has in float, and torch's CPU kernels as one of the halves
 };
 const std::map<std::string, InFloat> IN_FLOAT{
     {"native_layer_norm", {{0}, {}}},
@@ -576,14 +577,32 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"prod.dim_int", {{0}, {}}},
     {"logit", {{0}, {}}},
     {"embedding_dense_backward", {{0}, {}}},
+    {"_embedding_bag_backward", {{0}, {}}},
     {"_embedding_bag_dense_backward", {{0}, {}}},
+    {"max_pool2d_with_indices_backward", {{1}, {}}},
     {"avg_pool2d_backward", {{1}, {}}},
+    {"avg_pool3d", {{0}, {}}},
+    {"avg_pool3d_backward", {{1}, {}}},
     {"_adaptive_avg_pool3d", {{0}, {}}},
     {"grid_sampler_2d", {{0}, {}}},
     {"grid_sampler_3d", {{0}, {}}},
     {"upsample_linear1d", {{0}, {}}},
     {"upsample_bicubic2d", {{0}, {}}},
     {"upsample_trilinear3d", {{0}, {}}},
+    {"_upsample_bilinear2d_aa", {{0}, {}}},
+    {"_upsample_bilinear2d_aa_backward", {{0}, {}}},
+    {"_upsample_bicubic2d_aa", {{0}, {}}},
+    {"_upsample_bicubic2d_aa_backward", {{0}, {}}},
+    {"multi_margin_loss", {{0}, {}}},
+    {"multi_margin_loss_backward", {{1}, {}}},
+    {"multilabel_margin_loss_forward", {{0, 0}, {}}},
+    {"multilabel_margin_loss_backward", {{1}, {}}},
+    {"rrelu_with_noise", {{0}, {1}}},
+    {"round.decimals", {{0}, {}}},
+    {"polygamma", {{1}, {}}},
+    {"col2im", {{0}, {}}},
+    {"glu_backward", {{0}, {}}},
+    {"special_entr", {{0}, {}}},
     {"sinc", {{0}, {}}},
     {"mish_backward", {{0}, {}}},
     {"_fft_r2c", {{0}, {}}},
@@ -598,6 +617,20 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"sub.Tensor", {{0}, {}, true}},
     {"sub_.Tensor", {{0}, {0}, true}},
     {"sub.out", {{3}, {3}, true}},
+    {"rsub.Tensor", {{0}, {}, true}},
+    {"add.Scalar", {{0}, {}, true}},
+    {"add_.Scalar", {{0}, {0}, true}},
+    {"sub.Scalar", {{0}, {}, true}},
+    {"sub_.Scalar", {{0}, {0}, true}},
+    {"rsub.Scalar", {{0}, {}, true}},
+    {"_foreach_add.Scalar", {{0}, {}, true}},
+    {"_foreach_add_.Scalar", {{}, {0}, true}},
+    {"_foreach_sub.Scalar", {{0}, {}, true}},
+    {"_foreach_sub_.Scalar", {{}, {0}, true}},
+    {"_foreach_add.ScalarList", {{0}, {}, true}},
+    {"_foreach_add_.ScalarList", {{}, {0}, true}},
+    {"_foreach_sub.ScalarList", {{0}, {}, true}},
+    {"_foreach_sub_.ScalarList", {{}, {0}, true}},
     {"_foreach_add.List", {{0}, {}, true}},
     {"_foreach_add_.List", {{}, {0}, true}},
     {"_foreach_sub.List", {{0}, {}, true}},
@@ -615,14 +648,38 @@ Tensor widened(const Tensor &t) { return is_half(t) ? t.to(t.is_complex() ? at::
 Tensor narrowed(const Tensor &t, const Tensor &like) {
   return t.defined() ? t.to(t.is_complex() ? c10::toComplexType(like.scalar_type()) : c10::toRealValueType(like.scalar_type())) : t;
 }
+bool is_number(const IValue &v) {
+  return v.isScalar() || (v.isTensor() && v.toTensor().defined() && v.toTensor().is_cpu() && v.toTensor().dim() == 0);
+}
+// Whether a half has another value than a number. Complex ones make another result.
+bool rounds(const IValue &v, at::ScalarType half) {
+  if (v.isList()) {
+    for (const IValue &one : v.toListRef())
+      if (rounds(one, half)) return true;
+    return false;
+  }
+  if (!is_number(v)) return false;
+  const at::Scalar number = v.isScalar() ? v.toScalar() : v.toTensor().item();
+  if (number.isComplex()) return false;
+  const double x = number.toDouble();
+  return x != (half == at::kHalf ? double(float(c10::Half(float(x)))) : double(float(c10::BFloat16(float(x)))));
+}
 // Whether CUDA takes another way than torch's CPU kernel: of halves, which beside them may have parameters of norms in
 // float and nothing else.
 bool differs(const std::string &name, const InFloat &how, const c10::FunctionSchema &schema, const torch::jit::Stack &given) {
-  if (how.alpha && given[2].toScalar().equal(1)) return false;
+  if (how.numbers) {
+    const auto first = tensors_of(given[0]);
+    if (first.empty() || !is_half(first[0])) return false;
+    if (is_number(given[1]) && first[0].dim() == 0 && !given[1].isScalar() && !given[1].toTensor().unsafeGetTensorImpl()->is_wrapped_number())
+      return false;  // which has its part in the result's dtype
+    const bool alpha = given.size() > 2 && given[2].isScalar() && !given[2].toScalar().equal(1);
+    if (!alpha && !rounds(given[1], first[0].scalar_type())) return false;
+  }
   std::optional<at::ScalarType> dtype;
   bool alike = true, halves = false, others = false;
   for (size_t i = 0; i < given.size(); i++) {
     if (schema.arguments()[i].name() == "dtype" && !given[i].isNone()) return false;
+    if (how.numbers && is_number(given[i])) continue;
     for (const Tensor &t : tensors_of(given[i])) {
       if (!t.defined()) continue;
       halves |= is_half(t), others |= t.is_floating_point() && !is_half(t);
@@ -630,7 +687,7 @@ bool differs(const std::string &name, const InFloat &how, const c10::FunctionSch
       dtype = t.scalar_type();
     }
   }
-  return halves && (alike || !how.alpha) && (!others || name.find("norm") != std::string::npos);
+  return halves && (alike || !how.numbers) && (!others || name.find("norm") != std::string::npos);
 }
 void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   const std::string name = toString(op.operator_name()).substr(6);  // behind aten::
@@ -659,6 +716,16 @@ void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     else if (of.size())
       each(v, [&](const Tensor &t) { return narrowed(t, of[0]); });
   }
+}
+
+// Of integers, CUDA has it.
+void histc(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  auto &x = (*stack)[stack->size() - op.schema().arguments().size()];
+  const auto dtype = x.toTensor().scalar_type();
+  const bool integers = c10::isIntegralType(dtype, false);
+  if (integers) x = x.toTensor().to(at::kDouble);
+  by_the_cpu(op, stack);
+  if (integers) stack->back() = stack->back().toTensor().to(dtype);
 }
 
 // Fourier transforms of halves: CUDA's libraries have them for powers of two.
@@ -748,6 +815,7 @@ void register_kernels(bool built_with_cuda) {
   for (auto &[name, how] : IN_FLOAT)
     aten->impl(name.c_str(), name.rfind("_fft", 0) ? torch::CppFunction::makeFromBoxedFunction<&in_float>()
                                                    : torch::CppFunction::makeFromBoxedFunction<&fft>());
+  aten->impl("histc", torch::CppFunction::makeFromBoxedFunction<&histc>());
   aten->impl("zero_", zero_);
   aten->impl("normal_", normal_);
   aten->impl("record_stream", record_stream);

@@ -420,6 +420,9 @@ def check_sums_of_halves_are_made_in_float():
         (lambda x: torch.prod(x, 0), 1 + x / 100),
         (lambda x: f.interpolate(x, scale_factor=4, mode="bicubic"), image),
         (lambda x: f.log_softmax(x, 0), x),
+        (lambda x: f.max_pool2d(x, 3, 1), image),
+        (lambda x: f.fold(x, (4, 4), 2), torch.randn(1, 8, 9)),
+        (lambda w: f.embedding_bag(indices.view(8, 64).to(w.device), w), torch.randn(4, 32)),
     )
     for dtype in (torch.half, torch.bfloat16):
         given = image.to(dtype), (torch.rand(2, 8, 8, 2) - 0.5).to(dtype)  # whose gradient CUDA sums in halves
@@ -461,6 +464,28 @@ def check_fourier_transforms_of_halves():
     there = torch.fft.rfft(x)
     assert there.dtype is torch.complex32 and there[0].item() == 28 and torch.equal(torch.fft.irfft(there), x)
     raises(RuntimeError, "powers of two", lambda: torch.fft.fft(x[:6]))
+
+
+def check_numbers_beside_halves():
+    """Are floats, as a tensor's that is a number; a double that has its part in the result's dtype stays one."""
+    x = torch.randn(64)
+    for half in (torch.float16, torch.bfloat16):
+        x = x.to(half)
+        for function in (
+            lambda x: x + 0.3, lambda x: 0.3 - x, lambda x: x + torch.tensor(0.3), lambda x: x.clone().sub_(0.3),
+            lambda x: torch.rsub(x, x, alpha=0.3), lambda x: torch._foreach_add([x], 0.3)[0],
+        ):  # fmt: skip
+            assert torch.equal(function(x.cuda()).cpu(), function(x.float()).to(half))
+        assert (x.cuda()[0] + torch.tensor(0.3)).dtype is torch.float32
+
+
+def check_dtypes_that_cuda_alone_has_and_has_not():
+    f, ones = torch.nn.functional, torch.ones(2, 2, dtype=torch.int64, device="cuda")
+    x = torch.ones(1, 1, 4, 4, 4, device="cuda").half()
+    assert torch.histc(ones, bins=2, min=0, max=1).tolist() == [0, 4]
+    assert f.avg_pool3d(x, 2).dtype is f.interpolate(x[0], (2, 2), None, "bilinear", antialias=True).dtype is torch.half
+    for call in (lambda: ones @ ones, lambda: torch.histogram(x.float(), 3), lambda: f.max_pool2d(ones[None], 2)):
+        raises(NotImplementedError, "on CUDA", call)
 
 
 def check_softmax_of_halves():
@@ -780,7 +805,10 @@ def check_what_torch_says_of_waiting_and_time():
     raises(RuntimeError, "synchronizing CUDA operation", x.item)
     torch.cuda.set_sync_debug_mode("default")
     torch.use_deterministic_algorithms(True)
-    for call in (lambda: x.cumsum(0), lambda: x.histc(), lambda: x.median(0), lambda: x.long().bincount(x)):
+    table = torch.ones(2, 1, device="cuda", requires_grad=True)
+    largest = torch.nn.functional.embedding_bag(x.long(), table, x.long() - 1, mode="max")
+    calls = lambda: x.cumsum(0), lambda: x.histc(), lambda: x.median(0), lambda: x.long().bincount(x), largest.backward
+    for call in calls:
         raises(RuntimeError, "does not have a deterministic implementation", call)
     assert x.long().cumsum(0).item() == x.long().bincount()[1].item() == x.median().item() == 1
     torch.use_deterministic_algorithms(False)
