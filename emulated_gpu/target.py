@@ -2,13 +2,12 @@
 
 Code of sm_NN runs on NN and later, of sm_NNf on its family from NN on, of sm_NNa on NN alone (PTX ISA, 11.1.2). What
 each target has stands in the "Target ISA Notes" of its chapter 9; ptxas is the oracle that the rules are held against
-(tests/emulated_gpu/test_target.py).
+(tests/emulated_gpu/ptx/test_target.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 from .chip import Chip
@@ -46,6 +45,7 @@ RULES = [
     (r"(ld|st)\.global.*\.(v8\.[bfus]32|v4\.[bfus]64)", EVER[100:], "sm_100 and later"),
     (r"cp\.async|redux|mbarrier", EVER[80:], "sm_80 and later"),
 ]
+GROUPS = {"cta_group::1", "cta_group::2"}
 # What the targets without an a or f lack, on whatever chip
 SPECIFIC = re.compile(
     r"tcgen05|wgmma|setmaxnreg|tensormap\.replace|mma\.sync.*\.kind::|ldmatrix.*\.b8|redux.*\.f32"
@@ -83,14 +83,25 @@ def lacks(op: str, compute: int, suffix: str = "a") -> str | None:
     return None
 
 
-def check(target: str, instructions: Iterable[Instr], chip: Chip) -> None:
+def check(target: str, instructions: list[Instr], chip: Chip) -> None:
     """Check that code of this .target runs on the chip and has its instructions, as ptxas and the driver do.
 
-    Raises a Fault("launch") for code of another chip, Unsupported for an instruction, each in a sentence.
+    Raises a Fault: "launch" for code of another chip, "tmem-alloc" for a kernel whose tcgen05 instructions are of
+    one CTA and of a pair; Unsupported for an instruction; each in a sentence.
     """
     if not runs_on(target, chip):
         raise Fault("launch", f"code of {target} does not run on an {chip.name}, which is {chip.arch}")
     number, suffix = parts(target)
     for one in instructions:
         if names := lacks(one.op, number, suffix):
-            raise Unsupported(f"{one.op} in code of {target} ({one.loc or f'PTX line {one.line}'}): {names} have it")
+            raise Unsupported(f"{one.op} in code of {target} ({place(one)}): {names} have it")
+    of_tensor_memory = (one for one in instructions if one.parts[0] == "tcgen05")
+    groups = {part: one for one in of_tensor_memory for part in GROUPS.intersection(one.parts)}
+    if len(groups) > 1:
+        both = " and ".join(f"{one.op} ({place(one)})" for _, one in sorted(groups.items()))
+        raise Fault("tmem-alloc", f"{both} in one kernel: all its tcgen05 instructions are of the same .cta_group")
+
+
+def place(instr: Instr) -> str:
+    """Say where an instruction is: in the source, if lines are known."""
+    return instr.loc or f"PTX line {instr.line}"

@@ -9,7 +9,7 @@ import pytest
 
 import emulated_gpu
 from emulated_gpu import Fault, Unsupported
-from emulated_gpu.chip import CHIPS, FOLDER, tomllib
+from emulated_gpu.chip import B200, CHIPS, FOLDER, tomllib
 from emulated_gpu.device import DEVICE
 from emulated_gpu.page.sass import tools
 from emulated_gpu.ptx.parse import parse
@@ -90,6 +90,21 @@ def test_rules_say_what_ptxas_says(target, tmp_path):
         running.append(subprocess.run(command, capture_output=True, text=True))
     said = {form: done.returncode == 0 for form, done in zip(FORMS, running)}
     assert said == {form: lacks(form.split()[0], number, suffix) is None for form in FORMS}
+
+
+def test_one_kernel_has_one_cta_group(tmp_path):
+    """As ptxas says, where there is one."""
+    alone = "mov.u32 r1, s; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [r1], 32; bar.sync 0;"
+    alone += "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
+    alone += "tcgen05.dealloc.cta_group::1.sync.aligned.b32 r2, 32;"
+    for body, wrong in ((alone, False), (alone.replace("permit.cta_group::1", "permit.cta_group::2"), True)):
+        text = kernel("sm_100a", body)
+        instructions = parse(text).kernels["k"].instrs
+        with pytest.raises(Fault, match="all its tcgen05 instructions") if wrong else contextlib.nullcontext():
+            check("sm_100a", instructions, B200)
+        (file := tmp_path / "k.ptx").write_text(text)
+        command = [ptxas() or "true", "-arch=sm_100a", file, "-o", "/dev/null"]
+        assert ptxas() is None or bool(subprocess.run(command, capture_output=True).returncode) is wrong
 
 
 def test_forms_tell_targets_apart():
