@@ -5,12 +5,15 @@ Times are in cycles of the profile's clock. timeline.py turns a Trace into a pic
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..machine.clock import NoTrace
 from ..ptx.control_flow import ControlFlow
 from ..state.barrier import MBarrier
+
+PLACE = re.compile(r"( at shared 0x[0-9a-f]+| \d+)$")  # ends the name of a barrier
 
 
 class Arrival(NamedTuple):
@@ -115,10 +118,10 @@ class Trace(NoTrace):
         self.spans.append(Span("wait", group.launch.number, cta.sm, cta.index, warp, start, end, what, 0, place, by))
 
     def describe(self, awaited) -> str:
-        """The awaited object by what completes it: loads, mma, warp 1+2, or its own name up to the first number."""
+        """The awaited object by what completes it: loads, mma, warp 1+2, or its own name without number or address."""
         sources = self.sources.get(awaited)
         if sources is None:
-            return str(getattr(awaited, "name", awaited)).partition(" of ")[0].rstrip(" 0123456789")
+            return PLACE.sub("", str(getattr(awaited, "name", awaited)).partition(" of ")[0])
         if "load" in sources:
             return "loads"
         if "mma" in sources:

@@ -23,6 +23,7 @@ from ..page.verdicts import verdicts, with_gains
 from ..page.write import write_page
 from ..sessions import Session
 from . import run as running
+from .cuda_cpp import executables
 from .host.watch import watched
 from .mended import Mended
 
@@ -107,6 +108,9 @@ def record(script: str, args: list[str], options: running.Options, most: int) ->
 
     The session also keeps the memory that they work on.
     """
+    if executables.is_program(script):
+        how = "launches kernels in a process of its own, which are not modelled"
+        raise Unsupported(f"{script} {how}: call them from a script by load_inline, as docs/scale_cuda.py does")
     recording = running.Loud(recorded=[], most_recorded=most, kept=[])
     status = running.run_script(script, args, options, session=recording)
     recorded = recording.recorded

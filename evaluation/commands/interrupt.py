@@ -40,11 +40,19 @@ def install() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
     def end(number, frame):
-        for ignored in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(ignored, signal.SIG_IGN)
-        for show in _shows:
-            with contextlib.suppress(BaseException):
-                show()
+        began = time.monotonic()
+
+        def again(number, frame):  # what is shown may take long. At once comes what some launchers pass on
+            if time.monotonic() - began > PATIENCE_S:
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.signal(signal.SIGINT, again)
+            for show in _shows:
+                with contextlib.suppress(Exception):
+                    show()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         with contextlib.suppress(BaseException):
             shown = "\x1b[?25h" if sys.stdout.isatty() else ""  # a progress bar hides the cursor
             stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)

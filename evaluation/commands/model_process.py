@@ -36,7 +36,7 @@ from evaluation.judge.verdict import legible
 
 BEAT_S = 1.0  # how often what a process says is looked for
 ANSWER = "all calls are modelled: "  # begins what is told before it is known what mending brings
-PATIENCE_S = 15.0  # for what processes make of what is done, when they are interrupted
+PATIENCE_S = 60.0  # for what interrupted processes make of what is done: 8 s of a core, which may be shared
 _asked: set[subprocess.Popen] = set()  # processes that have not replied
 
 # ---- in the child process

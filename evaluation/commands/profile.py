@@ -186,6 +186,7 @@ def profile_cases(
         return {tuple(change.items()): len(cases) + index * len(tries) + at for at, change in enumerate(tries)}
 
     def interrupted() -> None:
+        screen.line("interrupted: what is known is being told, within a minute; another Ctrl-C ends at once")
         model_process.hurry()
         conclude()
 

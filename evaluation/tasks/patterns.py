@@ -122,7 +122,7 @@ def mistake(got, want, differs, operands, others) -> str:
         return said
     if operands is not None:
         all_of = operands()
-        for text, values in by_operands(all_of, all_of.at(rows, columns), rows, columns):
+        for text, values in by_operands(all_of, all_of.at(rows, columns), rows, columns, numbers):
             if are(values):
                 return text
     steps = ulps_apart(numbers, right)
@@ -234,8 +234,9 @@ def moved(want, rows, columns, down: int, right: int) -> torch.Tensor | None:
     return want[(rows + down) % m, (columns + right) % n]
 
 
-def by_operands(whole: Operands, of: Operands, rows, columns) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield mistakes in what is multiplied, each with what the elements would be. of: their rows of the operands."""
+def by_operands(whole: Operands, of: Operands, rows, columns, numbers) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield mistakes in what is multiplied, each with what the elements would be. of: their rows of the operands;
+    numbers: what they are."""
     ones = torch.ones_like(of.sfa)
     yield "no scales are applied", of.sums(sfa=ones, sfb=ones)
     yield "A's scales are not applied", of.sums(sfa=ones)
@@ -250,7 +251,11 @@ def by_operands(whole: Operands, of: Operands, rows, columns) -> Iterator[tuple[
             firsts = scales[:, ::4].repeat_interleave(4, 1)
             yield f"the first of each four of {name}'s scales stands for all", of.sums(**{key: firsts})
         twice = f"{name}'s scales are one block of {BLOCK} late, the first one used twice"
-        yield twice, of.sums(**{key: behind(scales, 1)})
+        yield twice, of.sums(**{key: torch.cat([scales[:, :1], scales[:, :-1]], 1)})
+        for some in (2, 4):
+            if scales.shape[1] % some == 0:
+                turned = scales.view(len(scales), -1, some).flip(2).reshape(scales.shape)
+                yield f"{name}'s scales: each {some} are in reverse", of.sums(**{key: turned})
     yield "FP4 numbers of A or of B: the high four bits of each byte are taken first", of.sums(a=swapped(of.a))
     yield "signs of A are lost", of.sums(a=of.a.abs())
     yield "signs of B are lost", of.sums(b=of.b.abs())
@@ -260,38 +265,71 @@ def by_operands(whole: Operands, of: Operands, rows, columns) -> Iterator[tuple[
         yield f"A's scales are one block of {BLOCK} {how}", of.sums(sfa=of.sfa.roll(-shift, 1))
         yield f"B's scales are one block of {BLOCK} {how}", of.sums(sfb=of.sfb.roll(-shift, 1))
     terms = of.terms()
-    total, k = terms.sum(1), terms.shape[1]
+    k = terms.shape[1]
     for half, cut in (("first", slice(k // 2, k)), ("second", slice(k // 2))):
         yield f"the {half} half of K is left out", terms[:, cut].sum(1).half()
     for tile in K_TILES:
         if k < tile or k % tile:
             continue
-        parts = terms.view(len(terms), -1, tile).sum(2)
         if k > tile:
-            yield f"the last k-block of {tile} is left out", (total - parts[:, -1]).half()
-            yield f"the first k-block of {tile} is left out", (total - parts[:, 0]).half()
-            yield f"the first k-block of {tile} counts twice", (total + parts[:, 0]).half()
-            yield f"the last k-block of {tile} counts twice", (total + parts[:, -1]).half()
-            for name, values, scales in (("A", "a", "sfa"), ("B", "b", "sfb")):
-                late = {each: behind(getattr(of, each), tile // per) for each, per in ((values, 1), (scales, BLOCK))}
-                stage = f"a stage of {tile} late, the first one used twice"
-                yield f"{name} is {stage}", of.sums(**{values: late[values]})
-                yield f"{name} and its scales are {stage}", of.sums(**late)
-                yield f"{name}'s scales are {stage}", of.sums(**{scales: late[scales]})
+            yield from by_k_blocks(of, tile, numbers)
         for last in (BLOCK, 32, 64):
             if last < tile:
                 kept = terms.view(len(terms), -1, tile)[:, :, :-last].sum((1, 2))
                 yield f"the last {last} of each k-block of {tile} are left out", kept.half()
 
 
+def by_k_blocks(of: Operands, tile: int, numbers: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield mistakes that leave out, repeat or move k-blocks of `tile`, each with what the elements would be."""
+    scales_a, scales_b = (scales.repeat_interleave(BLOCK, 1) for scales in (of.sfa, of.sfb))
+    a, b = of.a * scales_a, of.b * scales_b
+    sums = (a * b).view(len(a), -1, tile).sum(2)
+    count, total = sums.shape[1], sums.sum(1, keepdim=True)
+    names = {0: "the first k-block", count - 1: "the last k-block"}
+
+    def likeliest(values: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        """Return that one of [S, ...] elements which explains most, and its indices."""
+        alike = (values.half() == numbers.view(-1, *[1] * (values.ndim - 1))).sum(0)
+        at = torch.unravel_index(alike.argmax(), alike.shape)
+        return values[(slice(None), *at)].half(), [int(i) for i in at]
+
+    for changed, what in ((total - sums, "is left out"), (total + sums, "counts twice")):
+        values, (i,) = likeliest(changed)
+        yield f"{names.get(i, f'k-block {i}')} of {tile} {what}", values
+    values, (i, j) = likeliest(total[:, :, None] + sums[:, :, None] - sums[:, None, :])
+    yield f"k-block {i} of {tile} stands in the place of k-block {j}, too", values
+    for name, moves, stays in (
+        ("A and its scales", a, b), ("B and its scales", b, a), ("A", of.a, scales_a * b), ("B", of.b, scales_b * a),
+        ("A's scales", scales_a, of.a * b), ("B's scales", scales_b, of.b * a),
+    ):  # fmt: skip
+        # [S, i, j]: block i of what moves, multiplied by block j of what stays
+        products = moves.view(len(a), -1, tile) @ stays.reshape(len(b), -1, tile).mT
+        for text, order in orders(count):
+            yield f"{name}: {text.format(tile)}", products[:, order, torch.arange(count)].sum(1).half()
+        instead = products - sums[:, None, :]
+        values, (i, j) = likeliest(total[:, :, None] + instead)
+        yield f"{name}: k-block {i} of {tile} stands in the place of k-block {j}, too", values
+        values, (i, j) = likeliest(total[:, :, None] + instead + instead.mT)
+        yield f"{name}: k-blocks {min(i, j)} and {max(i, j)} of {tile} are exchanged", values
+
+
+def orders(count: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield wrong orders of k-blocks of {}: at each place the number of the block that is there."""
+    at = torch.arange(count)
+    yield "a stage of {} late, the first one used twice", (at - 1).clamp(min=0)
+    yield "a stage of {} early, the last one used twice", (at + 1).clamp(max=count - 1)
+    yield "a stage of {} late, the last one used first", at.roll(1)
+    yield "a stage of {} early, the first one used last", at.roll(-1)
+    yield "k-blocks of {} come from last to first", at.flip(0)
+    for stages in (2, 4):
+        if count % stages == 0 and count > stages:
+            yield f"each {stages} k-blocks of {{}} come in reverse", at.view(-1, stages).flip(1).flatten()
+    yield "the first k-block of {} is used each time", torch.zeros_like(at)
+
+
 def swapped(numbers: torch.Tensor) -> torch.Tensor:
     """Exchange neighbours along K: the two numbers of a byte."""
     return numbers.view(len(numbers), -1, 2).flip(2).reshape(numbers.shape)
-
-
-def behind(numbers: torch.Tensor, by: int) -> torch.Tensor:
-    """Return what K-blocks `by` long have if each has what the one before should, and the first its own."""
-    return torch.cat([numbers[:, :by], numbers[:, :-by]], 1)
 
 
 def layouts(whole: Operands, rows, columns) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evaluation import ROOT
+from evaluation.commands import interrupt
 from tests.thorough import all_but
 
 SUBMISSION = """
@@ -94,3 +95,31 @@ def test_threads_that_start_processes_leave_none_and_no_traceback(tmp_path):
             os.kill(pid, signal.SIGKILL)
     assert (process.returncode, errors.strip(), left) == (130, "interrupted by SIGINT", [])
     assert output.endswith("what was done\n")  # how commands show and write their cases: test_command_line.py
+
+
+SLOW = """
+import os, signal, time
+from evaluation.commands import interrupt
+interrupt.install()
+
+def show():
+    print("showing", flush=True)
+    time.sleep(100)
+
+with interrupt.showing(show):
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_another_ctrl_c_ends_what_is_shown_slowly():
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"showing\n"
+    process.send_signal(signal.SIGINT)  # as a launcher passes on what the terminal has sent to both: it counts once
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(interrupt.PATIENCE_S + 0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (130, b"\ninterrupted by SIGINT\n")

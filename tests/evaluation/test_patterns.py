@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -51,6 +52,23 @@ def tiles(x: torch.Tensor, tile: int) -> torch.Tensor:
 
 def late(by: int):
     return lambda x: torch.cat([x[:, :by], x[:, :-by]], 1)
+
+
+def ordered(order: Callable[[torch.Tensor], torch.Tensor], by: int):
+    """Put blocks of K, `by` long, into another order."""
+    return lambda x: x.view(len(x), -1, by)[:, order(torch.arange(x.shape[1] // by))].reshape(x.shape)
+
+
+def exchanged(i: int, j: int, by: int = 128):
+    return ordered(lambda at: torch.where(at == i, j, torch.where(at == j, i, at)), by)
+
+
+def instead(place: int, of: int, by: int):
+    return ordered(lambda at: torch.where(at == place, of, at), by)
+
+
+def turned(by: int, some: int):
+    return ordered(lambda at: at.view(-1, some).flip(1).flatten(), by)
 
 
 def flat(codes: torch.Tensor) -> torch.Tensor:
@@ -119,9 +137,21 @@ MISTAKES = {
     "the first k-block of 128 is left out": lambda: without(slice(0, 128)),
     "the last 16 of each k-block of 256 are left out": lambda: without(slice(240, 256, 256)),
     "the last 64 of each k-block of 128 are left out": lambda: without(slice(64, 128, 128)),
-    "A is a stage of 128 late": lambda: product(a=late(128)),
-    "B and its scales are a stage of 256 late": lambda: product(b=late(256), sfb=late(16)),
-    "B's scales are a stage of 128 late": lambda: product(sfb=late(8)),
+    "A: a stage of 128 late": lambda: product(a=late(128)),
+    "B and its scales: a stage of 256 late": lambda: product(b=late(256), sfb=late(16)),
+    "B's scales: a stage of 128 late": lambda: product(sfb=late(8)),
+    "A: k-blocks 1 and 6 of 128 are exchanged": lambda: product(a=exchanged(1, 6)),
+    "A and its scales: k-blocks 0 and 1 of 128 are exchanged": lambda: product(
+        b=exchanged(0, 1), sfb=exchanged(0, 1, 8)
+    ),
+    "B's scales: k-blocks 2 and 3 of 256 are exchanged": lambda: product(sfb=exchanged(2, 3, 16)),
+    "B: each 2 k-blocks of 64 come in reverse": lambda: product(b=turned(64, 2)),
+    "k-block 2 of 128 stands in the place of k-block 5, too": lambda: product(
+        **{x: instead(5, 2, 128 if x in "ab" else 8) for x in ("a", "b", "sfa", "sfb")}
+    ),
+    "A: k-block 3 of 128 stands in the place of k-block 7, too": lambda: product(a=instead(7, 3, 128)),
+    "k-block 3 of 128 is left out": lambda: without(slice(3 * 128, 4 * 128)),
+    "A's scales: each 4 are in reverse": lambda: product(sfa=turned(1, 4)),
     "the last k-block of 64 counts twice": lambda: product(a=lambda x: torch.cat([x[:, :-64], 2 * x[:, -64:]], 1)),
 }
 

@@ -280,7 +280,7 @@ def test_an_interrupted_profile_reports_the_launches_that_are_done(monkeypatch, 
     monkeypatch.setattr(profiling.running, "run_script", script)
     monkeypatch.setattr(profiling, "TimedRun", Interrupted)
     shown = []
-    found = profiling.profile("script.py", [], profiling.Wanted("b200", tmp_path, 8), shown.append)
+    found = profiling.profile(__file__, [], profiling.Wanted("b200", tmp_path, 8), shown.append)
     assert [one["launch"] for one in found["launches"]] == [0, 1]
     assert found["partial"] == "2 of 3 launches are done; the others are taken to be like these"
     assert len(shown) == 1 and found["gains"] == []
