@@ -287,16 +287,16 @@ def by_k_blocks(of: Operands, tile: int, numbers: torch.Tensor) -> Iterator[tupl
     count, total = sums.shape[1], sums.sum(1, keepdim=True)
     names = {0: "the first k-block", count - 1: "the last k-block"}
 
-    def likeliest(values: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-        """Return that one of [S, ...] elements which explains most, and its indices."""
-        alike = (values.half() == numbers.view(-1, *[1] * (values.ndim - 1))).sum(0)
-        at = torch.unravel_index(alike.argmax(), alike.shape)
-        return values[(slice(None), *at)].half(), [int(i) for i in at]
+    def likeliest(values: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+        """Return that one of [S, count] or [S, count, count] mistakes which explains most, and its two numbers."""
+        each = values.half().flatten(1)
+        most = int((each == numbers[:, None]).sum(0).argmax())
+        return each[:, most], *divmod(most, count)
 
     for changed, what in ((total - sums, "is left out"), (total + sums, "counts twice")):
-        values, (i,) = likeliest(changed)
+        values, _, i = likeliest(changed)
         yield f"{names.get(i, f'k-block {i}')} of {tile} {what}", values
-    values, (i, j) = likeliest(total[:, :, None] + sums[:, :, None] - sums[:, None, :])
+    values, i, j = likeliest(total[:, :, None] + sums[:, :, None] - sums[:, None, :])
     yield f"k-block {i} of {tile} stands in the place of k-block {j}, too", values
     for name, moves, stays in (
         ("A and its scales", a, b), ("B and its scales", b, a), ("A", of.a, scales_a * b), ("B", of.b, scales_b * a),
@@ -307,9 +307,9 @@ def by_k_blocks(of: Operands, tile: int, numbers: torch.Tensor) -> Iterator[tupl
         for text, order in orders(count):
             yield f"{name}: {text.format(tile)}", products[:, order, torch.arange(count)].sum(1).half()
         instead = products - sums[:, None, :]
-        values, (i, j) = likeliest(total[:, :, None] + instead)
+        values, i, j = likeliest(total[:, :, None] + instead)
         yield f"{name}: k-block {i} of {tile} stands in the place of k-block {j}, too", values
-        values, (i, j) = likeliest(total[:, :, None] + instead + instead.mT)
+        values, i, j = likeliest(total[:, :, None] + instead + instead.mT)
         yield f"{name}: k-blocks {min(i, j)} and {max(i, j)} of {tile} are exchanged", values
 
 
