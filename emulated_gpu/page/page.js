@@ -23,8 +23,8 @@ function view(data, root, alone) {
   // -- the answer: time and floors of the kernel that takes most, where the time of all SMs goes
   const took = (x) => x.us_corrected * x.launches.length, main = data.kernels.reduce((a, b) => (took(b) > took(a) ? b : a));
   byId("us").append(main.us_corrected.toFixed(2) + " us ", element("small",
-    (main.us_interval ? "it may be " + main.us_interval.map((x) => x.toFixed(2)).join(" to ") : main.unlike)
-    + ", " + main.title + (main.launches.length > 1 ? ", each of " + main.launches.length + " launches" : "")));
+    (main.us_interval ? "it may be " + main.us_interval.map((x) => x.toFixed(2)).join(" to ") : main.unlike)),
+  element("small", main.title + (main.launches.length > 1 ? ", each of " + main.launches.length + " launches" : "")));
   if (data.baseline) {
     const change = main.us / data.baseline.us - 1;
     byId("baseline").textContent = "baseline " + data.baseline.title + ": " + data.baseline.us_corrected.toFixed(2) + " us; this takes "
@@ -123,7 +123,7 @@ function view(data, root, alone) {
       ["grid, cluster", x.grid.join(" x ") + " CTAs, clusters of " + x.cluster.join(" x ")],
       ["threads, registers, stack", x.threads + ", " + (x.registers ?? "?") + " a thread, " + (x.stack_bytes ?? "?") + " bytes a thread"],
       ["memory of a CTA", size(x.shared_bytes) + " shared, " + x.tensor_memory_columns + " columns of tensor memory"],
-      ["occupancy", x.ctas_per_sm + " CTAs an SM, limited by " + x.limited_by + ": "
+      ["occupancy", x.ctas_per_sm + (x.ctas_per_sm === 1 ? " CTA an SM, limited by " : " CTAs an SM, limited by ") + x.limited_by + ": "
         + percent(x.occupancy.theoretical) + " of an SM's warps in theory, " + percent(x.occupancy.achieved) + " in the mean of all SMs"],
       ["moved", (moved || "nothing") + "; HBM " + size(x.hbm_bytes) + ", L2 hits " + percent(x.l2_hits)],
       ["products", (x.flops / 1e9).toFixed(3) + " GFLOP by MMAs"],
@@ -366,10 +366,12 @@ function view(data, root, alone) {
       yAxis: { type: "log", name: "TFLOP/s", axisLabel: { formatter: (x) => x.toPrecision(2) } },
       series: [
         { name: "roof", type: "line", showSymbol: true, label: { show: true, position: "top", color: dark ? "#a3a8b4" : "#5c6270",
-          formatter: (p) => (p.dataIndex === 1 ? peak.toFixed(0) + " TFLOP/s" : p.dataIndex ? "" : data.peak + " TB/s") }, data: [[low, low * data.peak], [ridge, peak], [high, peak]] },
+          formatter: (p) => (p.dataIndex ? "" : data.peak + " TB/s") },
+          data: [{ value: [low, low * data.peak], label: { position: [14, 10] } },
+            { value: [ridge, peak], label: { formatter: peak.toFixed(0) + " TFLOP/s" } }, [high, peak]] },
         ...points.map((x) => ({ name: x.title, type: "scatter", symbolSize: 14, data: [[intensity(x), x.flops / x.us / 1e6]],
-          label: { show: true, position: "right", color: dark ? "#e4e6ea" : "#1c1e21",
-            formatter: x.title + ": " + (x.flops / x.us / 1e6).toFixed(0) + " TFLOP/s, " + intensity(x).toFixed(0) + " FLOP/B" } })),
+          label: { show: true, position: intensity(x) > Math.sqrt(low * high) ? "left" : "right", lineHeight: 16, color: dark ? "#e4e6ea" : "#1c1e21",
+            formatter: x.title + "\n" + (x.flops / x.us / 1e6).toFixed(0) + " TFLOP/s, " + intensity(x).toFixed(0) + " FLOP/B" } })),
       ],
     });
   }
