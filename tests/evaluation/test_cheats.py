@@ -32,7 +32,7 @@ HOST = [cheat for cheat in attacks.files() if cheat.parent.name == "cheats"]
 NAIVE = (TESTS / "naive_kernel.py").read_text()
 STEM = operator.attrgetter("stem")
 SIZES = ((40, 24), (48, 32), (128, 64))  # m, n, k of two groups
-SMALL = ((16, 8), (32, 16), (128, 64))  # where 15 calls are run
+SMALL = ((4, 3), (32, 16), (128, 64))  # where 15 calls are run
 
 
 def reason(cheat: Path, key: str) -> str | None:
@@ -141,7 +141,7 @@ def test_an_honest_kernel_passes_and_is_timed(tmp_path, judged):
     submission = tmp_path / "submission.py"
     submission.write_text(NAIVE)
     for timed in (False, True):
-        (verdict,) = judged(submission, SIZES, timed=timed)
+        (verdict,) = judged(submission, SMALL if timed else SIZES, timed=timed)
         assert (verdict.status, verdict.reason) == ("pass", "")
     assert verdict.modelled["us"] > 1 and verdict.modelled["launches"] == 1
 
@@ -189,7 +189,7 @@ def test_outputs_of_its_own_pass(tmp_path, judged):
         submission.write_text(text)
         (verdict,) = judged(submission, SIZES)
         assert (verdict.status, verdict.reason) == ("pass", "")
-    (verdict,) = judged(submission, SIZES, timed=True, calls=1)
+    (verdict,) = judged(submission, SMALL, timed=True, calls=1)
     assert (verdict.status, verdict.reason) == ("pass", "") and "us" in verdict.modelled, verdict.modelled
 
 
@@ -413,7 +413,7 @@ def test_one_output_for_all_calls_has_no_time(tmp_path, judged):
     """The grader holds the results of all calls, and looks at them afterwards."""
     submission = tmp_path / "submission.py"
     submission.write_text(NAIVE + KEPT)
-    (verdict,) = judged(submission, SIZES, timed=True, calls=1)
+    (verdict,) = judged(submission, SMALL, timed=True, calls=1)
     assert "the returned tensor is not new, it lies in the result of group 0" in verdict.modelled["error"]
 
 
