@@ -1,14 +1,13 @@
 """ragged_moe.parallel.expert_parallel: two emulated GPUs compute what one would, say who is lost, and what cannot be is
 refused."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 from ragged_moe.parallel import expert_parallel
+from tests import forked
 
 HERE = Path(__file__).parent
 
@@ -17,8 +16,7 @@ HERE = Path(__file__).parent
 def test_two_ranks():
     """Uneven tokens, entries of no expert, and calls in the same memory, without a finding; then a rank ends."""
     options = ["--machine", "h200", "--devices", "2"]
-    command = [sys.executable, "-m", "emulated_gpu", "run", *options, str(HERE / "two_ranks.py")]
-    done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=900)
+    done = forked.emulated_gpu("run", *options, HERE / "two_ranks.py")
     lost = "ragged_moe.parallel, rank 0: rank 1 has not sent its tokens within 2e-05 s"
     assert done.stdout.splitlines() == ["right", "right", lost], done.stdout + done.stderr[-3000:]
     assert done.stderr.count("emulated-gpu: trap: the kernel executed trap") == 1 and ", 1 finding" in done.stderr

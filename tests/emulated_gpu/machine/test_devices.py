@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from emulated_gpu import Fault, Unsupported
 from emulated_gpu.chip import H200
 from emulated_gpu.device import DEVICE
 from emulated_gpu.model.profile import load
+from tests import forked
 
 HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"
 # Every thread stores its number + `value`, then one raises the flag.
@@ -296,8 +295,8 @@ def test_a_profile_of_two_ranks(tmp_path):
         "    ptx = SEND.replace('STORE', STORE).replace('FENCE;', '')\n"
         "    emulated_gpu.launch(ptx, 'send', 1, 64, [zeros(), zeros(1), 5, 1], device=rank)\n"
     )
-    command = [sys.executable, "-m", "emulated_gpu", "profile", "--machine", "h200", "--devices", "2", "--json", file]
-    done = subprocess.run([*command, "--out", tmp_path / "out", script], capture_output=True, text=True)
+    options = "--machine", "h200", "--devices", 2, "--json", file, "--out", tmp_path / "out"
+    done = forked.emulated_gpu("profile", *options, script)
     assert done.returncode == 0 and "device 1" in done.stdout, done.stdout + done.stderr
     devices = json.loads(file.read_text())["devices"]
     assert [len(device["launches"]) for device in devices] == [1, 2]
@@ -307,8 +306,7 @@ def test_a_profile_of_two_ranks(tmp_path):
 def test_a_script_of_torchrun():
     """Two ranks of a script that is right up to its last line, where they call different collectives."""
     script = Path(__file__).with_name("two_ranks.py")
-    command = [sys.executable, "-m", "emulated_gpu", "run", "--devices", "2", script]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.emulated_gpu("run", "--devices", 2, script)
     assert sorted(done.stdout.splitlines()) == ["right 0", "right 1"], done.stderr
     assert re.search(r"rank \d calls .* where rank \d calls .*: ranks of a group call the same", done.stderr)
     assert done.returncode == 1 and "emulated-gpu: 2 launches, 0 findings" in done.stderr, done.stderr

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from emulated_gpu.serve.cuda_cpp import static_runtime, toolkit
+from tests import forked
 
 HERE = Path(__file__).parent
-RUN = [sys.executable, "-m", "emulated_gpu", "run"]
 DEVICES = """
 import ctypes, ctypes.util
 driver, count = ctypes.CDLL({}), ctypes.c_int()
@@ -31,7 +31,7 @@ def program(tmp_path_factory) -> Path:
 
 
 def test_a_program_that_loads_the_driver_runs(program):
-    ran = done(*RUN, program)
+    ran = done(sys.executable, "-m", "emulated_gpu", "run", program)
     assert (ran.stdout, ran.returncode) == ("OK\n", 0), ran.stderr
 
 
@@ -47,7 +47,7 @@ def test_what_a_script_starts_has_the_device_too(program, tmp_path):
     child = DEVICES.format("'libcuda.so.1'")
     script.write_text(f"import subprocess, sys\nsubprocess.run(['{program}'])\n"
                       f"subprocess.run([sys.executable, '-c', {child!r}])")  # fmt: skip
-    ran = done(*RUN, script)
+    ran = forked.emulated_gpu("run", script)
     assert (ran.stdout, ran.returncode) == ("OK\n0 0 1\n", 0), ran.stderr
 
 
@@ -61,7 +61,7 @@ def test_without_run_there_is_no_device(program):
 def test_a_script_loads_the_driver_by_its_name(name, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(DEVICES.format(name))
-    ran = done(*RUN, script)
+    ran = forked.emulated_gpu("run", script)
     assert (ran.stdout, ran.returncode) == ("0 0 1\n", 0), ran.stderr
 
 
@@ -84,7 +84,7 @@ d.cuLaunchKernel(kernel, 1, 1, 1, 4, 1, 1, 0, 0, ((memory,), (None,)), 0)
 d.cuMemcpyDtoH(values.ctypes.data, memory, 16)
 print(values.tolist())
 """)
-    ran = done(*RUN, script)
+    ran = forked.emulated_gpu("run", script)
     assert (ran.stdout, ran.returncode) == ("[0, 2, 4, 6]\n", 0), ran.stderr
 
 

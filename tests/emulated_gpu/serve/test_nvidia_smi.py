@@ -1,12 +1,11 @@
 """`nvidia-smi` of what `run` starts: scripts and shells that look for a GPU by it find the emulated one."""
 
-import subprocess
-import sys
 
 import pytest
 
 from emulated_gpu.chip import B200, CHIPS, H200
 from emulated_gpu.serve.nvidia_smi import answer
+from tests import forked
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,6 @@ def test_a_script_finds_it_on_the_path(tmp_path):
     shell = "nvidia-smi -L; nvidia-smi --query-gpu=fan.speed --format=csv"
     (tmp_path / "x.py").write_text(f"import subprocess; subprocess.run({shell!r}, shell=True)")
     options = "--machine h200 --devices 2 --ranks 1"
-    command = [sys.executable, "-m", "emulated_gpu", "run", *options.split(), "x.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = forked.emulated_gpu("run", *options.split(), "x.py", cwd=tmp_path)
     assert done.stdout.startswith("GPU 0: NVIDIA H200 (emulated) ") and done.stdout.count("\n") == 2, done.stderr
     assert "nvidia-smi does not know the field fan.speed here" in done.stderr

@@ -22,6 +22,7 @@ from emulated_gpu.finding_rows import of_runs, places
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.serve import run as running
 from emulated_gpu.serve.host import findings, source_lines
+from tests import forked
 from tests.once import once
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,9 +95,8 @@ def races(tmp_path_factory):
         (folder / "helpers.py").write_text(HELPERS)
         (folder / "script.py").write_text(RACES)
         options = ["--keep-going", "30", "--timed", "--json", str(folder / "report.json")]
-        command = [sys.executable, "-m", "emulated_gpu", "run", *options, str(folder / "script.py")]
-        environment = os.environ | {"EMULATED_GPU_PTX": str(folder / "ptx"), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        command = ["emulated_gpu", "run", *options, folder / "script.py"]
+        done = forked.module(*command, cwd=folder, EMULATED_GPU_PTX=str(folder / "ptx"))
         assert done.returncode == 1, done.stderr
         return done, json.loads((folder / "report.json").read_text()), sorted((folder / "ptx").iterdir())
 
@@ -149,8 +149,7 @@ def test_profile_of_a_script(races, tmp_path):
     """Its check fails, as results are not computed; what it launched before is timed."""
     done, *_ = races
     script, report = done.args[-1], tmp_path / "report.json"
-    command = [sys.executable, "-m", "emulated_gpu", "profile", "--out", str(tmp_path), "--json", str(report), script]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    done = forked.emulated_gpu("profile", "--out", tmp_path, "--json", report, script)
     assert done.returncode == 0 and "AssertionError: mine" in done.stderr, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"report.json", "timeline.json.gz", "overview.png"}
     found = json.loads(report.read_text())
