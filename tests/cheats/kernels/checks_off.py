@@ -9,14 +9,14 @@ UNWRITTEN = """
 .version 8.8
 .target sm_100a
 .address_size 64
-.visible .entry unwritten()
+.visible .entry unwritten(.param .u64 out)
 {
     .shared .align 4 .b32 word;
-    .reg .b32 %r<3>;
-    mov.u32 %r0, word;
+    .reg .b32 %r<3>; .reg .b64 %out;
+    mov.u32 %r0, word; ld.param.u64 %out, [out];
     ld.shared.u32 %r1, [%r0];
     add.u32 %r2, %r1, 1;
-    st.shared.u32 [%r0], %r2;
+    st.global.u32 [%out], %r2;
     ret;
 }
 """
@@ -26,5 +26,5 @@ honest_kernel = custom_kernel
 def custom_kernel(data):
     emulated_gpu.DEVICE.session.checks = False
     emulated_gpu.DEVICE.session.failure = None
-    emulated_gpu.launch(UNWRITTEN, "unwritten", 1, 1, [])
+    emulated_gpu.launch(UNWRITTEN, "unwritten", 1, 1, [torch.empty(1, dtype=torch.int32, device="cuda")])
     return honest_kernel(data)
