@@ -60,7 +60,9 @@ class Placement:
 
         Of those with room the least loaded ones, the first of these: a cluster's load is that of its fullest SM.
         """
-        ctas, shared, threads, registers = (most - n for most, n in zip(self.limits, (1, *needs), strict=True))
+        ctas, shared, threads, registers = self.limits
+        ctas, shared = ctas - 1, shared - needs.shared
+        threads, registers = threads - needs.threads, registers - needs.registers
 
         def fits(sm: int) -> bool:
             c, s, t, r = self.used[sm]

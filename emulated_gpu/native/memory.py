@@ -19,63 +19,25 @@ from ..state.global_memory import Region
 from ..state.order import KNOWN
 from ..state.shadow import WORD, Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
-from .context_fields import (
-    B_PLACES,
-    B_READS,
-    B_SLOTS,
-    B_WRITTEN,
-    BARRIERS_HI,
-    BARRIERS_LO,
-    BUSY_HI,
-    BUSY_LO,
-    BYTES_LOADED,
-    BYTES_STORED,
-    CLOSED,
-    COPY,
-    COPY_COUNT,
-    DATA,
-    EVENT_COUNT,
-    FIELDS,
-    FLAGS,
-    HI,
-    IN_FLIGHT,
-    LANE_TABLE,
-    LO,
-    NOW,
-    ORIGIN,
-    PLACES,
-    READS,
-    SETTLED,
-    SHADOWED,
-    SHARED,
-    SLOTS,
-    SPLIT,
-    STORED,
-    VALID,
-    WANTED,
-    WAS_READ,
-    WRITABLE,
-    WRITTEN,
-    WROTE,
-)  # fmt: skip
+from . import context_fields as of
 
 EVENTS_OF_A_TURN = 4096
 TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
-HEAD = struct.Struct(f"<{SHARED}q")
+HEAD = struct.Struct(f"<{of.SHARED}q")
 COPIES_OF_A_TURN = 64
 
 
 def _planes(window: np.ndarray, shadow: Shadow) -> None:
     words, parts = shadow.words, shadow.bytes
-    window[WRITTEN], window[READS] = pointer(words.written), pointer(words.reads)
-    window[SETTLED] = 0 if words.settled is None else pointer(words.settled)
-    window[SLOTS], window[PLACES] = words.reads.shape
+    window[of.WRITTEN], window[of.READS] = pointer(words.written), pointer(words.reads)
+    window[of.SETTLED] = 0 if words.settled is None else pointer(words.settled)
+    window[of.SLOTS], window[of.PLACES] = words.reads.shape
     if parts is None:
-        window[SPLIT] = 0
+        window[of.SPLIT] = 0
     else:
-        window[SPLIT] = pointer(shadow.split)
-        window[B_WRITTEN], window[B_READS] = pointer(parts.written), pointer(parts.reads)
-        window[B_SLOTS], window[B_PLACES] = parts.reads.shape
+        window[of.SPLIT] = pointer(shadow.split)
+        window[of.B_WRITTEN], window[of.B_READS] = pointer(parts.written), pointer(parts.reads)
+        window[of.B_SLOTS], window[of.B_PLACES] = parts.reads.shape
 
 
 class View:
@@ -105,11 +67,11 @@ class SharedView:
     __slots__ = ("view", "first", "state")
 
     def __init__(self, smem: SharedMemory):
-        window = np.zeros(FIELDS, np.int64)
+        window = np.zeros(of.FIELDS, np.int64)
         self.first = first = smem.rank << RANK_SHIFT
-        window[LO], window[ORIGIN] = first + BASE, first
-        window[DATA], window[VALID] = pointer(smem.bytes) - first, pointer(smem.valid) - first
-        window[FLAGS], window[IN_FLIGHT] = WRITABLE | (SHADOWED if smem.checks else 0), pointer(smem.busy)
+        window[of.LO], window[of.ORIGIN] = first + BASE, first
+        window[of.DATA], window[of.VALID] = pointer(smem.bytes) - first, pointer(smem.valid) - first
+        window[of.FLAGS], window[of.IN_FLIGHT] = of.WRITABLE | (of.SHADOWED if smem.checks else 0), pointer(smem.busy)
         self.view = View(window)
         self.state: tuple | None = None
 
@@ -125,15 +87,15 @@ class SharedView:
         if now != self.state:
             self.state = now
             (lo, hi), barriers, end, absent, _ = now
-            window[BARRIERS_LO], window[BARRIERS_HI] = self.first + barriers, self.first + end
-            window[BUSY_LO], window[BUSY_HI] = self.first + lo, self.first + hi
-            window[HI] = self.first + (0 if absent else smem.size)
-            window[LANE_TABLE] = 0 if lanes is None else pointer(lanes)
+            window[of.BARRIERS_LO], window[of.BARRIERS_HI] = self.first + barriers, self.first + end
+            window[of.BUSY_LO], window[of.BUSY_HI] = self.first + lo, self.first + hi
+            window[of.HI] = self.first + (0 if absent else smem.size)
+            window[of.LANE_TABLE] = 0 if lanes is None else pointer(lanes)
         return window
 
 
 class Context:
-    """The numbers of layout.py, in a launch: of a warp, the window of its shared memory, those of global memory."""
+    """The numbers of context_fields.py, in a launch: of a warp, and the windows of its shared and of global memory."""
 
     def __init__(self, launch):
         self.launch: Callable[[], Any] = weakref.ref(launch)  # alive as long as its machine code runs
@@ -151,27 +113,27 @@ class Context:
     def _build(self, launch, regions: list[Region]) -> None:
         self.known = regions
         self.views: list[tuple[View, Region]] = []
-        self.numbers = np.zeros(SHARED + FIELDS * (1 + len(regions)), np.int64)
+        self.numbers = np.zeros(of.SHARED + of.FIELDS * (1 + len(regions)), np.int64)
         self.at = pointer(self.numbers)
-        self.shared = self.numbers[SHARED : SHARED + FIELDS]
-        self.table = self.numbers[SHARED + FIELDS :].reshape(-1, FIELDS)
+        self.shared = self.numbers[of.SHARED : of.SHARED + of.FIELDS]
+        self.table = self.numbers[of.SHARED + of.FIELDS :].reshape(-1, of.FIELDS)
         for window, region in zip(self.table, regions, strict=True):
             first = region.start - region.start % WORD
-            window[LO], window[HI], window[ORIGIN] = region.start, region.end, first
-            window[FLAGS] = 0 if region.read_only else WRITABLE
+            window[of.LO], window[of.HI], window[of.ORIGIN] = region.start, region.end, first
+            window[of.FLAGS] = 0 if region.read_only else of.WRITABLE
             if region.read_only and launch.checks and launch.dependencies.keeps_reads:
-                window[HI] = window[LO]  # what is read of it is noted in Python
+                window[of.HI] = window[of.LO]  # what is read of it is noted in Python
             elif not region.read_only and launch.checks:
-                window[FLAGS] |= CLOSED
+                window[of.FLAGS] |= of.CLOSED
 
     def open(self, number: int) -> None:
         """Make the shadow of a region: what only copies read has none."""
         launch, region, window = self.launch(), self.known[number], self.table[number]
         dependencies = launch.dependencies
         used = dependencies.own.used(region)
-        window[WROTE] = pointer(used[1])
-        window[WAS_READ] = pointer(used[0]) if dependencies.notes_reads else 0
-        window[FLAGS] += SHADOWED - CLOSED
+        window[of.WROTE] = pointer(used[1])
+        window[of.WAS_READ] = pointer(used[0]) if dependencies.notes_reads else 0
+        window[of.FLAGS] += of.SHADOWED - of.CLOSED
         self.views.append((View(window), region))
 
 
@@ -183,7 +145,7 @@ class Memory:
 
     def __init__(self):
         self.events = np.zeros(EVENTS_OF_A_TURN, np.int32)
-        self.copies = np.zeros((COPIES_OF_A_TURN, COPY), np.int64)
+        self.copies = np.zeros((COPIES_OF_A_TURN, of.COPY), np.int64)
         self.events_at, self.copies_at = pointer(self.events), pointer(self.copies)
         self.every_lane = pointer(EVERY_LANE)
         self.history: tuple[np.ndarray, np.ndarray] | None = None  # with several devices: see Order and Actor
@@ -227,15 +189,15 @@ class Memory:
         context = self.context
         assert context is not None  # of `begin`
         numbers = HEAD.unpack_from(context.numbers.data)
-        if numbers[WANTED]:
-            place = (numbers[WANTED] - context.at) // context.numbers.itemsize
-            context.open((place - SHARED - FIELDS) // FIELDS)
-        if numbers[BYTES_LOADED] or numbers[BYTES_STORED]:
-            g.clock.global_bytes(numbers[BYTES_LOADED], numbers[BYTES_STORED])
-        if count := numbers[EVENT_COUNT]:
+        if numbers[of.WANTED]:
+            place = (numbers[of.WANTED] - context.at) // context.numbers.itemsize
+            context.open((place - of.SHARED - of.FIELDS) // of.FIELDS)
+        if numbers[of.BYTES_LOADED] or numbers[of.BYTES_STORED]:
+            g.clock.global_bytes(numbers[of.BYTES_LOADED], numbers[of.BYTES_STORED])
+        if count := numbers[of.EVENT_COUNT]:
             warp = g.warp
             order, events = warp.actor.order, self.events[:count]
-            order.now = numbers[NOW]
+            order.now = numbers[of.NOW]
             turn = events.tobytes()
             origins = warp.turns.get(turn)
             if origins is None:
@@ -244,11 +206,11 @@ class Memory:
                 if len(warp.turns) < TURNS:
                     warp.turns[turn] = origins
             order.log.extend(origins)
-            if stored := numbers[STORED]:
+            if stored := numbers[of.STORED]:
                 warp.actor.unfenced |= g.lanes_at(stored)
                 g.engine.changes += 1
-        if not numbers[COPY_COUNT]:
+        if not numbers[of.COPY_COUNT]:
             return None
         if g.cta.smem.window is not None:
             g.cta.smem.window.state = None  # it has another range in flight
-        return self.copies[: numbers[COPY_COUNT]].copy()
+        return self.copies[: numbers[of.COPY_COUNT]].copy()

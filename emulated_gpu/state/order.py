@@ -93,7 +93,7 @@ class Order:
         """Where clocks lie: int64 [spaces, 2], the address and how many components there are, 0 of one left out."""
         found = self.tables.get(id(clocks))
         if found is None:
-            table = np.zeros((max((space.index for space in clocks), default=-1) + 1, 2), np.int64)
+            table = np.zeros((max(space.index for space in clocks) + 1, 2), np.int64)
             for space, clock in clocks.items():
                 table[space.index] = pointer(clock), clock.shape[1]
             if len(self.tables) == UNITED:
@@ -198,8 +198,10 @@ class Knowledge:
         clock, elsewhere = self._addressed
         if clock is not self.clock or elsewhere is not self.elsewhere:
             self._addressed = self.clock, self.elsewhere
-            self._table = self.space.order.table(self.elsewhere)
-            self._address = pointer(self.clock), self.clock.shape[1], pointer(self._table), len(self._table)
+            self._address = pointer(self.clock), self.clock.shape[1], 0, 0
+            if self.elsewhere:
+                self._table = self.space.order.table(self.elsewhere)
+                self._address = *self._address[:2], pointer(self._table), len(self._table)
         return self._address
 
     def join(self, other: Knowledge) -> None:

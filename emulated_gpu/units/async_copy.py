@@ -7,6 +7,7 @@ time, the latest that the ISA allows for a source that nobody may touch in betwe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -518,8 +519,8 @@ def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
 def _ask_for(g: LaneGroup, read: np.ndarray, n: np.ndarray, size: int) -> None:
     """Tell the clock what lanes read."""
     if n.any():
-        copies = open_copies(g)
-        copies.land = max(copies.land, g.clock.async_load(g, read[n > 0].astype(np.uint64), size))
+        copies, read = open_copies(g), read if n.all() else read[n > 0]
+        copies.land = max(copies.land, g.clock.async_load(g, read.view(np.uint64), size))
 
 
 def open_copies(g: LaneGroup) -> Copies:
@@ -548,21 +549,35 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
 
 
 def _land_copies(g: LaneGroup, group):
+    """What is alike lands at once: where two go to one place, NumPy keeps the later one, too."""
     memory = g.launch.memory
-    for cta, to, read, n, size, op in group:
-        first, end = int(read.min()), int(read.max()) + size
-        one = memory.covers(first, end - first) and memory.at_or_before(first).not_computed is None
-        if one and n.min() == size:
-            kind = f"V{size}"  # all at once: where two go to one place, NumPy keeps the later one, too
-            source = memory.view(first, end - first)
-            elements = np.ndarray(end - first - size + 1, kind, source, strides=(1,))
-            cta.smem.bytes.view(kind)[to // size] = elements[read - first]
-        else:
-            for at, source, count in zip(to.tolist(), read.tolist(), n.tolist()):
-                cta.smem.bytes[at : at + size] = 0
-                if count:
-                    cta.smem.bytes[at : at + count] = memory.view(source, count)
-        cta.smem.end(op)  # its own threads may read them once they have waited, others after a barrier
+
+    def alike(copy):
+        cta, _, read, _, size, _ = copy
+        return cta.rank, size, id(memory.region_of(int(read[0])))
+
+    for _, copies in itertools.groupby(group, alike):
+        ctas, *lanes, sizes, ops = zip(*copies, strict=True)
+        to, read, n = map(np.concatenate, lanes)
+        _move(memory, ctas[0], to, read, n, sizes[0])
+        for op in ops:
+            ctas[0].smem.end(op)  # its own threads may read them once they have waited, others after a barrier
+
+
+def _move(memory, cta, to: np.ndarray, read: np.ndarray, n: np.ndarray, size: int) -> None:
+    """Copy n bytes from each `read` to shared memory, and zeros behind them up to `size`."""
+    first, end = int(read.min()), int(read.max()) + size
+    one = memory.covers(first, end - first) and memory.at_or_before(first).not_computed is None
+    if one and n.min() == size:
+        kind = f"V{size}"
+        source = memory.view(first, end - first)
+        elements = np.ndarray(end - first - size + 1, kind, source, strides=(1,))
+        cta.smem.bytes.view(kind)[to // size] = elements[read - first]
+        return
+    for at, source, count in zip(to.tolist(), read.tolist(), n.tolist()):
+        cta.smem.bytes[at : at + size] = 0
+        if count:
+            cta.smem.bytes[at : at + count] = memory.view(source, count)
 
 
 def cp_async_arrive(g: LaneGroup, address, noinc: bool, mask):
