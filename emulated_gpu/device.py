@@ -36,6 +36,10 @@ from .state.pdl_dependency import WORD, Footprint
 ALIGNMENT = 512  # of what is allocated here
 NOBODY = "nothing has written since it was allocated"
 GUARD = 512  # bytes around every allocation that no kernel may touch
+CALLED_LATER = (
+    "\n  launches run in the order of the calls, each to its end: what one of another stream that is called later "
+    "would write is not there yet, nor need a GPU have room for both"
+)
 
 
 class LoadedModule:
@@ -525,6 +529,8 @@ class Device:
             for note in notes:
                 session.note(note)
             for error in found:
+                if isinstance(error, Hang) and error.polls and self.order.several:
+                    error.message += CALLED_LATER
                 self.fail(error)
         if session.failure is not None:
             raise session.failure

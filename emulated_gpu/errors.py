@@ -179,6 +179,10 @@ def stop(fault: Fault) -> None:
 
 
 class Hang(EmulatorError):
-    """No warp can run and no asynchronous operation is in flight; the message lists who waits where for what."""
+    """No warp can run and no asynchronous operation is in flight; the message lists who waits where for what.
+
+    polls: whether they look for what nobody has written.
+    """
 
     kind = "hang"
+    polls = False

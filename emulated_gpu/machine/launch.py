@@ -578,7 +578,9 @@ class Launch:
         if left > 0:
             ctas = math.prod(self.grid)
             lines.append(f"  {left} of {ctas} CTAs of the grid have not started, for which no SM has room")
-        return Hang("\n".join([*lines, *self.owner.waiting(self)[1:]]))
+        hang = Hang("\n".join([*lines, *self.owner.waiting(self)[1:]]))
+        hang.polls = True
+        return hang
 
     def waiting(self) -> list[str]:
         """List who waits where for what: one line for all warps that wait alike, each perhaps in its own CTA."""

@@ -378,6 +378,7 @@ class ControlFlow:
         ended = False
         for i in range(self.start[index], self.end[index]):
             writer.marks.append(len(writer.lines))
+            writer.instr = self.kernel.instrs[i]  # what stands before it is for it
             if follow:
                 writer.follow(i)
             if i in self.deliveries:

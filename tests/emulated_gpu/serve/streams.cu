@@ -16,6 +16,7 @@ __global__ void copy(const int *a, int *b, int n) { int i = blockIdx.x * blockDi
 __global__ void count(int *x) { atomicAdd(x, 1); }
 __global__ void last(int *tickets, int *x) { if (!threadIdx.x && atomicAdd(tickets, 1) == gridDim.x - 1) *x = 1; }
 __global__ void announce(int *x, volatile int *flag) { x[threadIdx.x] = 7; __threadfence_system(); __syncthreads(); if (!threadIdx.x) *flag = 1; }
+__global__ void await(const volatile int *flag, const int *x, int *y) { while (!*flag) {} __threadfence(); *y = *x; }
 
 __global__ void meet(int *x) { cooperative_groups::this_grid().sync(); x[blockIdx.x * 32 + threadIdx.x] = 1; }
 
@@ -277,6 +278,12 @@ int main(int words, char **) {
   cudaMemcpyAsync(pinned, d, 2 * N, cudaMemcpyDeviceToHost, a);
   sum += pinned[N - 1];
   pinned[N - 1] = 3;
+
+  WRONG("hang", a_flag_of_a_later_launch)
+  cudaMemset(e, 0, 4 * N), cudaDeviceSynchronize();
+  MEND(announce<<<1, 32, 0, a>>>(d, e);)
+  await<<<1, 1, 0, b>>>(e, d, e + 32);
+  ONLY_WRONG(announce<<<1, 32, 0, a>>>(d, e);)
 
   RIGHT(the_default_stream_waits)
   set<<<4, 256, 0, blocking>>>(d, N, 1);

@@ -56,6 +56,7 @@ def test_order_on_the_host(said, verdict, kind, name):
     ("freed_before", "of allocation"),
     ("pinned_memory_is_read", "at byte 4092, which cudaMemcpyAsync on stream 1 (streams.cu:"),
     ("copies_that_overlap", "at byte 2048"),
+    ("a_flag_of_a_later_launch", "one of another stream that is called later would write is not there yet"),
 ])  # fmt: skip
 def test_a_finding_says_what_is_missing(said, name, text):
     mended, texts = said

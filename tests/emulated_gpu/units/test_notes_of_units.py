@@ -23,9 +23,11 @@ USE = """.visible .entry k(.param .u64 out) {
     tcgen05.wait::ld.sync.aligned; tcgen05.dealloc.cta_group::1.sync.aligned.b32 a, 32; ret; }"""
 
 
-def notes(ptx: str, threads: int, *args) -> list[str]:
+def notes(ptx: str, threads: int, *args, at: str = "") -> list[str]:
+    """The notes of a launch, each of which is of an instruction that begins so."""
     with emulated_gpu.session() as session:
         emulated_gpu.launch(HEAD + ptx, "k", 1, threads, [*args])
+    assert all(f": {at}" in note.where for note in session.notes), session.notes
     return [note.note for note in session.notes]
 
 
@@ -39,4 +41,4 @@ def test_a_tile_where_its_swizzle_does_not_begin(offset, swizzle, found):
 @pytest.mark.parametrize(("wait", "found"), [("", ["unwaited-load"]), ("tcgen05.wait::ld.sync.aligned;", [])])
 def test_registers_that_are_used_before_the_wait_for_them(wait, found):
     out = np.zeros(32, np.uint32)
-    assert notes(USE.replace("WAIT", wait), 32, out) == found and (out == np.arange(32)).all()
+    assert notes(USE.replace("WAIT", wait), 32, out, at="st.global") == found and (out == np.arange(32)).all()
