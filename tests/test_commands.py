@@ -10,12 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.test_pages import markdown_files
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [
-    page
-    for page in sorted(ROOT.rglob("*.md"))
-    if not any(part.startswith(".") for part in page.relative_to(ROOT).parts) and page.parent != ROOT / "worklog"
-]
+PAGES = [page for page in markdown_files() if page.parent != ROOT / "worklog"]
 RUNNER = r"(?:python3?|torchrun(?: --[\w-]+ \d+)*)"
 SHOWN = re.compile(rf"{RUNNER} (?:-m [\w.]*\w|eval\.py)(?![\w.])[^`\n]*|modal run modal_app\.py[^`\n]*")
 TARGET = re.compile(r"(?:^|`)make ([a-z]+)(?=`|[ \w=]*`| +#| *$)", re.MULTILINE)

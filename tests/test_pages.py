@@ -1,5 +1,6 @@
 """The pages: their tables and the picture are those of the recorded results, and their links lead to something."""
 
+import functools
 import json
 import re
 import shutil
@@ -25,10 +26,12 @@ EARLIER = re.compile(r"\b(?:worklog,? [FGL]\d|earlier (?:version|kernel)|of the 
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
+@functools.cache
 def markdown_files() -> list[Path]:
-    return [
-        file for file in ROOT.rglob("*.md") if not any(part.startswith(".") for part in file.relative_to(ROOT).parts)
-    ]
+    """The pages; folders with a dot, environments above all, are not entered."""
+    tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
+    found = [file for top in tops for file in (top.rglob("*.md") if top.is_dir() else [top]) if file.suffix == ".md"]
+    return sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(ROOT).parts))
 
 
 def anchors(page: Path) -> set[str]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
 from PIL import Image
 
 from emulated_gpu.model import uncertainty
@@ -49,6 +45,11 @@ def shown(row: figures.Row) -> tuple[float, ...]:
 
 
 def draw() -> None:
+    import matplotlib  # for a second, which tests that read the picture do not have to wait
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     values = drawn()
     [light] = values["light"]
     heights = [len(panel) for panel in PANELS.values()]

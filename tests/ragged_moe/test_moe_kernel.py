@@ -36,8 +36,7 @@ def test_w4a4_by_the_newest_dsl():
 def run(python: str | Path, checks: str, machine: str, *options: str) -> None:
     """Run these files of checks on this emulated machine in a process of its own."""
     files = [str(HERE / f"{name}_checks.py") for name in checks.split()]
-    without = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]  # the latter looks for garbage ten times
-    command, variables = ["pytest", "-q", *without, *files, *options], {"MOE_MACHINE": machine}
+    command, variables = ["pytest", "-q", "-p", "no:cacheprovider", *files, *options], {"MOE_MACHINE": machine}
     if python == sys.executable:
         done = forked.module(*command, **variables)
     else:
