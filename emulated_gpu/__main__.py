@@ -141,6 +141,8 @@ def run(script, args, **given):
     if asked.timed and asked.machine not in profiles.names():
         known = ", ".join(profiles.names())
         raise click.UsageError(f"--timed: no profile says how fast a machine {asked.machine} is; there are {known}")
+    if asked.ranks > asked.devices:
+        raise click.UsageError(f"--ranks {asked.ranks} wants --devices {asked.ranks}: a rank has a device of its own")
     if asked.replay and (asked.schedules or asked.schedule or asked.explore):
         raise click.UsageError("--replay is one order: without --schedule, --schedules and --explore")
     if (asked.explore or asked.replay) and not (asked.checks and asked.devices == 1 and not asked.timed):

@@ -86,14 +86,6 @@ def compile_with_nvrtc() -> None:
     utils._get_nvrtc_library = found
 
 
-def keep_operands() -> None:
-    """Let no kernel write over what it reads: of values that only some threads store, Triton loads copies in several
-    warps, which by the PTX ISA race with the store, though what they load is stored nowhere."""
-    from torch._inductor import config
-
-    config.inplace_buffers = False
-
-
 def empty_strided_cuda(size, stride, dtype) -> torch.Tensor:
     return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
@@ -102,7 +94,6 @@ def install() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     torch._C._dynamo.guards._empty_strided_cuda = empty_strided_cuda
-    after_import("torch._inductor.config", keep_operands)
     after_import("torch._inductor.runtime.benchmarking", install_benchmark)
     after_import("torch._inductor.codecache", refuse_files)
     after_import("torch._inductor.cudagraph_trees", without_graphs)
