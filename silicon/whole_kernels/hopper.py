@@ -186,8 +186,6 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
     from emulated_gpu.serve import run
 
     run.configure()
-    dump = Path(os.environ["CUTE_DSL_DUMP_DIR"])
-    os.environ |= {"CUTE_DSL_KEEP": "ptx,cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
     run.install()
     caught = []
 
@@ -213,10 +211,7 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
         image = module.text.encode()
         name = hashlib.sha256(image).hexdigest()[:16]
         (folder / f"{name}.ptx").write_bytes(image)
-        stem = next(
-            p for p in dump.iterdir() if p.suffix == ".ptx" and p.read_bytes().rstrip(b"\0") == image.rstrip(b"\0")
-        )
-        (folder / f"{name}.cubin").write_bytes(next(dump.glob(f"{stem.stem}*.cubin")).read_bytes())
+        (folder / f"{name}.cubin").write_bytes(module.machine_code)
         tensors: list[dict] = []
         starts: dict[int, int] = {}
         moves = relocate(DEVICE.memory, params, tensors, starts)
