@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import EmulatorError, Fault
+from ..ptx.effects import ATOMICS
 from ..ptx.syntax import Special, leaves
 from ..state.global_memory import GlobalMemory, Region
 from ..state.pdl_dependency import WORD, Footprint
@@ -22,14 +23,14 @@ PLACES = {"smid", "warpid"}  # special registers that say where something runs
 
 def has_atomics(launch: Launch) -> bool:
     """Whether a kernel has any."""
-    return any(instr.parts[0] in ("atom", "red", "multimem") for instr in launch.program.kernel.instrs)
+    return any(instr.parts[0] in ATOMICS for instr in launch.program.kernel.instrs)
 
 
 def may_differ(launch: Launch) -> bool:
     """Whether a right kernel's results may depend on the order: it adds floats or takes tickets by atomics, or looks at
     the time, or at where it runs."""
     for instr in launch.program.kernel.instrs:
-        reduces = instr.parts[0] in ("atom", "red", "multimem") or instr.op.startswith("cp.reduce")
+        reduces = instr.parts[0] in ATOMICS or instr.op.startswith("cp.reduce")
         sink = instr.operands and getattr(instr.operands[0], "name", "") == "_"
         if reduces and ("add" in instr.parts and {*FLOATS} & {*instr.parts} or instr.parts[0] == "atom" and not sink):
             return True

@@ -28,9 +28,11 @@ from ..units import (
     barriers,
     fences,
     mma_sync,
+    surfaces,
     system_calls,
     tcgen05,
     tensor_maps,
+    textures,
     wgmma,
     wmma,
 )
@@ -43,7 +45,8 @@ from .garbage import Follow, Garbage, of_rows
 from .special import TIMERS, special_register
 
 _UNITS = (
-    access, addresses, async_copy, barriers, fences, mma_sync, system_calls, tcgen05, tensor_maps, wgmma, wmma,
+    access, addresses, async_copy, barriers, fences, mma_sync, surfaces, system_calls, tcgen05, tensor_maps,
+    textures, wgmma, wmma,
 )  # fmt: skip
 ALL_LANES = 0xFFFFFFFF
 # What the code of a block calls, by the names that it has there: `access.load(g, ...)`

@@ -6,6 +6,7 @@ from .isa import lookup
 from .isa.registry import Handler
 from .syntax import Instr, Mem
 
+ATOMICS = ("atom", "red", "multimem", "sured")
 STRONG_FORMS = {"volatile", "relaxed", "acquire", "release", "mmio"}  # of ld and st
 # What lanes get of other lanes
 ACROSS = {"shfl", "vote", "redux", "match", "activemask", "elect", "mma", "wmma", "movmatrix"}
@@ -30,7 +31,7 @@ def hands_on(instr: Instr) -> bool:
     base, *parts = instr.parts
     if any(part.startswith("shared") for part in parts):
         return False
-    return base in ("atom", "red", "multimem") or base in ("ld", "st") and not STRONG_FORMS.isdisjoint(parts)
+    return base in ATOMICS or base in ("ld", "st") and not STRONG_FORMS.isdisjoint(parts)
 
 
 def shares(instr: Instr) -> bool:
@@ -48,7 +49,7 @@ def shares_global(instrs: list[Instr]) -> bool:
 def meets(instr: Instr, handler: Handler) -> bool:
     """Whether the lanes of a warp wait for each other in this instruction, or may see by it what another one did."""
     strong = {"volatile", "relaxed", "acquire"} & {*instr.parts}
-    return handler.collective or handler.blocking or instr.parts[0] in ("atom", "red") or bool(strong)
+    return handler.collective or handler.blocking or instr.parts[0] in ("atom", "red", "sured") or bool(strong)
 
 
 def may_stop(instr: Instr, handler: Handler) -> bool:

@@ -199,6 +199,14 @@ def _loaded(
         g.linger(Meeting((space, addresses), size))
 
 
+def texels(g: LaneGroup, addresses: np.ndarray, size: int, count: int, lanes: np.ndarray, who: object) -> np.ndarray:
+    """What lanes load by the texture cache: `count` values of `size` bytes at each address of global memory, [count,
+    addresses]. lanes: who asks for each; one may ask for several."""
+    values = gather(g, "global", side_by_side(addresses, size, count), size, None, False, who)
+    _loaded(g, "global", addresses, size * count, False, who, lanes, True)
+    return values.reshape(count, -1)
+
+
 def load_one(g: LaneGroup, space: str, address: int, size: int, strong: bool | str = False, who: object = None) -> int:
     if size == 16:
         if address % 16:

@@ -39,6 +39,7 @@ FAMILIES = {
     "tensor core of sm_90: wgmma": "wgmma",
     "tensor cores from registers: mma.sync": "mma_sync",
     "tensor cores from fragments: wmma": "wmma",
+    "textures, surfaces": "textures",
 }
 
 

@@ -13,6 +13,7 @@ from . import (  # noqa: F401
     memory,
     mma_sync,
     tcgen05,
+    textures,
     warp,
     wgmma,
     wmma,

@@ -32,7 +32,7 @@ _shared: dict[int, int] = {}  # host function -> dynamic shared memory that cuda
 
 
 NOT_SERVED = {  # what functions of such names are for
-    "Array|Texture|Tex|Surf|ChannelDesc|Mipmap": "textures, surfaces and CUDA arrays",
+    "Mipmap": "mipmapped arrays",
     "Conditional": "conditional nodes of graphs",
 }
 

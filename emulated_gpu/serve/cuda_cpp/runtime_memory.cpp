@@ -1,8 +1,6 @@
 // Memory: all of it is the host's, too.
 #include "runtime.hpp"
 
-static cudaError_t copy_box(const cudaMemcpy3DParms &p, cudaStream_t queue, int waits);
-
 static cudaError_t copied(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue, int waits) {
   return in(queue, [&] { return emulator.copy(to, from, size, kind, of(queue), waits); });
 }
@@ -182,14 +180,6 @@ cudaError_t cudaMalloc3D(cudaPitchedPtr *p, cudaExtent extent) {
   p->xsize = extent.width, p->ysize = extent.height;
   return cudaMallocPitch(&p->ptr, &p->pitch, extent.width, extent.height * extent.depth);
 }
-cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *p) {
-  CALLED;
-  return copy_box(*p, nullptr, 1);
-}
-cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *p, cudaStream_t queue) {
-  CALLED;
-  return copy_box(*p, queue, 0);
-}
 static cudaError_t fill_box(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t queue, int waits) {
   cudaError_t status = cudaSuccess;
   for (size_t z = 0; z < extent.depth && !status; ++z)
@@ -229,16 +219,4 @@ cudaError_t cudaMallocFromPoolAsync(void **address, size_t size, cudaMemPool_t, 
   CALLED;
   return cudaMallocAsync(address, size, queue);
 }
-}
-
-static cudaError_t copy_box(const cudaMemcpy3DParms &p, cudaStream_t queue, int waits) {
-  if (p.srcArray || p.dstArray) return cudaError_t(emulator_refuse("cudaMemcpy3D of an array"));
-  auto at = [](const cudaPitchedPtr &box, const cudaPos &from, size_t z) {
-    return static_cast<char *>(box.ptr) + ((from.z + z) * box.ysize + from.y) * box.pitch + from.x;
-  };
-  cudaError_t status = cudaSuccess;
-  for (size_t z = 0; z < p.extent.depth && !status; ++z)
-    status = copy_rows(at(p.dstPtr, p.dstPos, z), p.dstPtr.pitch, at(p.srcPtr, p.srcPos, z), p.srcPtr.pitch,
-                       p.extent.width, p.extent.height, p.kind, queue, waits);
-  return status;
 }

@@ -1,4 +1,4 @@
-"""What programs of C ask the driver for beside what `cuda.bindings` answers: contexts, limits, pools, copies in 2D.
+"""What programs of C ask the driver for beside what `cuda.bindings` answers: contexts, limits, pools, copies of boxes.
 
 A function here gets the parameters of C but those that are addresses of its first results, and returns these.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...device import DEVICE
-from ...errors import Unsupported
 from ..host import guarded_pages
-from . import cuda_bindings, cuda_modules, launches
+from . import cuda_bindings, cuda_modules, images, launches
 
 CONTEXT, POOL = 1, 1  # handles: the one context, and the pool that a device has from the beginning
 PINNED, DEVICE_MEMORY, ARRAY, EITHER = 1, 2, 3, 4  # CUmemorytype
@@ -82,37 +81,63 @@ def set_limit(number: int, value: int) -> None:
     _limits[number] = value
 
 
-def copy_rows(c: Copy2D | Copy3D, rows: Iterable[tuple[int, int]], stream: int, waits: bool, what: str) -> None:
-    """Copy rows, whose places count from where the target and the source begin.
+@dataclass(frozen=True)
+class Side:
+    """One side of a copy: where its rows begin. rows: from one slice to the next; of_device: None: anybody's."""
 
-    Raises Unsupported for an array.
-    """
-    if ARRAY in (c.source_type, c.type):
-        raise Unsupported(f"{what} of an array on the emulated device")
-    source = c.source_host if c.source_type == PINNED else c.source_device
-    target = c.host if c.type == PINNED else c.device
-    whose = {PINNED: False, DEVICE_MEMORY: True}
-    of = whose.get(c.type), whose.get(c.source_type)
-    for to, from_ in rows:
-        cuda_bindings.copy(target + to + c.x, source + from_ + c.source_x, c.width, stream, waits, what, of)
+    base: int
+    pitch: int
+    rows: int
+    of_device: bool | None
+
+    def at(self, x: int, y: int, z: int) -> int:
+        return self.base + (z * self.rows + y) * self.pitch + x
+
+
+def side_of(c: Copy2D | Copy3D, prefix: str, what: str) -> Side:
+    """Return the target or, with the prefix "source_", the source. Raises WrongCall where it goes past an array."""
+    get = lambda name: getattr(c, prefix + name, 0)  # noqa: E731
+    if get("type") != ARRAY:
+        of_device = {PINNED: False, DEVICE_MEMORY: True}.get(get("type"))
+        return Side(get("host") if get("type") == PINNED else get("device"), get("pitch"), get("rows"), of_device)
+    image = images.array_of(get("array"))
+    ends = get("x") + c.width, get("y") + c.height, get("z") + getattr(c, "depth", 1)
+    if any(end > size for end, size in zip(ends, (image.pitch, image.rows, image.slices))):
+        raise launches.WrongCall(f"{what} to {ends}, the first in bytes, of a CUDA array of {image.shape} texels")
+    return Side(image.address, image.pitch, image.rows, True)
+
+
+def copy_box(c: Copy2D | Copy3D, stream: int, waits: bool, what: str) -> None:
+    """Copy rows, all of a slice at once where they lie one behind the other."""
+    target, source = side_of(c, "", what), side_of(c, "source_", what)
+    together = c.height if target.pitch == source.pitch == c.width else 1
+    for z, y in itertools.product(range(getattr(c, "depth", 1)), range(0, c.height, together)):
+        to = target.at(c.x, c.y + y, getattr(c, "z", 0) + z)
+        at = source.at(c.source_x, c.source_y + y, getattr(c, "source_z", 0) + z)
+        of = target.of_device, source.of_device
+        cuda_bindings.copy(to, at, c.width * together, stream, waits, what, of)
 
 
 def copy_2d(at: int, stream: int = 0, waits: bool = True) -> None:
-    """cuMemcpy2D, row by row."""
-    c = Copy2D.from_address(at)
-    rows = (((c.y + row) * c.pitch, (c.source_y + row) * c.source_pitch) for row in range(c.height))
-    copy_rows(c, rows, stream, waits, "cuMemcpy2D")
+    """cuMemcpy2D."""
+    copy_box(Copy2D.from_address(at), stream, waits, "cuMemcpy2D")
 
 
 def copy_3d(at: int, stream: int = 0, waits: bool = True) -> None:
-    """cuMemcpy3D, row by row."""
-    c = Copy3D.from_address(at)
-    of = lambda z, height, y, pitch: (z * height + y) * pitch  # noqa: E731
-    rows = (
-        (of(c.z + z, c.rows, c.y + y, c.pitch), of(c.source_z + z, c.source_rows, c.source_y + y, c.source_pitch))
-        for z, y in itertools.product(range(c.depth), range(c.height))
-    )
-    copy_rows(c, rows, stream, waits, "cuMemcpy3D")
+    """cuMemcpy3D."""
+    copy_box(Copy3D.from_address(at), stream, waits, "cuMemcpy3D")
+
+
+def copy_array(what: str, of_target: bool | None, of_source: bool | None, into: bool, out_of: bool, waits: bool = True):
+    """Return cuMemcpyHtoA or its like: into, out_of: whether the target, the source, is an array and a byte of it."""
+
+    def copied(*given: int) -> None:
+        values = iter(given)
+        place = lambda is_array: images.array_of(next(values)).address + next(values) if is_array else next(values)  # noqa: E731
+        to, source, size = place(into), place(out_of), next(values)
+        cuda_bindings.copy(to, source, size, next(values, 0), waits, what, (of_target, of_source))
+
+    return copied
 
 
 def fill_2d(kind: str):
@@ -248,6 +273,13 @@ def calls() -> dict:
         ),
         "cuMemcpy2D": copy_2d, "cuMemcpy2DAsync": functools.partial(copy_2d, waits=False),
         "cuMemcpy2DUnaligned": copy_2d,
+        "cuMemcpyHtoA": copy_array("cuMemcpyHtoA", True, False, True, False),
+        "cuMemcpyHtoAAsync": copy_array("cuMemcpyHtoAAsync", True, False, True, False, False),
+        "cuMemcpyAtoH": copy_array("cuMemcpyAtoH", False, True, False, True),
+        "cuMemcpyAtoHAsync": copy_array("cuMemcpyAtoHAsync", False, True, False, True, False),
+        "cuMemcpyDtoA": copy_array("cuMemcpyDtoA", True, True, True, False),
+        "cuMemcpyAtoD": copy_array("cuMemcpyAtoD", True, True, False, True),
+        "cuMemcpyAtoA": copy_array("cuMemcpyAtoA", True, True, True, True),
         "cuMemcpy3D": copy_3d, "cuMemcpy3DAsync": functools.partial(copy_3d, waits=False),
         **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,

@@ -14,7 +14,7 @@ from ... import packages
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..host import entry_points
-from . import c_calls, cuda_bindings, cuda_modules, graph_calls, graph_nodes, launches, virtual_memory
+from . import c_calls, cuda_bindings, cuda_modules, graph_calls, graph_nodes, images, launches, virtual_memory
 
 SCALARS = {
     "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
@@ -23,7 +23,7 @@ SCALARS = {
 }  # fmt: skip
 HANDLES = """
     CUcontext CUmodule CUfunction CUlibrary CUkernel CUstream CUevent CUmemoryPool CUlinkState CUgraph CUgraphExec
-    CUgraphNode CUmemGenericAllocationHandle
+    CUgraphNode CUmemGenericAllocationHandle CUarray CUtexObject CUsurfObject
 """.split()
 STRING = "char const *"
 RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")
@@ -173,6 +173,7 @@ OWN = {  # what takes or returns something else than the function of Python does
     "cuTensorMapEncodeTiled": launches.encode_tensor_map,
     "cuFuncGetParamInfo": parameter_info, "cuKernelGetParamInfo": parameter_info,
 }  # fmt: skip
+OWN |= images.FUNCTIONS
 
 
 @functools.cache
@@ -191,7 +192,7 @@ def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
         return None
     from cuda.bindings import driver
 
-    if re.search("Destroy(?!Node)|Unload|PrimaryCtxRelease", name):
+    if name not in images.FUNCTIONS and re.search("Destroy(?!Node)|Unload|PrimaryCtxRelease", name):
         return entry_points.WITHOUT_EFFECT
     function = OWN[name] if name in OWN else adapted(calls()[name], types, driver)
     function.__name__ = name

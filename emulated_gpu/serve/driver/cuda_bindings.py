@@ -47,6 +47,11 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     18: lambda chip: int(chip.integrated),
     19: lambda chip: 1,  # maps the host's memory
     20: lambda chip: 0,  # compute mode: default
+    21: lambda chip: 131072,  # largest textures: of one dimension,
+    22: lambda chip: 131072, 23: lambda chip: 65536,  # two,
+    24: lambda chip: 16384, 25: lambda chip: 16384, 26: lambda chip: 16384,  # three;
+    27: lambda chip: 32768, 28: lambda chip: 32768, 29: lambda chip: 2048,  # layers of two
+    30: lambda chip: 512,  # alignment of surfaces
     31: lambda chip: 1,  # concurrent kernels
     32: lambda chip: int(chip.ecc),
     33: lambda chip: 0, 34: lambda chip: 0, 50: lambda chip: 0,  # PCI bus, device, domain
@@ -56,7 +61,9 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     39: lambda chip: chip.threads_per_sm,
     40: lambda chip: 3,  # engines that copy
     41: lambda chip: 1,  # unified addresses
-    69: lambda chip: 0,  # widest texture: there are none
+    42: lambda chip: 32768, 43: lambda chip: 2048,  # layers of one dimension
+    51: lambda chip: 32,  # alignment of a texture's rows
+    69: lambda chip: 1 << 28,  # widest texture of linear memory
     75: lambda chip: chip.capability[0],
     76: lambda chip: chip.capability[1],
     78: lambda chip: 1,  # queues with priorities
@@ -226,8 +233,9 @@ def recorded(event: int) -> bool:
     return event in _events
 
 
-def free_bytes(address, stream: int | None = None) -> None:
-    """Give memory of the device back. stream: in whose order it goes; None: all that is under way ends first."""
+def free_bytes(address, stream: int | None = None, by: str = "cudaFree") -> None:
+    """Give memory of the device back. stream: in whose order it goes; None: all that is under way ends first. by: the
+    call that does."""
     if int(address) in _of_graphs:
         put_off(stream or 0, nothing, FREE)
         return
@@ -244,7 +252,7 @@ def free_bytes(address, stream: int | None = None) -> None:
         region = DEVICE.region_at(array.ctypes.data, 1)
         if region is not None:
             here = named(place())
-            DEVICE.freed(region, "cudaFree" + "Async" * (stream is not None) + f" ({here})" * bool(here))
+            DEVICE.freed(region, by + "Async" * (stream is not None) + f" ({here})" * bool(here))
         _quarantine.append(array)
         while sum(one.nbytes for one in _quarantine) > QUARANTINE:
             _quarantine.popleft()

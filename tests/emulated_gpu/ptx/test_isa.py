@@ -54,11 +54,18 @@ fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;
 pmevent.mask 1;
 st.global.v8.b32 [out], {r0, r1, r2, r3, r4, r5, r6, r7};
 st.bulk.weak.shared::cta [r0], 128, 0;
+suld.b.a2d.v2.b32.clamp {r0, r1}, [d0, {r1, r2, r3, r3}];
+suq.width.b32 r0, [d0];
+sured.b.add.1d.u32.zero [d0, {r1}], r2;
+sust.b.3d.b32.trap [d0, {r1, r2, r3, r3}], r0;
 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [r0], 3;
 tcgen05.ld.red.sync.aligned.32x32b.x2.max.u32 {r1, r2}, r3, [r0];
 tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16.collector::a::use [r0], d0, d1, r1, [r2], [r3], p;
 tcgen05.mma.cta_group::1.kind::tf32.ashift.collector::a::discard [r0], [r1], d1, r2, p;
 tcgen05.shift.cta_group::1.down [r0];
+tex.level.acube.v4.s32.f32 {r0, r1, r2, r3}, [d0, {r0, f0, f1, f2}], f0;
+tld4.a.a2d.v4.f32.f32 {r0, r1, r2, r3}, [d0, {r0, f0, f1, f1}];
+txq.num_mipmap_levels.b32 r0, [d0];
 wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
 wmma.load.b.sync.aligned.row.m16n16k16.shared.f16 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
 wmma.load.c.sync.aligned.row.m16n16k16.shared.f32 {r0, r1, r2, r3, r4, r5, r6, r7}, [r0], r1;
@@ -155,7 +162,8 @@ def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
     costs = {instruction.op: kind(instruction) for of in forms.values() for _, instruction in of}
     figures = set(load(profile)["issue"])
     here = {form: cost for form, cost in costs.items() if not form.startswith(family_of_others)}
-    untimed = {"brkpt", "fns.b32", *(x for x in here if x.startswith(("mma.sync", "wmma.", "tcgen05.ld.red")))}
+    families = ("mma.sync", "wmma.", "tcgen05.ld.red", "tex.", "tld4.", "txq.", "suld.", "sust.", "sured.", "suq.")
+    untimed = {"brkpt", "fns.b32", *(x for x in here if x.startswith(families))}
     assert {form: cost for form, cost in here.items() if cost not in figures} == dict.fromkeys(
         untimed, registry.UNTIMED
     )

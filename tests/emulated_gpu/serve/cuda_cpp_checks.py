@@ -244,10 +244,10 @@ int by_the_driver(const char *ptx, void *x) {  // as programs that link nothing 
   TRY(cuModuleGetFunction_(&function, module, "one"));
   return cuLaunchKernel_(function, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr);
 }
-int not_served() { return cudaFreeArray(nullptr); }
+int not_served() { return cudaFreeMipmappedArray(nullptr); }
 int not_served_by_the_driver() {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
-  return ((decltype(&cuArrayDestroy))dlsym(library, "cuArrayDestroy"))(nullptr);
+  return ((decltype(&cuMipmappedArrayDestroy))dlsym(library, "cuMipmappedArrayDestroy"))(nullptr);
 }
 }
 """
@@ -277,8 +277,8 @@ def check_a_library_with_the_runtime_inside():
     assert library.run(ctypes.c_void_p(x.data_ptr())) == 0 and torch.equal(x, torch.arange(32.0) * 3)
     x = torch.zeros(1, device="cuda")
     assert library.by_the_driver(ONE.encode(), ctypes.c_void_p(x.data_ptr())) == 0 and x.item() == 1
-    assert "cudaFreeArray on the emulated device, which has no textures" in finding(library.not_served)
-    assert "cuArrayDestroy on the emulated device" in finding(library.not_served_by_the_driver)
+    assert "cudaFreeMipmappedArray on the emulated device, which has no mipmapped arrays" in finding(library.not_served)
+    assert "cuMipmappedArrayDestroy on the emulated device" in finding(library.not_served_by_the_driver)
 
 
 def check_operators_of_tensors_in_cpp():
