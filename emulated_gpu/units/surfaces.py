@@ -41,8 +41,10 @@ def place(g: LaneGroup, geometry: str, handle, coordinates: tuple, size: int, ou
             at = ", ".join(str(int(i[which])) for i in index)
             message = f"access of {size} bytes at ({at}), the first in bytes, is outside a surface of {image.shape} "
             raise Fault("out-of-bounds", message + f"texels of {image.form.size} bytes")
-        x, y, z = (*(np.clip(i, 0, end - 1) for i, end in zip(index, ends)), *[0] * (3 - len(index)))
-        addresses[these] = (image.address + (z * image.rows + y) * image.pitch + x).astype(np.uint64)
+        x, *others = (np.clip(i, 0, end - 1) for i, end in zip(index, ends))
+        for i, stride in zip(others, (image.pitch, image.pitch * image.rows)):
+            x = x + i * stride
+        addresses[these] = (image.address + x).astype(np.uint64)
         acts[these] = True if outside == "clamp" else inside
     if alike:
         return int(addresses[0]), True if acts[0] else np.zeros(g.n, bool)

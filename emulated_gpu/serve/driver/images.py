@@ -120,7 +120,7 @@ def describe(kind: type[Descriptor] | type[Descriptor3D]):
         image = array_of(handle)
         number = next(n for n, form in FORMATS.items() if form == (image.form.kind, image.form.bits))
         known = {"format": number, "channels": image.form.channels}
-        for name, _ in kind._fields_:
+        for name in (field[0] for field in kind._fields_):
             setattr(kind.from_address(out), name, known.get(name, getattr(image, name, 0)))
 
     return described
@@ -165,10 +165,12 @@ def create_texture(out: int, resource: int, sampler: int, view: int) -> None:
         raise Unsupported("an anisotropic filter on the emulated device")
     if any(mode > BORDER for mode in s.modes) or image.linear and s.filter:
         raise launches.WrongCall("an address mode that there is not, or a filter of linear memory")
-    modes = [CLAMP if mode in (WRAP, MIRROR) and not normalized or cube else mode for mode in s.modes]
+    x, y, z = (CLAMP if mode in (WRAP, MIRROR) and not normalized or cube else mode for mode in s.modes)
+    red, green, blue, alpha = s.border
+    border = (red, green, blue, alpha)
     texture = Texture(
-        image, tuple(modes), bool(s.filter), normalized, fractions, bool(s.flags & SRGB),
-        (0.0,) * 4 if image.linear else tuple(s.border),
+        image, (x, y, z), bool(s.filter), normalized, fractions, bool(s.flags & SRGB),
+        (0.0, 0.0, 0.0, 0.0) if image.linear else border,
     )  # fmt: skip
     keep(out, texture)
 
