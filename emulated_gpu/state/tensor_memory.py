@@ -102,7 +102,6 @@ class TensorMemory:
         self.written = np.zeros((LANES, self.columns), bool)
         self.allocated, self.usable = np.zeros((2, self.columns), bool)  # usable: nobody has come to free them
         self.allocations: dict[int, int] = {}  # base column -> columns
-        self.groups: dict[int, bool] = {}  # base column -> whether it was allocated with .cta_group::2
         self.exclusive: set[int] = set()  # base columns of allocations by .exclusive
         self._last_size = self.columns
         self._relinquished = False
@@ -138,11 +137,8 @@ class TensorMemory:
         self.written[:, base : base + columns] = False
         return base
 
-    def close(self, addr: int, columns: int, pair: bool = False, exclusive: bool = False) -> None:
+    def close(self, addr: int, columns: int, exclusive: bool = False) -> None:
         """A warp comes to free the allocation at address `addr`: nothing may use it any more."""
-        if self.groups.get(addr, pair) != pair:
-            what = (f"cta_group::{1 + of}" for of in (pair, not pair))
-            raise Fault("tmem-alloc", "tcgen05.dealloc.{} of columns allocated with .{}".format(*what))
         if addr in self.allocations and exclusive != (addr in self.exclusive):
             how = "with" if exclusive else "without"
             raise Fault("tmem-alloc", f"tcgen05.dealloc {how} .exclusive of columns that were allocated otherwise")

@@ -76,7 +76,6 @@ def alloc(g: LaneGroup, address, columns, pair: bool, exclusive: bool = False) -
         all_here.wake()
     g.token = None
     base = all_here.results[all_here.ctas.index(g.cta)]
-    g.cta.tmem.groups[base] = pair
     cta, offset = shared_cta(g, pick(address, 0) & 0xFFFFFFFF)
     cta.smem.begin_end_write(offset, 4, g.warp.actor, g.origin("tcgen05.alloc"))
     cta.smem.views[4][offset // 4] = base
@@ -93,7 +92,7 @@ def dealloc(g: LaneGroup, address, columns, pair: bool, exclusive: bool = False)
     if g.token is None:
         if g.launch.checks:
             _check_free(g, address & 0xFFFF, columns)
-        g.cta.tmem.close(address, columns, pair, exclusive)
+        g.cta.tmem.close(address, columns, exclusive)
     all_here = together(g, "tcgen05.dealloc", columns, pair)
     if not all_here.complete:
         return g.wait_on(all_here)

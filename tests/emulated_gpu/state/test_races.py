@@ -207,7 +207,7 @@ def test_alloc_and_dealloc_are_of_one_cta_group():
         ld.shared.b32 b, [slot];
         {pair.format("dealloc", "{}")}.b32 b, 32; {CLUSTER}"""
     of_two = {"grid": 2, "threads": 32, "cluster": 2}
-    wrong("tmem-alloc", body.format(1), "cta_group::1 of columns allocated with .cta_group::2", **of_two)
+    wrong("tmem-alloc", body.format(1), "in one kernel: all its tcgen05 instructions", **of_two)
     right(body.format(2), **of_two)
 
 
