@@ -380,6 +380,8 @@ def ptx(file):
         kernels = parse(file.read_text().rstrip("\0")).kernels
     except Unsupported as e:
         raise click.ClickException(str(e)) from None
+    if not kernels:
+        raise click.ClickException(f"{file} has no kernel: no .entry")
     unsupported = False
     for name, kernel in kernels.items():
         count, refused = forms(kernel)

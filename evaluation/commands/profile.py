@@ -196,6 +196,8 @@ def profile_cases(
         def ended(index: int, reply: dict) -> None:
             done[index] = reply
             advance(index)
+            if index >= len(cases) and "error" in reply:  # else it is told when all else has been modelled
+                screen.beat(experiment(tries[(index - len(cases)) % len(tries)], {}, reply), stays=True)
 
         def beat(index: int, text: str) -> None:
             number = index if index < len(cases) else (index - len(cases)) // len(tries)
