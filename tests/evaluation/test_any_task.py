@@ -565,6 +565,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_a_folders_mini_training(tmp_path):
     """It runs with the submission, on the emulated GPU; what its clock says is left out."""
     folder = tmp_path / "task"

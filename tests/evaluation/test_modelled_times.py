@@ -163,6 +163,7 @@ def invoke(*arguments):
     return result.exit_code, " ".join(result.output.split())
 
 
+@pytest.mark.slow
 def test_benchmark_models_times(submission, tmp_path):
     """Of what gets its results by its launches."""
     file = tmp_path / "out.json"

@@ -81,6 +81,7 @@ def test_the_workflow_of_the_page_installs_what_there_is():
     assert installs[-1][-2] == "-e" and {*own[1].split(",")} <= {*extras}
 
 
+@pytest.mark.slow
 def test_marked_tests_run_elsewhere_and_findings_fail_them(tmp_path):
     """By the command of the page's workflow."""
     (tmp_path / "test_it.py").write_text(TESTS)
