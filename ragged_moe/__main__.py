@@ -1,4 +1,4 @@
-"""`python -m ragged_moe`: bench gemm|layer|experts|parallel|transformers, check gemm|layer|parallel|peers, model
+"""`python -m ragged_moe`: bench gemm|layer|experts|parallel|transformers, check gemm|layer|graphs|parallel|peers, model
 gemm|layer.
 """
 
@@ -8,7 +8,7 @@ import click
 
 COMMANDS = {
     "bench": ("gemm", "layer", "experts", "parallel", "transformers"),
-    "check": ("gemm", "layer", "parallel", "peers"),
+    "check": ("gemm", "layer", "graphs", "parallel", "peers"),
     "model": ("gemm", "layer"),
 }
 

@@ -8,7 +8,7 @@ import click
 import torch
 
 from ragged_moe.measure.contest import timed_rows, told
-from ragged_moe.measure.experts import DEEPSEEK, MODELS, OF_LAYER, TOKENS, Experts, SGLang, experts_table
+from ragged_moe.measure.experts import DEEPSEEK, LAWS, MODELS, OF_LAYER, OF_ZIPF, TOKENS, Experts, SGLang, experts_table
 from ragged_moe.measure.options import Numbers, contest_options
 from ragged_moe.measure.timing import need_gpu, record
 from ragged_moe.reference.layer import draw
@@ -34,7 +34,8 @@ def main(
                 sglang = SGLang(folder, weights) if folder else None
             except (ValueError, ImportError) as error:
                 raise click.UsageError(f"--sglang: {error}") from error
-            problems = tokens or (OF_LAYER if sizes == DEEPSEEK else TOKENS)
+            uniform = tokens or (OF_LAYER if sizes == DEEPSEEK else TOKENS)
+            problems = [(t, law) for law in LAWS for t in (OF_ZIPF if LAWS[law] and not tokens else uniform)]
             yield from timed_rows(Experts(name, weights, peers, sglang), problems, repeats, rng)
 
     found = told(rows(), experts_table, file, lambda found: record(repeats, found))

@@ -205,9 +205,9 @@ class BlockScaledLayer(Fp4Layer):
         return [own.get(part.name, part) for part in super().shared_parts(room)]
 
     def quantiser(self, _tokens: int, _on_input: bool) -> QuantiseBlocks:
-        """What assign rounds tokens by."""
+        """What assign rounds tokens by, on what its lists leave of the GPU: `limited` is of GEMMs."""
         lists, _ = assign.grid_of(self.sizes.local)
-        return QuantiseBlocks(self.form, QuantiseBlocks.of_sm * self.sms - lists)
+        return QuantiseBlocks(self.form, max(1, QuantiseBlocks.of_sm * self.device.sms - lists))
 
     def beside_quantised(self, x: Fp4Inputs, _space: Space) -> int:
         """The quantiser's third word: the address of the scale of all tokens, if the format has one."""

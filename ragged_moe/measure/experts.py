@@ -28,7 +28,7 @@ from ragged_moe.kernels.config import Activation
 from ragged_moe.kernels.program import OFTEN
 from ragged_moe.layers.batched_experts import batched_experts
 from ragged_moe.layers.deepseek_layer import layer_of, run
-from ragged_moe.layers.experts import At, experts, launch, quantise_program
+from ragged_moe.layers.experts import At, Choice, experts, launch, quantise_program
 from ragged_moe.layers.route import route
 from ragged_moe.measure.contest import GRAPH, Contest, Contestant, best
 from ragged_moe.measure.gemm_peers import DEEP_GEMM
@@ -50,6 +50,8 @@ MODELS = {
 }
 TOKENS = 1, 16, 128, 1024, 4096
 OF_LAYER = 1, 16, 64, 128, 1024, 2048, 4096  # of DeepSeek-V3, whose layer there is to compare with
+OF_ZIPF = 128, 1024, 4096
+LAWS = {"uniform": 0.0, "Zipf 0.6": 0.6}  # by which tokens choose experts, and its exponent
 SETS = 3
 EXPERTS, GEMMS, SGLANG = "experts", "two GEMMs", "SGLang"  # contestants, as records have them
 PEERS = "DeepGEMM contiguous", "DeepGEMM masked"
@@ -57,22 +59,26 @@ FAR = 0.05  # of the norm: SGLang rounds GEMM1's results to bf16 before SwiGLU
 
 
 class Set:
-    """Tokens, what they chose, and what the launches left of them. weights: w13, its scale, w2, its scale."""
+    """Tokens, what they chose by a law, and what the launches left of them. weights: w13, its scale, w2, its scale."""
 
-    def __init__(self, sizes: p.Sizes, weights: tuple, tokens: int, seed: int):
+    def __init__(self, sizes: p.Sizes, weights: tuple, tokens: int, seed: int, law: str = "uniform"):
         device = weights[0].device
         g = torch.Generator(device).manual_seed(seed)
         self.sizes, self.weights, self.tokens = sizes, weights, tokens
         self.hidden = torch.randn(tokens, sizes.hidden, device=device, generator=g).to(p.BF16)
         self.logits = torch.randn(tokens, sizes.experts, device=device, generator=g)
         self.bias = torch.randn(sizes.experts, device=device, generator=g) / 32
+        if LAWS[law]:  # logits with Gumbel's noise: the largest are a draw by their softmax
+            rank = 1 + torch.randperm(sizes.experts, device=device, generator=g)
+            noise = -torch.rand(self.logits.shape, device=device, generator=g).log()
+            self.logits, self.bias = -LAWS[law] * rank.log() - noise.log(), torch.zeros_like(self.bias)
         self.given = self.choose()
         self.out = torch.empty(tokens, sizes.hidden, dtype=p.BF16, device=device)
         self.layer = layer_of(device, sizes, Activation(), True)
         arena = Arena(device)
         self.space, self.left = self.layer.space(tokens, arena), self.layer.tensors(tokens, arena)
         x = p.Inputs(None, None, self.hidden, None, *weights)
-        launch(self.layer, x, *self.given, self.space, self.out)
+        launch(self.layer, x, Choice(*self.given), self.space, self.out)
         at = self.hidden.data_ptr(), self.space.quantised, self.space.quantised_scale, 0
         quantise_program(device)(*at, tokens, sizes.hidden, self.layer.device.stream())  # if permute did it, for peers
         at = At(self.space.quantised, self.hidden.shape), At(self.space.quantised_scale)
@@ -191,13 +197,15 @@ class Experts:
     def __init__(self, model: str, weights: tuple, peers: bool, sglang: SGLang | None):
         self.model, self.sizes, self.weights, self.peers, self.sglang = model, MODELS[model], weights, peers, sglang
 
-    def contest(self, tokens: int) -> Contest:
-        """Draw sets of tokens, each with other rows, and add all contestants."""
-        drawn = (Set(self.sizes, self.weights, tokens, seed) for seed in itertools.count())
+    def contest(self, problem: tuple[int, str]) -> Contest:
+        """Draw sets of tokens, so many, by a law, each with other rows, and add all contestants."""
+        tokens, law = problem
+        drawn = (Set(self.sizes, self.weights, tokens, seed, law) for seed in itertools.count())
         sets = list(itertools.islice((s for s in drawn if s.rows), SETS))
         used = statistics.mean(int((s.counts > 0).sum()) for s in sets)
         configs = dict(zip(("GEMM1", "GEMM2"), map(str, sets[0].layer.configs(tokens))))
-        facts = {"model": self.model, "T": tokens, "rows": statistics.mean(s.rows for s in sets), "experts": used}
+        rows = statistics.mean(s.rows for s in sets)
+        facts = {"model": self.model, "T": tokens, "law": law, "rows": rows, "experts": used}
         contest = Contest(facts | configs)
         contest.add([s.contestants() for s in sets])
         for name in PEERS if self.peers else ():
@@ -247,7 +255,8 @@ def over_sglang(row: dict) -> float:
 
 
 COLUMNS: list[Column] = [
-    ("model", lambda x: x["model"]), ("T", figure("T", "d")), ("rows", figure("rows", ".0f")),
+    ("model", lambda x: x["model"]), ("T", figure("T", "d")), ("chosen", lambda x: x.get("law", "uniform")),
+    ("rows", figure("rows", ".0f")),
     (EXPERTS, figure(EXPERTS + GRAPH)), (SGLANG, figure(SGLANG + GRAPH)),
     ("ratio", ratio(EXPERTS + GRAPH, SGLANG + GRAPH)), (GEMMS, figure(GEMMS + GRAPH)),
     *((name, figure(name + GRAPH)) for name in PEERS), ("ratio", figure("ratio", ".2f")),

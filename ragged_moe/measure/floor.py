@@ -100,8 +100,8 @@ class Floor:
         device = device_of(b.device)
         numbers = []
         for x in b, a:
-            share = -(-x.numel() // device.sms)
-            copies = -(-share // COPY)
+            share = x.numel() // device.sms  # rounded up, the last CTA's would end behind the operand
+            copies = max(1, -(-share // COPY))
             numbers += [copies, share // copies // 16 * 16]
         share = out.numel() * out.element_size() // device.sms // 16 * 16
         addresses = b.data_ptr(), a.data_ptr(), out.data_ptr()

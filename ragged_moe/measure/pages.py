@@ -76,18 +76,30 @@ def gemm_run(result: dict) -> str:
 
 
 def gemm_summary(result: dict) -> str:
-    """Ratios by experts and their tokens, over all N, K; then those of routed tokens."""
-    even = [x for x in result["rows"] if len(set(x["m"])) == 1]
-    routed = [x for x in result["rows"] if x["name"].startswith("routed")]
-    sizes = sorted({x["m"][0] for x in even})
-    body = []
-    for experts in sorted({x["experts"] for x in even}):
-        of = {m: [x for x in even if x["experts"] == experts and x["m"][0] == m] for m in sizes}
-        body.append([f"{experts} experts" if experts > 1 else "1 expert", *(means(of[m]) for m in sizes)])
-    names = list(dict.fromkeys(x["name"] for x in routed))
-    uneven = [means([x for x in routed if x["name"] == name]) for name in names]
-    body.append(["32 of 256 experts", *(f"{x} ({name})" for name, x in zip(names, uneven))])
-    return markdown(["time over the fastest peer's / over the floor", *(f"{m} tokens each" for m in sizes)], body)
+    """Write time over the fastest peer's and over the floor's, as `by_spread` does."""
+    return by_spread(result, "time over the fastest peer's / over the floor", means)
+
+
+def by_spread(result: dict, head: str, cell: Callable[[list[dict]], str]) -> str:
+    """Write cells of the records of as many experts, whose rows are spread likewise and as many in the mean, of all N
+    and K: of rows drawn by a law, even ones, then routed tokens.
+    """
+    routed, spread = {}, {}
+    for x in result["rows"]:
+        law, mean, _ = x["name"].partition(", mean ")
+        if mean or not law:
+            of_spread = spread.setdefault((not mean, x["experts"], law or "even"), {})
+            of_spread.setdefault(sum(x["m"]) // x["experts"], []).append(x)
+        elif law.startswith("routed"):
+            routed.setdefault(law, []).append(x)
+    counts, body = sorted({m for of_spread in spread.values() for m in of_spread}), []
+    for (_, experts, law), of_spread in sorted(spread.items()):
+        cells = [cell(of_spread[m]) if m in of_spread else "" for m in counts]
+        body.append([f"{experts} experts, {law}" if experts > 1 else "1 expert", *cells])
+    if routed:
+        cells = [f"{cell(rows)} ({name})" for name, rows in routed.items()]
+        body.append(["32 of 256 experts", *cells, *[""] * (len(counts) - len(cells))])
+    return markdown([head, *(f"{m} tokens in the mean" if m > 1 else "1 token" for m in counts)], body)
 
 
 def gemm_modelled(result: dict) -> str:
@@ -147,24 +159,7 @@ def fp4_summary(result: dict) -> str:
         ratios = [[x["us"][OURS] / us for us in of] for x, of in zip(rows, others)]
         return " / ".join(f"{statistics.geometric_mean(column):.2f}" for column in zip(*ratios))
 
-    even = [x for x in result["rows"] if not x["name"]]
-    sizes, body = sorted({x["m"][0] for x in even}), []
-    drawings = [x for x in result["rows"] if ", mean " in x["name"]]
-    laws = [x["name"].partition(", mean ")[0] for x in drawings]
-    for experts, law in sorted({(len(x["m"]), law) for x, law in zip(drawings, laws)}):
-        of_mean = [
-            [x for x in drawings if (len(x["m"]), x["name"]) == (experts, f"{law}, mean {m}")] for m in sizes
-        ]  # fmt: skip
-        body.append([f"{experts} experts, {law}", *(cell(rows) if rows else "" for rows in of_mean)])
-    names = list(dict.fromkeys(x["name"] for x in result["rows"] if x["name"].startswith("routed")))
-    uneven = [f"{cell([x for x in result['rows'] if x['name'] == name])} ({name})" for name in names]
-    if names:
-        body.append(["32 of 256 experts", *uneven, *[""] * (len(sizes) - len(names))])
-    for experts in sorted({x["experts"] for x in even}):
-        of = [cell([x for x in even if (x["experts"], x["m"][0]) == (experts, m)]) for m in sizes]
-        body.append([f"{experts} experts, even" if experts > 1 else "1 expert", *of])
-    head = "time over Marlin's / Humming's / the loads' / FP8's"
-    return markdown([head, *(f"{m} tokens in the mean" if m > 1 else "1 token" for m in sizes)], body)
+    return by_spread(result, "time over Marlin's / Humming's / the loads' / FP8's", cell)
 
 
 def fp4_layer(result: dict) -> str:
@@ -323,7 +318,7 @@ def experts_run(result: dict) -> str:
     """Write what was measured, and the geometric means over SGLang's experts and over DeepGEMM's GEMMs."""
     rows, mean = result["rows"], statistics.geometric_mean
     of_sglang, of_gemms = [over_sglang(x) for x in rows], mean(x["ratio"] for x in rows)
-    us = {x["T"]: x["us"] for x in rows if "layer" + GRAPH in x["us"]}
+    us = {x["T"]: x["us"] for x in rows if "layer" + GRAPH in x["us"] and x.get("law", "uniform") == "uniform"}
     of_layer = ", ".join(f"{x['experts' + GRAPH] / x['layer' + GRAPH]:.2f} at T = {t}" for t, x in us.items())
     return (
         f"{whence(result)}\n*Experts* over SGLang's, geometric mean: **{mean(of_sglang):.2f}**, "
@@ -334,12 +329,15 @@ def experts_run(result: dict) -> str:
 
 
 def experts_by_model(result: dict) -> str:
-    """Write the times of a model's experts by T, and in brackets over SGLang's."""
+    """Write the times of a model's experts by T and law, and in brackets over SGLang's."""
     rows = result["rows"]
     tokens = sorted({x["T"] for x in rows})
-    of = {(x["model"], x["T"]): f"{x['us']['experts' + GRAPH]:.0f} ({over_sglang(x):.2f})" for x in rows}
-    models = dict.fromkeys(x["model"] for x in rows)
-    body = [[model, *(of.get((model, t), "") for t in tokens)] for model in models]
+    of: dict[tuple[str, str], dict[int, str]] = {}
+    for x in rows:
+        cell = f"{x['us']['experts' + GRAPH]:.0f} ({over_sglang(x):.2f})"
+        of.setdefault((x.get("law", "uniform"), x["model"]), {})[x["T"]] = cell
+    body = [[f"{model}{', ' + law if law != 'uniform' else ''}", *(cells.get(t, "") for t in tokens)]
+            for (law, model), cells in sorted(of.items(), key=lambda x: x[0][0] != "uniform")]  # fmt: skip
     return markdown(["model", *(f"T = {t}" for t in tokens)], body)
 
 

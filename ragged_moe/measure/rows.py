@@ -84,11 +84,12 @@ def uneven(experts: int, n: int, k: int, means: Iterable[int]) -> list[Row]:
 
 
 def fp8_rows() -> list[Row]:
-    """Return the problems with FP8 weights: even experts, routed tokens, and one expert that has all tokens."""
+    """Return the problems with FP8 weights: even experts, rows drawn, routed tokens, and one expert that has all."""
     sizes = *DEEPSEEK, (7168, 7168)
     rows = [Row("", (m,) * e, n, k) for e in (1, 4, 8, 32) for n, k in sizes for m in (8, 64, 128, 512)]
     for tokens in (64, 512, 2048, 8192):
         rows += [Row(f"routed {tokens}", routed(tokens, 32, tokens), n, k) for n, k in DEEPSEEK]
+    rows += [x for n, k in DEEPSEEK for e in (8, 32) for x in uneven(e, n, k, (64, 128, 512))]
     return rows + [Row("one has all", (0, 0, 0, 512, 0, 0, 0, 0), n, k) for n, k in DEEPSEEK]
 
 

@@ -6,8 +6,11 @@ import torch
 from emulated_gpu.chip import CHIPS
 from ragged_moe.kernels.block_scaled import W4A4, W4A8
 from ragged_moe.kernels.config import SMEM, Config
+from ragged_moe.layers.deepseek_layer import limited
+from ragged_moe.layers.fp4_layer import BlockScaledLayer
 from ragged_moe.layers.grouped_gemm_fp4 import require_packed_for
 from ragged_moe.layers.grouped_gemm_fp8 import Launcher
+from ragged_moe.runtime.sizes import Sizes
 from ragged_moe.tuning.back_ends import tuning
 from ragged_moe.tuning.sm100 import (
     FP4,
@@ -23,6 +26,16 @@ from ragged_moe.tuning.sm100 import (
     choose_gemm,
     tokens_on_m,
 )
+
+
+@pytest.mark.parametrize("local", [5, 128, 512])
+def test_tokens_are_quantised_however_few_sms_the_gemms_have(local):
+    """`sms` leaves what assign quantises by as it is: the lists alone may be more CTAs than such GEMMs have."""
+    layer = object.__new__(BlockScaledLayer)
+    layer.sizes, layer.form, layer.device = Sizes(local=local), W4A4, CHIPS["b200"]
+    layer.sms = layer.device.sms
+    of_all = layer.quantiser(9, False)
+    assert limited(layer, 2).quantiser(9, False) == of_all and of_all.most >= 1
 
 
 def test_choose():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from ...device import DEVICE
@@ -69,6 +70,12 @@ def put_capture_info(stream: int, status: int, number: int, *graph: int) -> None
     put(number, one)
 
 
+def info_of(kind: Callable, stream: int) -> tuple:
+    """Return what `cuda.bindings` returns of StreamGetCaptureInfo, without the graph and what comes before a node."""
+    status, number = capture_info(stream)
+    return kind(status), number, None, None, None, 0
+
+
 def graph_of(handle: int) -> graphs.Graph:
     return known(handle, graphs.Graph, "a call")
 
@@ -126,6 +133,7 @@ def python_calls(module, prefix: str) -> dict:
         "StreamBeginCapture": lambda stream, mode: begin(launches.handle_of(stream)),
         "StreamEndCapture": lambda stream: getattr(module, graph)(end(launches.handle_of(stream))),
         "StreamIsCapturing": lambda stream: getattr(module, status)(capturing(launches.handle_of(stream))),
+        "StreamGetCaptureInfo": lambda stream: info_of(getattr(module, status), launches.handle_of(stream)),
         "GraphInstantiate": lambda one, flags=0: getattr(module, executable)(instantiate(int(one))),
         "GraphLaunch": lambda one, stream: launch(int(one), launches.handle_of(stream)),
         "GraphUpload": lambda *_: None,
