@@ -199,6 +199,16 @@ def use_after_free_input_of_a_graph(mended):
     return other
 
 
+def use_after_free_operator_of_a_graph(mended):
+    x, graph = cuda(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+    if not mended:
+        del x
+    graph.replay()
+    return y
+
+
 def use_after_free_staging_of_a_graph(mended):
     """A graph's copy reads pinned memory by its address, which holds nothing back."""
     x, here, graph = cuda(), torch.ones(N, pin_memory=True), torch.cuda.CUDAGraph()

@@ -768,8 +768,6 @@ def check_what_a_capture_refuses():
         torch.cuda.set_stream(torch.cuda.default_stream())  # which torch leaves what it was in such a capture
     for call in copies:
         raises(RuntimeError, "unless the CPU tensor is pinned", functools.partial(captured, call))
-    graph, _ = captured(lambda y=torch.ones(4, device="cuda"): y + 1)
-    raises(RuntimeError, "use-after-free: aten::add", graph.replay)
     raises(RuntimeError, "non-default stream", torch.cuda.CUDAGraph().capture_begin)
     raises(RuntimeError, "without a preceding successful capture", torch.cuda.CUDAGraph().replay)
 
