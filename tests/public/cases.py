@@ -287,6 +287,42 @@ FA4 = (
     fa4("forward and backward by autograd", _FA4_BOTH, 128, 1, machines=H200),
 )
 
+_FLASHINFER = """
+import sys, types
+for name in ("flashinfer", "flashinfer.cute_dsl", "flashinfer.gemm", "flashinfer.norm"):  # their modules without those of its other kernels
+    sys.modules[name] = package = types.ModuleType(name)
+    package.__path__ = [folder + name.removeprefix("flashinfer").replace(".", "/") for folder in sys.path if folder.endswith("/flashinfer")]
+"""
+_GEMM = """
+from flashinfer.gemm.kernels.{0} import {1}
+a, b = (torch.randn(n, {4}, device="cuda", dtype=torch.bfloat16) * 0.1 for n in ({2}, {3}))
+out = torch.empty({2}, {3}, device="cuda", dtype=torch.bfloat16)
+{5}
+close(out, a.float() @ b.float().T, 0.01)"""
+
+
+def flashinfer(module: str, names: str, m: int, n: int, k: int, call: str, **more) -> Case:
+    """A dense GEMM of FlashInfer's in CuTe DSL, which has its checkout, einops and pynvml on the path."""
+    code = _FLASHINFER + _GEMM.format(module, names, m, n, k, call)
+    return Case("FlashInfer", f"FlashInfer, {module}, {m} x {n} x {k}", code=code, machines=B200, path=("flashinfer",), **more)
+
+
+FLASHINFER = (
+    flashinfer("dense_bf16_gemm_direct", "default_tactic, run_direct_dense", 4, 256, 512, "run_direct_dense(a, b.t(), out, False, default_tactic(4, 256, 512))"),
+    flashinfer("dense_bf16_gemm_sm100_splitk", "default_tactic, run_splitk_dense", 16, 256, 1024, "run_splitk_dense(a, b.t(), None, out, False, default_tactic(16, 256, 1024))"),
+    flashinfer("tgv_gemm_cute_ext", "get_tgv_cute_ext_default_tactic, run_tgv_cute_ext", 16, 256, 512, "run_tgv_cute_ext(a, b.t(), None, out, False, get_tgv_cute_ext_default_tactic())"),
+    Case("FlashInfer", "FlashInfer, rmsnorm, layernorm, 9 x 1024", code=_FLASHINFER + """
+from flashinfer.norm.kernels.layernorm import layernorm_cute
+from flashinfer.norm.kernels.rmsnorm import rmsnorm_cute
+x, w = (torch.randn(*size, device="cuda", dtype=torch.bfloat16) for size in ((9, 1024), (1024,)))
+y = torch.empty_like(x)
+rmsnorm_cute(x, w, y)
+close(y, torch.nn.functional.rms_norm(x.float(), (1024,), w.float(), 1e-6), 0.01)
+gamma, beta = (torch.randn(1024, device="cuda") for _ in range(2))
+layernorm_cute(y, x, gamma, beta)
+close(y, torch.nn.functional.layer_norm(x.float(), (1024,), gamma, beta, 1e-6), 0.01)""", path=("flashinfer",)),
+)  # fmt: skip
+
 _MATMUL_TEST = """
 given = dict(
     m=32, n=256, k=256, split_k=1, do_gather=False, do_scatter=False, inner_expt_opt=None, do_gamma=False, is_persistent=False,
@@ -452,7 +488,7 @@ close(kernel(x), ref_program(x), 1e-4)"""),
     tilelang("flash_attention/example_mha_fwd_bhsd.py", "--seq_q 128 --seq_kv 128"),
 )  # fmt: skip
 
-CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *NEWER, *CUPY, *NUMBA, *TINYGRAD, *TILELANG)
+CASES = (*TRITON, *GLUON, *LIGER, *FLA, *TRITON_KERNELS, *QUACK, *FA4, *FLASHINFER, *PRIMITIVES, *SUBMISSIONS, *SAMPLES, *PROGRAMS, *CUTE, *NEWER, *CUPY, *NUMBA, *TINYGRAD, *TILELANG)
 
 
 def all_cases(record: dict[str, dict[str, dict]]) -> list[Case]:
