@@ -1,11 +1,13 @@
 """Texels: what their bits mean, and which of them a coordinate asks for, with which weights.
 
 From the CUDA C++ programming guide, "Texture Fetching". Where it leaves something open: the fraction of a linear filter
-is rounded to nearest to its 8 bits; sums are exact and rounded once; addressing modes act on each texel of a filter.
+is rounded to nearest to its 8 bits; sums are exact and rounded once; addressing modes act on each texel of a filter; a
+normalized coordinate times the size is rounded to a float, so that k / N is the edge of texel k.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 
@@ -66,13 +68,13 @@ def floats(raw: np.ndarray, form: TexelForm, srgb: bool) -> np.ndarray:
 
 def in_texels(coordinate: np.ndarray, size: int, mode: int, normalized: bool) -> np.ndarray:
     """Coordinates of floats, float64, in texels from the first one's edge."""
-    x = np.nan_to_num(coordinate, nan=0.0, posinf=FAR, neginf=-FAR)
+    x = np.minimum(np.maximum(np.where(coordinate == coordinate, coordinate, 0.0), -FAR), FAR)
     if normalized and mode in (WRAP, MIRROR):
         whole = np.floor(x)
         x = x - whole
         if mode == MIRROR:
             x = np.where(whole % 2 == 1, 1 - x, x)
-    return np.clip(x * size if normalized else x, -FAR, FAR)
+    return (x * size).astype(np.float32).astype(np.float64) if normalized else x
 
 
 def placed(index: np.ndarray, size: int, mode: int) -> tuple[np.ndarray, np.ndarray | bool]:
@@ -81,7 +83,7 @@ def placed(index: np.ndarray, size: int, mode: int) -> tuple[np.ndarray, np.ndar
     if mode == WRAP:
         return index % size, True
     inside = (index >= 0) & (index < size) if mode == BORDER else True
-    return np.clip(index, 0, size - 1), inside
+    return np.minimum(np.maximum(index, 0), size - 1), inside
 
 
 def nearest(x: np.ndarray) -> np.ndarray:
@@ -95,6 +97,7 @@ def between(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return fixed >> FRACTION, fixed & (1 << FRACTION) - 1
 
 
+@functools.cache
 def corners(axes: int) -> list[tuple[int, ...]]:
     """Which texels of each axis a linear filter takes, 0 the first; the first axis changes fastest."""
     return [corner[::-1] for corner in itertools.product((0, 1), repeat=axes)]

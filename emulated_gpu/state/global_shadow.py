@@ -82,8 +82,8 @@ class GlobalShadow:
             loads = (number,) if key is by.key else ()
             self._conflict(list(reads(places, by, key, number)), "read", region, by, loads=loads)
 
-    def read_non_coherent(self, addresses: np.ndarray, size: int) -> None:
-        """`size` bytes are read at each address by ld.global.nc, which need not see what this launch has written.
+    def read_non_coherent(self, addresses: np.ndarray, size: int, what: str) -> None:
+        """`size` bytes are read at each address by `what`, which need not see what this launch has written.
 
         With several devices, whose launches share the order, nobody is asked.
         """
@@ -97,7 +97,7 @@ class GlobalShadow:
                 if numbers.any():
                     number, which = int(numbers.max()), int(np.argmax(numbers))
                     byte = plane.place(index, which) - region.start % WORD
-                    message = f"ld.global.nc reads {region.name} at byte {byte}, which this launch has written "
+                    message = f"{what} reads {region.name} at byte {byte}, which this launch has written "
                     message += f"({self.order.who(number)}): the non-coherent cache need not have it"
                     self.report(Fault("race", message, note="non-coherent-load", other=number))
                     return

@@ -19,6 +19,7 @@ from .fences import handed_on, publish
 from .group import LaneGroup, Meeting
 from .tensor_maps import descriptor_bytes
 
+NON_COHERENT = "ld.global.nc"
 ELEMENT = {1: 16, 2: 16, 4: 32, 8: 64, 16: 128}  # bytes of an element -> bits of the register that holds it
 
 
@@ -97,7 +98,7 @@ def load(
             loaded = tuple(gather(g, space, elements, size, None, strong, who).tolist())
         else:
             loaded = tuple(load_one(g, space, address + k * size, size, strong, who) for k in range(count))
-        _loaded(g, space, address, size * count, strong, who, SEVERAL if g.n > 1 else g.lanes, nc)
+        _loaded(g, space, address, size * count, strong, who, SEVERAL if g.n > 1 else g.lanes, NON_COHERENT * nc)
         return loaded
     addresses = g.lane_array(address, 64).astype(np.uint64)
     lanes = None if mask is True else np.flatnonzero(mask)
@@ -118,7 +119,7 @@ def load(
             whole[lanes] = values
             values = whole
         out.append(values.astype(alu.U[ELEMENT[size]], copy=False))
-    _loaded(g, space, addresses, size * count, strong, who, g.lanes if lanes is None else g.lanes[lanes], nc)
+    _loaded(g, space, addresses, size * count, strong, who, g.lanes if lanes is None else g.lanes[lanes], NON_COHERENT * nc)
     if g.n == 1:
         return tuple(int(v[0]) for v in out)
     return tuple(out)
@@ -166,14 +167,14 @@ def side_by_side(addresses: np.ndarray, size: int, count: int) -> np.ndarray:
 
 
 def _loaded(
-    g: LaneGroup, space: str, addresses, size: int, strong: bool | str, who: object, lanes: np.ndarray | int, nc: bool
+    g: LaneGroup, space: str, addresses, size: int, strong: bool | str, who: object, lanes: np.ndarray | int, nc: str
 ):
-    """Note what lanes have loaded; SEVERAL lanes from one address."""
+    """Note what lanes have loaded; SEVERAL lanes from one address. nc: by what, if by the non-coherent cache."""
     if space == "global":
         if g.launch.tracked is not None:
             g.follow_load(np.atleast_1d(np.asarray(addresses, np.uint64)), size, lanes)
         if nc and g.launch.checks:
-            g.launch.shadow.read_non_coherent(np.atleast_1d(addresses), size)
+            g.launch.shadow.read_non_coherent(np.atleast_1d(addresses), size, nc)
         if g.warp.stores.kept and g.launch.checks:
             g.warp.stores.look(g, np.atleast_1d(np.asarray(addresses, np.uint64)), size, lanes)
         if not strong:
@@ -203,7 +204,7 @@ def texels(g: LaneGroup, addresses: np.ndarray, size: int, count: int, lanes: np
     """What lanes load by the texture cache: `count` values of `size` bytes at each address of global memory, [count,
     addresses]. lanes: who asks for each; one may ask for several."""
     values = gather(g, "global", side_by_side(addresses, size, count), size, None, False, who)
-    _loaded(g, "global", addresses, size * count, False, who, lanes, True)
+    _loaded(g, "global", addresses, size * count, False, who, lanes, "a texture")
     return values.reshape(count, -1)
 
 

@@ -77,11 +77,14 @@ def _property(image: Image, what: str) -> int:
 def _each(g: LaneGroup, geometry: str, handle, coordinates: tuple, mask, one) -> tuple:
     """Call `one` with each texture that lanes name, their coordinates and their numbers; put its results together."""
     alike = mask is True and not any(map(alu.is_array, (handle, *coordinates)))
-    positions = np.array([0] if alike else active(g, mask), np.int64)
+    if mask is True and not alike and not alu.is_array(handle):  # all lanes, of one texture
+        parts = {handle: slice(None)}
+    else:
+        positions = np.array([0] if alike else active(g, mask), np.int64)
+        handles = g.lane_array(handle, 64)[positions]
+        parts = {n: positions[handles == np.uint64(n)] for n in np.unique(handles).tolist()}
     out = np.zeros((4, 1 if alike else g.n), np.uint32)
-    handles = g.lane_array(handle, 64)[positions]
-    for number in np.unique(handles).tolist():
-        these = positions[handles == np.uint64(number)]
+    for number, these in parts.items():
         where = [g.lane_array(x, 32).astype(np.uint32, copy=False)[these] for x in coordinates]
         found = one(object_of(number, Texture, geometry), where, g.lanes[these])
         out[: len(found), these] = found
