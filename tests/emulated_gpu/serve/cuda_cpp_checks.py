@@ -24,6 +24,9 @@ cudaError_t cudaProfilerStart();
 cudaError_t cudaProfilerStop();
 }
 __constant__ float weights[2];
+__global__ void through(cudaTextureObject_t t, cudaSurfaceObject_t s) {
+  surf2Dwrite(tex2D<float>(t, threadIdx.x + 0.5f, blockIdx.x + 0.5f) * 2, s, threadIdx.x * 4, blockIdx.x);
+}
 __device__ int calls;
 __global__ void scale(const float *x, float *y) {
   __shared__ float s[32];
@@ -113,6 +116,43 @@ int encode(void *at, void *map) {
       strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
+struct Images {  // 8 x 4 floats that a texture reads, and as many of a surface
+  cudaArray_t in = nullptr, out = nullptr;
+  cudaTextureObject_t texture = 0;
+  cudaSurfaceObject_t surface = 0;
+  int wrong = 0;
+  explicit Images(const float *from) {
+    auto floats = cudaCreateChannelDesc<float>();
+    wrong |= cudaMallocArray(&in, &floats, 8, 4);
+    wrong |= cudaMalloc3DArray(&out, &floats, {8, 4, 0}, cudaArraySurfaceLoadStore);
+    wrong |= cudaMemcpy2DToArray(in, 0, 0, from, 32, 32, 4, cudaMemcpyHostToDevice);
+    cudaResourceDesc resource = {};
+    cudaTextureDesc how = {};
+    resource.res.array.array = in;
+    wrong |= cudaCreateTextureObject(&texture, &resource, &how, nullptr);
+    resource.res.array.array = out;
+    wrong |= cudaCreateSurfaceObject(&surface, &resource);
+  }
+};
+int images(const float *from, float *to) {
+  Images all(from);
+  through<<<4, 8>>>(all.texture, all.surface);
+  cudaMemcpy3DParms p = {};
+  p.srcArray = all.out, p.dstPtr = {to, 32, 8, 4}, p.extent = {8, 4, 1}, p.kind = cudaMemcpyDeviceToHost;
+  int wrong = all.wrong | cudaMemcpy3D(&p);
+  cudaChannelFormatDesc desc;
+  cudaExtent extent;
+  wrong |= cudaArrayGetInfo(&desc, &extent, nullptr, all.in) | desc.x != 32 | desc.y != 0 | extent.height != 4;
+  wrong |= cudaMemcpy2DToArray(all.in, 4, 0, from, 32, 32, 4, cudaMemcpyHostToDevice) != cudaErrorInvalidValue;
+  wrong |= cudaDestroyTextureObject(all.texture) | cudaDestroySurfaceObject(all.surface) | cudaFreeArray(all.in);
+  return wrong | cudaFreeArray(all.out);
+}
+int freed_image(const float *from) {
+  Images all(from);
+  int wrong = all.wrong | cudaFreeArray(all.in);
+  through<<<4, 8>>>(all.texture, all.surface);
+  return wrong | cudaDeviceSynchronize();
+}
 int not_served() { return cudaIpcCloseMemHandle(nullptr); }
 int conditional() { return cudaGraphConditionalHandleCreate(nullptr, nullptr); }
 }
@@ -199,6 +239,14 @@ def check_a_tensor_map_by_the_driver_entry_point():
     x, words = torch.zeros(32, 64, dtype=torch.half, device="cuda"), (ctypes.c_uint8 * 128)()
     assert LIBRARY.encode(ctypes.c_void_p(x.data_ptr()), words) == 0
     assert decode(bytes(words)).box == (64, 8)
+
+
+def check_images():
+    x, y = torch.arange(32.0), torch.zeros(32)
+    assert LIBRARY.images(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr())) == 0
+    assert torch.equal(y, 2 * x)
+    found = finding(lambda: LIBRARY.freed_image(ctypes.c_void_p(x.data_ptr())))
+    assert "read of 4 bytes at byte 0 of a CUDA array of 8 x 4 texels" in found and "cudaFreeArray" in found, found
 
 
 def check_what_is_not_served_is_named():
