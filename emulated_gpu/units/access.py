@@ -119,7 +119,8 @@ def load(
             whole[lanes] = values
             values = whole
         out.append(values.astype(alu.U[ELEMENT[size]], copy=False))
-    _loaded(g, space, addresses, size * count, strong, who, g.lanes if lanes is None else g.lanes[lanes], NON_COHERENT * nc)
+    who_loads = g.lanes if lanes is None else g.lanes[lanes]
+    _loaded(g, space, addresses, size * count, strong, who, who_loads, NON_COHERENT * nc)
     if g.n == 1:
         return tuple(int(v[0]) for v in out)
     return tuple(out)
