@@ -201,6 +201,10 @@ def weights(of: Checkpoint, x: Format, prefix: str, experts: Sequence[int], name
     for i, e in enumerate(experts):
         for half, name in enumerate(names):
             found = read(of, x, f"{prefix}.{e}.{name}", shape=first[0].shape)
+            if x.scale and found[1].shape != first[1].shape:  # as of rows beside one of all
+                shapes = [(*y.shape,) for y in (found[1], first[1])]
+                other = f"but {prefix}.{experts[0]}.{names[0]} has {shapes[1]}"
+                raise ValueError(f"{of.path}: {prefix}.{e}.{name} has scales {shapes[0]}, {other}")
             for to, y in zip((values, scales)[: 1 + bool(x.scale)], found):
                 to[i, half * len(y) : half * len(y) + len(y)] = y
             for to, y in zip((of_all, of_input), found[2:]):

@@ -198,7 +198,7 @@ class Experts:
         self.model, self.sizes, self.weights, self.peers, self.sglang = model, MODELS[model], weights, peers, sglang
 
     def contest(self, problem: tuple[int, str]) -> Contest:
-        """Draw sets of tokens, so many, by a law, each with other rows, and add all contestants."""
+        """Draw sets of tokens, each with other rows, and add all contestants. problem: how many, and by which law."""
         tokens, law = problem
         drawn = (Set(self.sizes, self.weights, tokens, seed, law) for seed in itertools.count())
         sets = list(itertools.islice((s for s in drawn if s.rows), SETS))

@@ -130,6 +130,19 @@ def test_fp8(tmp_path, ending, kind, intermediate):
             assert not part[intermediate:].any()
 
 
+def test_scales_of_two_kinds(tmp_path):
+    """Rows' of gate beside one of all of up: a copy of that would fit where the rows' are."""
+    turns = itertools.cycle((True, False, True))
+
+    def tensors(g, n, k):
+        scale = torch.ones(n, 1) if next(turns) else torch.tensor(0.5)
+        return {"weight": torch.randn(n, k, generator=g).to(E4M3), "weight_scale": scale}
+
+    write(tmp_path, PROJECTIONS[0], tensors)
+    with pytest.raises(ValueError, match=r"experts.2.up_proj has scales \(1, .\), but .*experts.2.gate_proj has"):
+        fp8_experts(tmp_path, PREFIX, [2, 0], "cpu")
+
+
 @pytest.mark.parametrize("kind, intermediate", [(BF16, 128), (E8M0, 192), (U8, 128)])
 def test_bf16(tmp_path, kind, intermediate):
     """The file's numbers, and MXFP8's products, exactly; zeros behind the last of I."""
