@@ -564,7 +564,7 @@ def note_row(c, w, plane, word, slots, number, form):
         else:
             slot = slots[k]
             plane.reads[slot : slot + LANES] = number
-            if form.settles and w[of.SETTLED]:
+            if form.settles and w[of.SETTLED] and plane.written[at] == 0:  # as all of them are
                 for j in range(LANES):
                     settle(c, w, plane, at + j)
 
