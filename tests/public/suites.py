@@ -69,6 +69,7 @@ ATTORCH = (
     attorch("batch_norm_layer", 30, _OF_2, {
         "test_batch_norm_layer[True-input_dtype1-hardshrink_0.5-": "the norm's half is 0.5, which torch's hardshrink makes 0; before that rounding it is 0.5002, which attorch's keeps",
         "test_batch_norm_layer[True-input_dtype1-logsigmoid-": _TWICE,
+        "test_batch_norm_layer[True-input_dtype1-softshrink_0.5-": "torch rounds the norm to half before 0.5 is taken off it, which leaves that rounding in what remains; attorch's kernel rounds once",
     }),
     attorch("cross_entropy_loss_layer", 20, _OF_2, {
         "test_cross_entropy_loss_layer[True-input_dtype1-True-shape2]": "torch's cross_entropy gives log_softmax its dtype (LossNLL.cpp), so that autocast leaves it half; weights that sum to -0.23 make 0.015 of that",
@@ -84,8 +85,8 @@ ATTORCH = (
 )
 
 _LANES_DIFFER = (
-    "the sum of squares is `fma(x, x, y * y)` in one lane and `fma(y, y, x * x)` in the other, so lanes differ in the"
-    " last place; all lanes of two warps store theirs to one word of shared memory, in no order"
+    "line 152, in Triton's sum: each lane of two warps stores its replica of a sum to one word, in no order; as summands"
+    " cancel, replicas differ by 1.8e-6 of it, more than the 2^-20 of a note: a data race by the ISA (8.7.1)"
 )
 _AT_64 = ("dtype0-1e-05-1e-05-2-8-64]", "dtype1-0.02-0.02-2-8-64]")
 
