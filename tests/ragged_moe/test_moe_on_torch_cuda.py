@@ -60,3 +60,24 @@ def test_a_script_with_cuda_tensors(machine, script, first, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.startswith(f"{first} is not in the emulated GPU's memory")
+
+
+GRAPHS = """
+from ragged_moe.checks.graphs import Case, wrong
+from ragged_moe.runtime.device import gpu
+from ragged_moe.runtime.sizes import Sizes
+
+gpu(torch.device("cuda", 0)).sms = 6  # CTAs for all SMs would take long
+print(wrong(Case(Sizes(256, 128, 8, 2, 8), 5, 2), 2))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.thorough  # `python -m ragged_moe check graphs` does it on a GPU
+def test_a_graph_whose_maps_change(tmp_path):
+    """Replays of an emulated CUDA graph, counts of replicas and all else written anew between two."""
+    path = tmp_path / "script.py"
+    path.write_text(BEGINNING + GRAPHS)
+    command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", "h200", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.stdout.splitlines() == ["None"] and ", 0 findings" in done.stderr, done.stderr[-4000:]
