@@ -441,7 +441,7 @@ class Launch:
                 return
         if fault.loads and not fault.note and self.unused is not None:
             fault.where = place_of(sys._getframe(1))
-            if self.unused.holds(fault):
+            if self.unused.holds(fault, actor_of(sys._getframe(1))):
                 return
         self._tell(fault, sys._getframe(1))
 

@@ -4,6 +4,9 @@ Triton lets every warp of a block load; of those that have the same elements one
 back by a guard. What a loaded value may come to is read off the code: it is computed with, and goes into certain
 stores to global memory. Whether the warp executes one of these behind the load, its events say. What decides anything
 else (a branch, an address, a guard, an atomic, a barrier), or goes to other memory, counts as used.
+
+Of a warp's loads of a word a shadow keeps the last alone. So others that may have read it, by pointers that come from
+the same parameter, are asked as well, unless they have happened before the store.
 """
 
 from __future__ import annotations
@@ -47,19 +50,24 @@ class Unused:
         self._stores: dict[int, Stores | None] = {}  # of loads, by their ids
         self._steps: dict[int, Step | None] = {}  # of instructions, by their ids
         self._done: dict[Actor, Done] = {}
+        self._pointers: dict[int, dict[int, set[str]]] = {}  # of programs, by their ids
+        self._others: dict[int, list[Instr]] = {}  # of loads, by their ids: other loads that may be of the same memory
         # By the lines of a race: it, and the first load of each warp and instruction that takes part
         self._held: dict[tuple[str, ...], tuple[Fault, dict[tuple[Actor, int], tuple[int, Stores]]]] = {}
 
-    def holds(self, race: Fault) -> bool:
-        """Hold back a race of loads of which nothing has come, nor of earlier ones like them; returns whether."""
+    def holds(self, race: Fault, by: Actor | None) -> bool:
+        """Hold back a race of loads of which nothing has come, nor of earlier ones like them; returns whether.
+
+        by: who does the later access.
+        """
         loads: dict[tuple[Actor, int], tuple[int, Stores]] = {}
         for number in race.loads:
             who: Any = self.order.log[number]
             instr = who.instruction()
-            if id(instr) not in self._stores:
-                self._stores[id(instr)] = stores_of(who.program, instr, self._steps)
-            stores = self._stores[id(instr)]
+            stores = self._stores_of(who.program, instr)
             if stores is None or self._executed(who.actor, number, stores):
+                return False
+            if by is not None and by is not who.actor and self._hides(who, instr, by):
                 return False
             loads.setdefault((who.actor, id(instr)), (number, stores))
         _, known = self._held.setdefault(race.lines, (race, {}))
@@ -76,11 +84,42 @@ class Unused:
         self._held.clear()
         return races
 
-    def _executed(self, actor: Actor, load: int, stores: Stores) -> bool:
-        """Whether a warp has executed any of these stores behind a load."""
+    def _stores_of(self, program: ControlFlow, load: Instr | None) -> Stores | None:
+        if id(load) not in self._stores:
+            self._stores[id(load)] = stores_of(program, load, self._steps)
+        return self._stores[id(load)]
+
+    def _hides(self, who: Any, load: Instr, by: Actor) -> bool:
+        """Whether a warp has used what it has loaded otherwise than by `load`, perhaps the same, and `by` does not know
+        that it has loaded it."""
+        actor, program = who.actor, who.program
+        if id(load) not in self._others:
+            if id(program) not in self._pointers:
+                self._pointers[id(program)] = pointers(program)
+            of = self._pointers[id(program)]
+            self._others[id(load)] = [
+                one for one in program.kernel.instrs
+                if one is not load and not of[id(load)].isdisjoint(of.get(id(one), ()))
+            ]  # fmt: skip
+        known = by.knowledge.known((actor.space, actor.uid))
+        last = self._last(actor)
+        for other in self._others[id(load)]:
+            if last.get(id(other), 0) > known:
+                stores = self._stores_of(program, other)
+                if stores is None or any(last.get(store, 0) > known for store in stores):
+                    return True
+        return False
+
+    def _last(self, actor: Actor) -> dict[int, int]:
+        """The last events of what a warp has executed until now, by instructions' ids."""
         done = self._done.setdefault(actor, Done())
         done.read(self.order, actor)
-        return any(done.last.get(store, 0) > load for store in stores)
+        return done.last
+
+    def _executed(self, actor: Actor, load: int, stores: Stores) -> bool:
+        """Whether a warp has executed any of these stores behind a load."""
+        last = self._last(actor)
+        return any(last.get(store, 0) > load for store in stores)
 
 
 @dataclass(frozen=True)
@@ -109,7 +148,7 @@ class Step:
 def stores_of(program: ControlFlow, load: Instr | None, steps: dict[int, Step | None]) -> Stores | None:
     """The plain stores to global memory into which what a load brings may go, on any way through the program; None if
     it may come to anything else. steps: what is known of instructions, by their ids; gets more."""
-    if load is None or load.parts[0] not in ("ld", "ldu"):
+    if load is None or not is_load(load):
         return None
     instrs = program.kernel.instrs
     number = next(i for i, instr in enumerate(instrs) if instr is load)
@@ -138,6 +177,33 @@ def stores_of(program: ControlFlow, load: Instr | None, steps: dict[int, Step | 
                 brought[after] |= made
                 work.append((after, program.start[after], set(brought[after])))
     return frozenset(stores)
+
+
+def pointers(program: ControlFlow) -> dict[int, set[str]]:
+    """By loads' ids, the parameters of 64 bits that their addresses are made of. What is loaded counts as an index."""
+    instrs, writers = program.kernel.instrs, dict[int, list[int]]()
+    for number, (_, writes) in enumerate(program.effects):
+        for register in writes:
+            writers.setdefault(register, []).append(number)
+
+    def made_of(load: Instr) -> set[str]:
+        found, seen, work = set[str](), set[int](), address_of(load)
+        while work:
+            register = work.pop()
+            seen.add(register)
+            for number in writers.get(register, ()):
+                instr = instrs[number]
+                if instr.parts[:2] == ["ld", "param"] and instr.parts[-1].endswith("64"):
+                    found.add(repr(instr.operands[1]))
+                elif not is_load(instr):
+                    work |= program.effects[number][0] - seen
+        return found
+
+    return {id(instr): made_of(instr) for instr in instrs if is_load(instr)}
+
+
+def is_load(instr: Instr) -> bool:
+    return instr.parts[0] in ("ld", "ldu")
 
 
 def stores_global(instr: Instr) -> bool:

@@ -98,7 +98,7 @@ except emulated_gpu.Unsupported as error:
     assert done.stdout.split() == ["10", "sm_90a", *"NVIDIA H200 (emulated) 132 9 132 9 132".split()], done.stderr
     done = python(tmp_path, script)
     assert done.stdout.split() == ["10", "sm_100a", *"NVIDIA B200 (emulated) 148 10 148 10 148".split()], done.stderr
-    assert python(tmp_path, script, "--machine", "h100").returncode == 2
+    assert python(tmp_path, script, "--machine", "v100").returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -558,7 +558,7 @@ def test_the_guess_of_a_compare_and_swap_is_noted(space, place, swapped, more, f
 
 
 IN_PLACE = """mad.wide.u32 at, lane, 4, out; mov.b32 y, 0; NEXT: ld.global.b32 x, [at]; add.u32 b, x, 1; {more}
-    @first st.global.b32 [at], b; add.u32 y, y, 1; setp.lt.u32 p, y, 200; @p bra NEXT;"""
+    @first st.global.b32 [at], b; add.u32 y, y, 1; setp.lt.u32 p, y, 40; @p bra NEXT;"""
 
 
 @pytest.mark.parametrize("late", PARTIES.values(), ids=list(PARTIES))
@@ -566,16 +566,29 @@ IN_PLACE = """mad.wide.u32 at, lane, 4, out; mov.b32 y, 0; NEXT: ld.global.b32 x
     ("", False), ("shfl.sync.bfly.b32 b, b, 1, 31, -1; shfl.sync.bfly.b32 b, b, 1, 31, -1;", False),
     ("@!first st.global.b32 [at+512], b;", True), ("setp.eq.u32 q, b, 0; @q bra NEXT;", True),
     ("st.shared.b32 [mine], b;", True), ("mad.wide.u32 d, b, 0, at; ld.global.b32 a, [d];", True),
+    ("ld.global.b32 a, [in]; setp.ne.u32 q, a, 0; @q bra NEXT;", False),
 ])  # fmt: skip
 def test_a_race_of_loads_of_which_nothing_comes_is_a_note(more, used, late, soon_hot):
-    """Each warp loads all words, and one stores, as Triton's blocks do that are smaller than the CTA; 200 times, of
+    """Each warp loads all words, and one stores, as Triton's blocks do that are smaller than the CTA; 40 times, of
     which all but the first are machine code. A store of the other warp, a branch, an address make it wrong."""
     out = np.zeros(1024, np.int32)
     with emulated_gpu.session(most=9) as session:
-        emulated_gpu.launch(kernel(late + IN_PLACE.format(more=more)), "kernel", 1, 64, [out, out])
+        emulated_gpu.launch(kernel(late + IN_PLACE.format(more=more)), "kernel", 1, 64, [out, np.zeros_like(out)])
     assert {fault.kind for fault in session.errors} == ({"race"} if used else set())
-    assert used or soon_hot and out[:32].tolist() == [200] * 32
+    assert used or soon_hot and out[:32].tolist() == [40] * 32
     assert [note.note for note in session.notes] == ["unused-load"] * (len(session.notes) if used else 1)
+
+
+@pytest.mark.parametrize("between, found", [("", True), ("bar.sync 0;", False)])
+def test_an_earlier_load_that_is_used_makes_it_a_race(between, found):
+    """The shadow keeps the later load of the word, of which nothing comes, as if it were the only one."""
+    late = PARTIES["first warp late"]
+    first = f"mad.wide.u32 at, lane, 4, out; ld.global.b32 a, [at]; setp.eq.u32 q, a, 77; @q bra END; {between} {late}"
+    with emulated_gpu.session(most=9) as session:
+        body = f"{first} {IN_PLACE.format(more='')} END:"
+        emulated_gpu.launch(kernel(body), "kernel", 1, 64, [np.zeros(1024, np.int32)] * 2)
+    assert {fault.kind for fault in session.errors} == ({"race"} if found else set())
+    assert found or {note.note for note in session.notes} == {"unused-load"}
 
 
 @pytest.mark.parametrize("more, kinds", [
