@@ -77,6 +77,7 @@ def on_the_card(cluster: int, rows: int):
 def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 1500):
     """Clocks of a chain on the timing model; it spins for less than the card, as the emulator is slow."""
     import emulated_gpu
+    from emulated_gpu.chip import H200
     from emulated_gpu.device import DEVICE, allocate
     from emulated_gpu.model.profile import load
 
@@ -87,7 +88,7 @@ def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 
         DEVICE.adopt(out, "clocks")
         DEVICE.adopt(c, "c")
     ptx = PTX.replace("spent, 6000", f"spent, {spin}")
-    with emulated_gpu.timing(load("h200")):
+    with DEVICE.as_chip(H200), emulated_gpu.timing(load("h200")):
         for out, c in 2 * list(zip(outputs, stored)):  # as on the card, where the second time meets lines in L2
             emulated_gpu.launch(ptx, "kernel", SMS, THREADS, [out, c, rows], cluster=cluster, shared=SHARED, pdl=True)
     return np.array([out.view(np.uint64).reshape(SMS, 4) for out in outputs]).astype(np.int64)
