@@ -14,7 +14,7 @@ from ..errors import Fault
 from ..formats import alu
 from ..formats.lanes import Absent
 from ..ptx.control_flow import ControlFlow
-from ..ptx.effects import ACROSS, computes
+from ..ptx.effects import ACROSS, computes, is_load
 from ..ptx.isa.registry import flat, pair
 from ..ptx.syntax import Mem
 
@@ -178,7 +178,7 @@ class Garbage:
     def loaded(self, tracked, addresses: np.ndarray, size: int, lanes: np.ndarray) -> None:
         """The instruction has loaded `size` bytes at an address a lane: hold what of it nobody has written."""
         instr = self.program.kernel.instrs[self.number]
-        if instr.parts[0] not in ("ld", "ldu"):
+        if not is_load(instr):
             return
         items = flat(instr.operands[0])
         width = size // len(items)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import Fault
 from ..ptx.control_flow import ControlFlow
-from ..ptx.effects import computes
+from ..ptx.effects import computes, is_load
 from ..ptx.isa import lookup
 from ..ptx.syntax import Instr
 from ..state.order import Actor, Order
@@ -200,10 +200,6 @@ def pointers(program: ControlFlow) -> dict[int, set[str]]:
         return found
 
     return {id(instr): made_of(instr) for instr in instrs if is_load(instr)}
-
-
-def is_load(instr: Instr) -> bool:
-    return instr.parts[0] in ("ld", "ldu")
 
 
 def stores_global(instr: Instr) -> bool:

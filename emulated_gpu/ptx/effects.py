@@ -26,6 +26,11 @@ def computes_alone(instr: Instr) -> bool:
     return computes(instr) and instr.parts[0] not in ACROSS
 
 
+def is_load(instr: Instr) -> bool:
+    """Whether an instruction loads registers from an address."""
+    return instr.parts[0] in ("ld", "ldu")
+
+
 def hands_on(instr: Instr) -> bool:
     """Whether an instruction may release or acquire in global memory, by which clusters learn what others have done."""
     base, *parts = instr.parts

@@ -59,6 +59,22 @@ def _atomic_cost(i) -> str:
     return "shared_atomic" if shared else "global_atomic"
 
 
+def write_loaded(w, destination, call: str, count: int, bits: int, signed: bool = False) -> None:
+    """Write a load's call, which returns `count` values of `bits`, and what its destination gets of them."""
+    items = flat(destination)
+    if len(items) != count:
+        raise Unsupported(f"{len(items)} destinations for a vector of {count}")
+    values = [w.temp() for _ in items]
+    unless = "" if w.guard is None else f" if {w.guard} is not False else {(0,) * count}"
+    w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}{unless}")
+    for item, value in zip(items, values, strict=True):
+        if item is SINK:
+            continue
+        if bits < item.bits or bits == 8:
+            value = f"alu.extend({value}, {bits}, {signed}, {item.bits})"
+        w.write(item, value)
+
+
 @op("ld", "ldu", "ld.global.nc", cost=_memory_cost, dst=1)
 def _ld(w, i, m):
     order, scope = _order(m)
@@ -68,22 +84,8 @@ def _ld(w, i, m):
     m.drop(*CACHE_HINTS)
     count, kind = _vector(m), m.type()
     bits = width(kind)
-    items = flat(i.operands[0])
-    if len(items) != count:
-        raise Unsupported(f"{len(items)} destinations for a vector of {count}")
-    values = [w.temp() for _ in items]
-    address = w.address(i.operands[1])
-    call = f"access.load(g, {space!r}, {address}, {bits // 8}, {count}, {w.mask()}{strong})"
-    if w.guard is None:
-        w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}")
-    else:
-        w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call} if {w.guard} is not False else {(0,) * count}")
-    for item, value in zip(items, values, strict=True):
-        if item is SINK:
-            continue
-        if bits < item.bits or bits == 8:
-            value = f"alu.extend({value}, {bits}, {is_signed(kind)}, {item.bits})"
-        w.write(item, value)
+    call = f"access.load(g, {space!r}, {w.address(i.operands[1])}, {bits // 8}, {count}, {w.mask()}{strong})"
+    write_loaded(w, i.operands[0], call, count, bits, is_signed(kind))
 
 
 @op("st.release", cost=_memory_cost, dst=0, blocking=True, leaves_out=True)

@@ -6,7 +6,8 @@ There is no measurement of what they cost: a timed run refuses them.
 from __future__ import annotations
 
 from ...errors import Unsupported
-from ..syntax import SINK, Mem, Symbol, Vec
+from ..syntax import Mem, Symbol, Vec
+from .memory import write_loaded
 from .registry import CACHE_HINTS, UNTIMED, Mods, flat, op, width
 
 # Registers of a coordinate: the layer, if any, and one for each axis of the texture, or of a cube's directions
@@ -102,17 +103,8 @@ def _elements(m: Mods) -> tuple[int, int]:
 @op("suld", cost=UNTIMED, dst=1)
 def _suld(w, i, m):
     count, bits = _elements(m)
-    items = flat(i.operands[0])
-    if len(items) != count:
-        raise Unsupported(f"{len(items)} destinations for a vector of {count}")
     address, acts = _surface(w, m, i.operands[1], count * bits // 8)
-    values = [w.temp() for _ in items]
-    call = f"access.load(g, 'global', {address}, {bits // 8}, {count}, {acts})"
-    unless = f" if {w.guard} is not False else {(0,) * count}" * (w.guard is not None)
-    w.emit(f"{', '.join(values)}{',' if count == 1 else ''} = {call}{unless}")
-    for item, value in zip(items, values, strict=True):
-        if item is not SINK:
-            w.write(item, f"alu.extend({value}, {bits}, False, {item.bits})" if bits < max(item.bits, 16) else value)
+    write_loaded(w, i.operands[0], f"access.load(g, 'global', {address}, {bits // 8}, {count}, {acts})", count, bits)
 
 
 @op("sust", cost=UNTIMED, dst=0)

@@ -17,9 +17,7 @@ from . import cuda_bindings, launches
 AS_INTEGER, NORMALIZED, SRGB, SEAMLESS = 1, 2, 0x10, 0x40  # CU_TRSF_*
 KNOWN_FLAGS = Image.LAYERED | Image.SURFACE | Image.CUBE | Image.GATHER
 OF_ARRAY, OF_MIPMAPS, OF_LINEAR, OF_PITCH = range(4)  # CUresourcetype
-LONGEST = 1 << 28  # elements of linear memory that a texture may have
-PITCH_ALIGNMENT = 32  # bytes
-TEXTURE_ALIGNMENT = 14  # a CUdevice_attribute
+ALIGNMENT, ROW_ALIGNMENT, LONGEST = 14, 51, 69  # of textures, CUdevice_attribute
 INVALID_HANDLE = 400  # CUDA_ERROR_INVALID_HANDLE
 
 _handles = itertools.count(1)
@@ -134,17 +132,19 @@ def image_of(at: int) -> Image:
     if r.type == OF_MIPMAPS:
         raise Unsupported("a mipmapped array on the emulated device, whose textures have one level")
     form = form_of(r.format, r.channels)
-    if r.address % cuda_bindings.attribute(TEXTURE_ALIGNMENT):
+    if r.address % cuda_bindings.attribute(ALIGNMENT):
         raise launches.WrongCall(f"a texture at {r.address:#x}, which is no multiple of textureAlignment")
     if r.type == OF_LINEAR:
         size, height, pitch = r.width, 0, 0
         width = size // form.size
-        if not 0 < width <= LONGEST:
-            raise launches.WrongCall(f"a texture of {width} texels of linear memory, which may have {LONGEST}")
+        longest = cuda_bindings.attribute(LONGEST)
+        if not 0 < width <= longest:
+            raise launches.WrongCall(f"a texture of {width} texels of linear memory, which may have {longest}")
     else:
         width, height, pitch = r.width, r.height, r.pitch
         size = pitch * (height - 1) + width * form.size
-        if not width or not height or pitch < width * form.size or pitch % PITCH_ALIGNMENT:
+        apart = pitch % cuda_bindings.attribute(ROW_ALIGNMENT)
+        if not width or not height or pitch < width * form.size or apart:
             raise launches.WrongCall(f"a texture of {width} x {height} texels in rows of {pitch} bytes")
     launches.check_memory("a texture of", r.address, size, True)
     return Image(r.address, form, width, height, 0, pitch, linear=r.type == OF_LINEAR)

@@ -101,7 +101,7 @@ def bindings() -> dict:
         "_cuda_getStreamFromExternal": lambda pointer, device: (pointer, device if device >= 0 else DEVICE.index, CUDA),
         "_cuda_setStream": set_stream,
         "_cuda_getCurrentRawStream": lambda device: load().emulated_current_queue(device),
-        "_cuda_isCurrentStreamCapturing": lambda: is_capturing(),
+        "_cuda_isCurrentStreamCapturing": is_capturing,
         "_cuda_synchronize": lambda: synchronize(DEVICE.index),
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: DEVICE.chip.arch.rstrip("a"),

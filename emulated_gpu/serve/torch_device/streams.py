@@ -272,4 +272,3 @@ class CUDAGraph:
 
     def __del__(self):
         self.reset()
-
