@@ -28,8 +28,9 @@ class Chip:
     shared_per_cta: the most that a kernel can opt in to. Clocks are the highest ones, as nvidia-smi says them: how fast
     the model is, its profiles say (model/profiles/). cluster: CTAs of the largest cluster, 1 where there are none.
     gpcs: SMs that one cluster can lie in, group by group; empty where nobody has measured it, so that any can be.
-    fp4_k: K of an instruction of tcgen05 with packed FP4. exclusive_columns: of tensor memory, that a CTA gets by
-    .exclusive; 0: there is no such form. wide_addresses: whether matrix descriptors have 15 bits for an address.
+    fp4_k, fp8_k: K of an instruction of tcgen05 with packed FP4, and of one with elements in bytes.
+    exclusive_columns: of tensor memory, that a CTA gets by .exclusive; 0: there is no such form.
+    wide_addresses: whether matrix descriptors have 15 bits for an address.
     double_ratio: how many operations of float a unit does for one of double. ecc: whether memory is corrected.
     printf_buffer: of one launch, by default. pitch: rows of cudaMallocPitch begin at its multiples. integrated: whether
     the host's memory is the device's.
@@ -58,6 +59,7 @@ class Chip:
     pitch: int
     gpcs: tuple[int, ...] = ()
     fp4_k: tuple[int, ...] = (64,)
+    fp8_k: tuple[int, ...] = (32,)
     exclusive_columns: int = 0
     wide_addresses: bool = False
     integrated: bool = False
@@ -102,7 +104,7 @@ def registers_of_cta(threads: int, registers: int) -> int:
 def read(path: Path) -> Chip:
     """Return the chip of a file of machines/."""
     values = {k: v["value"] if isinstance(v, dict) else v for k, v in tomllib.loads(path.read_text()).items()}
-    values |= {name: tuple(values[name]) for name in ("gpcs", "fp4_k") if name in values}
+    values |= {name: tuple(values[name]) for name in ("gpcs", "fp4_k", "fp8_k") if name in values}
     return Chip(**values | {"machine": path.stem, "name": f"{values['name']} (emulated)"})
 
 

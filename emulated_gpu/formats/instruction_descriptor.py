@@ -3,10 +3,11 @@
 Implements PTX ISA 9.7.16.4.2 (Tables 42-44), the dense rows without .ws of Table 39 (shapes), Tables 51, 52 (transpose,
 negate) and 56, 57 (scale vector sizes). [read from PTX ISA], all of it. Sparse MMA and .ws are Unsupported.
 [read from CUTLASS include/cute/arch/mma_sm100_desc.hpp] bit 31 is K = 96 of packed FP4, on sm_103.
-[inferred, from what CuTe DSL 4.8.1 writes for sm_107] bit 3 is K = 128; a row has as many scale factors more, in the
-    words that follow, and their first one is where it is for K = 64.
-[read from CuTe DSL 4.8.1, experimental/primitives/descriptors.py and nvgpu/tcgen05/mma.py] bits 23, 24 are the type of
-    scale factors: on sm_107, which K = 128 tells here, 2 is ue5m3, for .kind::mxf4nvf4 and blocks of 16 or 32.
+[read from CuTe DSL 4.8.1, experimental/primitives/descriptors.py and nvgpu/tcgen05/mma.py] on sm_107 bit 3 is K = 128
+    of packed FP4, bit 29 K = 64 of .kind::f8f6f4, bit 31 that of .kind::mxf8f6f4. Bits 23, 24 are the type of scale
+    factors: on sm_107, which K = 128 tells here, 2 is ue5m3, for .kind::mxf4nvf4 and blocks of 16 or 32.
+[inferred, confirmed by exact results of CUTLASS's and FlashInfer's kernels] a row of a larger K has as many scale
+    factors more: side by side, in the words that follow where one is full.
 CUTLASS and CuTe DSL 4.5.2 accept the same N as Table 39 for operands in shared memory and are stricter for A in tensor
 memory (M = 128: N % 16, pairs: N % 32); `units.mma` applies that.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..chip import B200, Chip
 from ..errors import Fault, Unsupported
 from .element_types import (
     BF16,
@@ -77,6 +79,11 @@ class InstructionDescriptor:
         """Two E2M1 per byte, as opposed to one element per 8-bit slot."""
         return self.kind in _FP4
 
+    @property
+    def a_columns(self) -> int:
+        """How many columns of tensor memory K of A takes: 8, if K is the usual one."""
+        return 8 * self.k // _K[self.kind]
+
 
 @dataclass(frozen=True)
 class MmaForm:
@@ -91,9 +98,9 @@ class MmaForm:
     a_in_tmem: bool = False
     shift_a: bool = False
 
-    def decode(self, idesc: int, fp4_k: tuple[int, ...] = (64,)) -> InstructionDescriptor:
-        """Decode the 32-bit instruction descriptor that this instruction got as an operand. fp4_k: of the chip."""
-        return decode(idesc, self.kind, self.cta_group, self.scale_vec, fp4_k)
+    def decode(self, idesc: int, chip: Chip = B200) -> InstructionDescriptor:
+        """Decode the 32-bit instruction descriptor that this instruction got as an operand."""
+        return decode(idesc, self.kind, self.cta_group, self.scale_vec, chip.fp4_k if self.kind in _FP4 else chip.fp8_k)
 
 
 def _require(ok: bool, idesc: int, what: str) -> None:
@@ -103,11 +110,12 @@ def _require(ok: bool, idesc: int, what: str) -> None:
 
 @lru_cache(maxsize=1024)
 def decode(
-    idesc: int, kind: str, cta_group: int, scale_vec: int | None = None, fp4_k: tuple[int, ...] = (64,)
+    idesc: int, kind: str, cta_group: int, scale_vec: int | None = None, has_k: tuple[int, ...] = ()
 ) -> InstructionDescriptor:
     """Decode and validate for .kind::`kind` and .cta_group::`cta_group`.
 
-    scale_vec: the N of the instruction's .scale_vec::NX qualifier, or None when it has none. fp4_k: as of chip.Chip.
+    scale_vec: the N of the instruction's .scale_vec::NX qualifier, or None when it has none. has_k: what the chip has
+    of K beside the usual one, for elements of this size.
     Fault("instruction-descriptor") for what the ISA forbids, Unsupported for what it allows and this emulator does not.
     """
     if kind not in _OPERAND_TYPES:
@@ -132,14 +140,16 @@ def decode(
     )
     if kind in ("f16", "tf32", "f8f6f4", "i8"):
         _require(scale_vec is None, idesc, f"scale_vec::{scale_vec}X for kind::{kind}")
+        if kind == "f8f6f4" and 64 in has_k and idesc >> 29 & 1:
+            common["k"], idesc = 64, idesc & ~(1 << 29)
         _require(not idesc & 0xE080_0043, idesc, "reserved or weight-stationary bits")
         _require(kind != "i8" or not idesc & 0x6000, idesc, "negation of integers")
         _require(kind == "i8" or not idesc & 8, idesc, "integer saturation")
         common["saturate"] = bool(idesc & 8)
         result = InstructionDescriptor(m=(idesc >> 24 & 0x1F) * 16, d_type=_d_type(idesc, **common), **common)
     else:
-        common["k"] = _k_of_scaled(idesc, kind, fp4_k)
-        result = _block_scaled(idesc, kind, scale_vec, _scale_type(idesc, fp4_k), common)
+        common["k"] = _k_of_scaled(idesc, kind, has_k)
+        result = _block_scaled(idesc, kind, scale_vec, _scale_type(idesc, has_k), common)
     _check_shape(idesc, result, cta_group)
     return result
 
@@ -154,21 +164,22 @@ def _d_type(idesc: int, kind: str, a_type: ElementType, b_type: ElementType, **_
     return F16 if half else F32
 
 
-def _k_of_scaled(idesc: int, kind: str, fp4_k: tuple[int, ...]) -> int:
-    """Return the K that bits 31 and 3 tell, of which a chip has those in `fp4_k`."""
+def _k_of_scaled(idesc: int, kind: str, has_k: tuple[int, ...]) -> int:
+    """Return the K that bits 31 and 3 tell, of which a chip has the usual one and those in `has_k`."""
     if kind not in _FP4:
-        _require(not idesc & 0x8000_0008, idesc, "reserved bits")
-        return _K[kind]
+        k = 64 if idesc >> 31 else _K[kind]
+        _require(not idesc & 8 and k in (_K[kind], *has_k), idesc, "reserved bits")
+        return k
     _require(not (idesc >> 31 and idesc & 8), idesc, "K = 96 and K = 128")
     k = 96 if idesc >> 31 else 128 if idesc & 8 else 64
-    _require(k != 128 or k in fp4_k, idesc, "reserved bits")
-    if k not in fp4_k:
+    _require(k != 128 or k in has_k, idesc, "reserved bits")
+    if k not in (64, *has_k):
         raise Unsupported(f"K = {k} in instruction descriptor {idesc:#010x}: sm_103a and sm_107a have it")
     return k
 
 
-def _scale_type(idesc: int, fp4_k: tuple[int, ...]) -> ElementType:
-    types, code = (UE4M3, UE8M0, UE5M3)[: 3 if 128 in fp4_k else 2], idesc >> 23 & 3
+def _scale_type(idesc: int, has_k: tuple[int, ...]) -> ElementType:
+    types, code = (UE4M3, UE8M0, UE5M3)[: 3 if 128 in has_k else 2], idesc >> 23 & 3
     _require(code < len(types), idesc, "reserved bits")
     return types[code]
 
@@ -194,6 +205,8 @@ def _block_scaled(
         ids = (0, 1, 2, 3) if scale_vec == 2 else (0, 2)
     elif common["k"] == 128:
         ids = (0,)
+    elif common["k"] == 64 and kind == "mxf8f6f4":
+        ids = (0, 2)
     _require(sfa_id in ids and sfb_id in ids, idesc, f"scale factor ids {sfa_id}, {sfb_id} for scale_vec::{scale_vec}X")
     if kind in _FP4:
         _require(not idesc >> 15 & 3, idesc, "transpose of a 4-bit operand")

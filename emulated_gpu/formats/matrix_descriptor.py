@@ -7,7 +7,9 @@ Implements PTX ISA 9.7.16.3 (strides and canonical layouts), 9.7.16.4.1 (the 64-
     Swizzle<2,5,2> o ((8,n),(4,k)):((1,LBO),(8,SBO)) in units of 16 bytes; CuTe DSL 4.5.2 emits strides that agree.
 [measured for TMA on sm_90, inferred for the tensor core] the swizzle permutes bits of the absolute shared address, not
     of the offset inside the tile, so that a tile which is not aligned to its swizzle pattern still has base offset 0.
-[inferred] addresses wrap at 256 KiB, the range of the 14-bit fields; on sm_107 the start has 15 bits, the strides 14.
+[inferred] addresses wrap at the range of the start: 256 KiB, on sm_107 512 KiB.
+[read from CuTe DSL 4.8.1, experimental/primitives/descriptors.py] on sm_107 the start and the leading dimension have 15
+    bits, the stride 14, and bit 53 tells where a segment of K starts, which is Unsupported.
 [read from CUTLASS include/cute/arch/mma_sm100_desc.hpp] bit 52 is the absolute leading dimension mode of sm_103.
 [inferred, confirmed by exact results of CUTLASS's kernels] there the leading dimension is the address at which K goes
     on behind the end of the swizzle's span in which it begins: K = 96 of FP4 takes 48 of a ring's 128 bytes.
@@ -78,7 +80,9 @@ def decode(desc: int) -> MatrixDescriptor:
     """Decode a 64-bit descriptor. Fault("matrix-descriptor") if it is malformed, Unsupported for what sm_100 lacks."""
     wide, may_be_absolute, desc = desc & WIDE, desc & ABSOLUTE, desc & (1 << 64) - 1
     bits, mode = 15 if wide else 14, desc >> 61 & 7
-    reserved = desc >> 46 & 7 != 1 or desc >> 53 & 0xFF or desc >> 30 & 3 or (desc & 0xFFFF) >> bits
+    if wide and desc >> 53 & 1:
+        raise Unsupported(f"start of a segment of K in descriptor {desc:#018x}")
+    reserved = desc >> 46 & 7 != 1 or desc >> 53 & 0xFF or any((desc >> at & 0xFFFF) >> bits for at in (0, 16))
     if reserved or mode not in SWIZZLES:
         raise Fault("matrix-descriptor", f"malformed shared memory descriptor {desc:#018x}")
     if desc >> 49 & 7 and mode:  # without a swizzle there is no pattern whose start it could tell
@@ -88,7 +92,7 @@ def decode(desc: int) -> MatrixDescriptor:
         raise Unsupported(f"absolute leading dimension mode (sm_103a, sm_107a) in descriptor {desc:#018x}")
     if absolute and SWIZZLES[mode].name in ("none", "128B_BASE32B"):
         raise Unsupported(f"absolute leading dimension mode with swizzle {SWIZZLES[mode].name}")
-    start, lbo, sbo = (desc & (1 << bits) - 1) << 4, (desc >> 16 & 0x3FFF) << 4, (desc >> 32 & 0x3FFF) << 4
+    start, lbo, sbo = (desc & 0xFFFF) << 4, (desc >> 16 & 0xFFFF) << 4, (desc >> 32 & 0x3FFF) << 4
     return MatrixDescriptor(start, lbo, sbo, SWIZZLES[mode], absolute, 16 << bits)
 
 

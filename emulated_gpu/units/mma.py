@@ -137,7 +137,8 @@ def _mma_products(idesc, a, b, c, sfa, sfb) -> np.ndarray:
     if idesc.scale_type is None:
         scale, sa, sb = F32, np.ones((len(av), 1)), np.ones((len(bv), 1))
     else:
-        scale, sa, sb = idesc.scale_type, idesc.scale_type.values[sfa], idesc.scale_type.values[sfb]  # [rows, 1]
+        scale = idesc.scale_type
+        sa, sb = (np.repeat(scale.values[codes], idesc.k // idesc.scale_vec, axis=1) for codes in (sfa, sfb))
     ea, eb = idesc.a_type.exponents(av) + scale.exponents(sa), idesc.b_type.exponents(bv) + scale.exponents(sb)
     return dot_add(av * sa, bv * sb, ea, eb, c, idesc.d_type, _PRODUCT_FRACTION)
 
@@ -250,7 +251,7 @@ def _load_shared(smem: np.ndarray, desc: int, rows: int, k: int, d: InstructionD
 
 
 def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, cta_group: int) -> np.ndarray:
-    """A, row-major in the lanes of D's layout: 32 bytes of consecutive K in 8 columns, first element in low bits.
+    """A, row-major in the lanes of D's layout: consecutive K in columns, first element in low bits.
 
     Layout B wants its 64 rows twice, in either half of the lanes (CUTLASS: TmemAllocMode::Duplicated).
     """
@@ -260,7 +261,7 @@ def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, c
         raise Fault("instruction-descriptor", f"N = {d.n} with A in tensor memory, M = {d.m}")
     base, column = _base(addr, d.m, cta_group, "tcgen05.mma A")
     words = [
-        tmem.read(base + lane, r.stop - r.start, column, 8, "tcgen05.mma A")
+        tmem.read(base + lane, r.stop - r.start, column, d.a_columns, "tcgen05.mma A")
         for r, _, lane in accumulator_blocks(d.m, d.n, cta_group)
     ]
     if _two_by_two(d.m, cta_group):

@@ -136,7 +136,7 @@ def mma(g: LaneGroup, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disab
             raise Unsupported("tcgen05.mma with disable-output-lane")
         a_, b_ = a_ if form.a_in_tmem else a_ | extended, b_ | extended
         ctas = tensor_ctas(g, pair)
-        description = form.decode(pick(idesc, p), g.launch.chip.fp4_k)
+        description = form.decode(pick(idesc, p), g.launch.chip)
         if not g.cta.computes_mma:
             _occupy(g, g.clock.mma(g, description, pair, form.a_in_tmem))
             continue
@@ -167,8 +167,8 @@ def _check_mma(g: LaneGroup, ctas, form: MmaForm, description, o: Operands, orig
     writes: list[tuple] = [(lanes, lo, hi)]
     reads: list[tuple] = []
     if form.a_in_tmem:
-        at = o.a & 0xFFFF
-        (writes if form.shift_a else reads).append((_halves(o.a, description, form.cta_group), at, at + 8))
+        at, end = o.a & 0xFFFF, (o.a & 0xFFFF) + description.a_columns
+        (writes if form.shift_a else reads).append((_halves(o.a, description, form.cta_group), at, end))
     d = description
     for at, rows, sf_id in (o.sfa, d.m // form.cta_group, d.sfa_id), (o.sfb, d.n, d.sfb_id):
         if at is not None:

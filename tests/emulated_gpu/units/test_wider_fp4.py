@@ -1,4 +1,4 @@
-"""K = 96 of sm_103 and K = 128 of sm_107, and what else their tcgen05 has: against products computed apart."""
+"""K = 96 of sm_103, K = 128 and 64 (FP8) of sm_107, what else their tcgen05 has: against products computed apart."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from emulated_gpu.device import DEVICE
 from emulated_gpu.errors import Fault, Unsupported
 from emulated_gpu.formats import instruction_descriptor, matrix_descriptor
 from emulated_gpu.state.tensor_memory import TensorMemory
-from emulated_gpu.units.mma import scale_factors
+from emulated_gpu.units.mma import mma, scale_factors
 from tests.emulated_gpu.units.test_tcgen05_forms import SCALES, kernel, scale_image, small_float, store, vector
 
 M, N = 128, 64
@@ -102,6 +102,29 @@ def test_a_chip_has_the_k_of_its_file(name, k, error):
         assert (decode().k, decode().scale_vec) == (k, k // 16)
 
 
+@pytest.mark.parametrize("kind, bit, scales, ids", [("f8f6f4", 29, 0, (0,)), ("mxf8f6f4", 31, 2, (0, 2))])
+@pytest.mark.parametrize("group", [1, 2])
+def test_fp8_of_sm_107_has_another_k(kind, bit, scales, ids, group):
+    rng, m, of_f32 = np.random.default_rng(bit), 128 * group, 0 if scales else 1 << 4
+    idesc = 16 >> 3 << 17 | 1 << 10 | 1 << bit | of_f32 | (1 << 23 | group << 27 if scales else m >> 4 << 24)
+    form = instruction_descriptor.MmaForm(kind, group)
+    for id_ in ids:
+        d = form.decode(idesc | id_ << 29 | id_ << 4 if scales else idesc, CHIPS["rubin"])
+        assert (d.m, d.n, d.k, d.scale_vec, d.sfa_id, d.a_columns) == (m, 16, 64, scales, id_, 16)
+    for chip in CHIPS["b200"], CHIPS["b300"]:
+        with pytest.raises(Fault, match="reserved"):
+            form.decode(idesc, chip)
+    if scales:
+        with pytest.raises(Fault, match="scale factor ids 1, 0"):
+            form.decode(idesc | 1 << 29, CHIPS["rubin"])
+    elements, factors = (rng.integers(0, 0x50, (2, 8, 64)), rng.integers(120, 130, (2, 8, scales)))
+    a, b = d.a_type.values[elements[0]], d.b_type.values[elements[1]]
+    if scales:
+        a, b = (x * np.repeat(2.0 ** (of - 127), 32, 1) for x, of in zip((a, b), factors))
+    got = mma(d, *elements.astype(np.uint8), None, *(factors.astype(np.uint8) if scales else (None, None)))
+    np.testing.assert_allclose(got, a @ b.T, rtol=1e-5)
+
+
 def test_scale_factors_of_sm_107():
     idesc, k = N >> 3 << 17 | M >> 7 << 27 | 1 << 7 | 1 << 10, CHIPS["rubin"].fp4_k
     got = instruction_descriptor.decode(idesc | 2 << 23, "mxf4nvf4", 1, 4, k).scale_type.values
@@ -148,7 +171,11 @@ def test_an_address_has_another_bit_on_rubin_alone():
     desc = encode(0, 0, 1024, more=1 << 14)
     with pytest.raises(Fault, match="malformed"):
         matrix_descriptor.decode(desc)
-    assert matrix_descriptor.decode(desc | matrix_descriptor.of_chip(CHIPS["rubin"])).start == 1 << 18
+    of_rubin = matrix_descriptor.of_chip(CHIPS["rubin"])
+    assert matrix_descriptor.decode(desc | of_rubin).start == 1 << 18
+    assert matrix_descriptor.decode(encode(0, 1 << 18, 1024) | of_rubin).lbo == 1 << 18
+    with pytest.raises(Unsupported, match="segment of K"):
+        matrix_descriptor.decode(encode(0, 0, 1024, more=1 << 53) | of_rubin)
 
 
 @pytest.mark.parametrize("rows, step", [(64, 4), (128, 4), (192, 8), (256, 8)])
