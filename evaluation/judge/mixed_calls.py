@@ -1,7 +1,7 @@
 """Times calls that mix kernels of their own with torch's operations: kernels are modelled, operations are priced.
 
 Both are recorded, and the judge carries both out on inputs that nobody has seen (library.py): what the submission's
-process does not tell is not in the results. All that is asked of a call of launches alone (recorded_calls.py) is asked
+process does not tell is not in the results. All that is asked of a call of launches alone (timed_calls.py) is asked
 of such a call, too. Its time is labelled, and only `benchmark` has it: nothing is ranked by it.
 """
 
@@ -10,9 +10,9 @@ import functools
 from emulated_gpu.model import uncertainty
 from emulated_gpu.model.profile import load
 from evaluation.judge import emulated, library
-from evaluation.judge.recorded_calls import CHANGED, LAUNCHES, NotTimed, RecordedCalls, overlap
+from evaluation.judge.recorded_calls import LAUNCHES, RecordedCalls
 from evaluation.judge.shared_tensors import THEIRS
-from evaluation.judge.task import Call
+from evaluation.judge.timed_calls import CHANGED, NotTimed, TimedCalls, overlap
 from evaluation.judge.verdict import Refused
 
 
@@ -102,23 +102,21 @@ class MixedCalls(RecordedCalls):
         reply |= {"us": us, "us_interval": interval, "us_corrected": best}
         return reply | {"priced": self.priced | {"share": self.priced["us"] / us}}
 
-    def checked(self, device: emulated.Device, calls: list[Call], placed: list, queues: list, places: list) -> dict:
-        if any(queues):
-            return super().checked(device, calls, placed, queues, places)
+    def check(self, timed: TimedCalls) -> dict:
+        if any(timed.queues):
+            return super().check(timed)
         if self.rewritten:
             raise NotTimed("the host changes device memory between operations: how long that takes is not modelled")
-        for one, results, call in zip(placed, places, calls, strict=True):
-            self.case.clear(one, results, call.poison)
-        for number, (one, results, call) in enumerate(zip(placed, places, calls, strict=True)):
+        timed.clear()
+        for number, (one, call) in enumerate(zip(timed.placed, timed.calls, strict=True)):
             contents = call.data()
             one.fill(contents, call.poison)
             self.between(number, 0)
-            if problems := call.check(self.case.copied(results)):
-                raise NotTimed(f"{self.told} do not give its result: {'; '.join(problems[:3])}")
+            timed.compare_results(number)
             if not one.unchanged(lambda contents=contents: contents):
                 raise NotTimed(CHANGED)
         profile = load(self.trial.options.profile)
-        reply = {"us": 0.0, "us_interval": [0.0, 0.0], "unlike": "", "pdl": False, "calls": len(calls)}
+        reply = {"us": 0.0, "us_interval": [0.0, 0.0], "unlike": "", "pdl": False, "calls": len(timed.calls)}
         reply |= {"simulated": 0, "ends_us": [], "interval_us": {}, "launches": 0, "compared": 1.0}
         reply = self.with_rest(reply | {"profile": profile.name, "validation": profile.validation})
         if reply["us"] < self.case.floor:

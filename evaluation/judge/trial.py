@@ -4,9 +4,10 @@ import time
 
 from emulated_gpu.errors import EmulatorError
 from evaluation.judge.mixed_calls import MixedCalls, Unmixed
-from evaluation.judge.recorded_calls import CHANGED, NotTimed, RecordedCalls
+from evaluation.judge.recorded_calls import RecordedCalls
 from evaluation.judge.shared_tensors import Placed, taken
 from evaluation.judge.task import Call, Case
+from evaluation.judge.timed_calls import CHANGED, NotTimed
 from evaluation.judge.verdict import Refused, Verdict
 from evaluation.tasks import data as any_data
 from task import TestCase

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from evaluation.judge.recorded_calls import SHARE, some_clusters
+from evaluation.judge.timed_calls import SHARE, some_clusters
 from tests import tiny_kernel
 
 SIZES = ((8,), (8,), (64,))  # a CTA for each row

@@ -20,7 +20,7 @@ from evaluation.commands.cli import cli
 from evaluation.commands.profile import Request
 from evaluation.judge import modelled, same_calls
 from evaluation.judge.emulated import Queued
-from evaluation.judge.recorded_calls import drawn, other_launch
+from evaluation.judge.timed_calls import drawn, other_launch
 from task import parse_case
 
 CASE = {"m": [40, 24], "n": [48, 32], "k": [128, 64], "g": 2, "seed": 1111}
