@@ -149,7 +149,7 @@ def added_by_pdl() -> list[float]:
 
 
 def interval(us: float, pdl: bool = False, machine: str = "b200") -> tuple[float, float]:
-    """Return where the time on the machine may lie of which the model says `us` microseconds."""
+    """Return the interval of the time on the machine, given the model's `us` microseconds."""
     middle, width = expected(known(machine))
     if pdl:
         added = added_by_pdl()
@@ -225,7 +225,7 @@ class Estimate(NamedTuple):
 def estimate(
     us: float, shares: MadeOf | None, pdl: bool = False, machine: str = "b200", stack: int = 0
 ) -> Estimate:
-    """Return what is known of a time of which the model says `us`. What is unlike all that is known stays as it is."""
+    """Return what is known of a time, given the model's `us`. A kernel unlike all that is known keeps `us` as it is."""
     if why := unlike(shares, machine, stack):
         return Estimate(us, us, None, why)
     between = interval(us, pdl, machine)

@@ -67,7 +67,7 @@ def _results(instr: Instr, handler: Handler, undefined: dict[int, int]) -> list[
 
 
 def _bits(instr: Instr, items: list, bits: list[int], size: int) -> int:
-    """The undefined bits of a result of `size` bits, of items of which these are."""
+    """Return the undefined bits of a result of `size` bits, given those of its items."""
     name, kinds, last = instr.parts[0], instr.parts[1:], items[-1]
     union = functools.reduce(int.__or__, bits)
     every = _ones(size) if union else 0

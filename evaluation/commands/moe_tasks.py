@@ -43,7 +43,7 @@ TASKS = {
     "fp8_grouped_gemm": (("check", "gemm"), ("bench", "gemm")),
     "fp8_moe": (("check", "layer"), ("bench", "layer")),
 }
-# Tasks of which there are modelled times alone
+# Tasks that have modelled times alone
 MODELLED = "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
 # Likewise, on all GPUs of a machine, a process each; only rented ones, not a task of eval.py
 ON_ALL_GPUS = {"moe_parallel": (("check", "parallel"), ("bench", "parallel"))}

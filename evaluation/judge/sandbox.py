@@ -1,4 +1,4 @@
-"""Forks the processes of a run, of which the submission gets one.
+"""Forks the processes of a run; one of them is the submission's.
 
     judge (the command line)
       └ nursery        has imported torch and knows nothing of any case; forks the others

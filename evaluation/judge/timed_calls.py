@@ -48,8 +48,8 @@ def overlap(region: tuple, ranges: list[tuple[int, int]]) -> bool:
 
 
 def drawn(rng: np.random.Generator, timed: int, count: int) -> int:
-    """Draws one of `count` calls, of which the first few were timed: every second time one of these. A kernel may tell
-    them from the others, by where its own memory lies."""
+    """Draws one of `count` calls, every second time one of the first few, which were timed. A kernel may tell these
+    from the others, by where its own memory lies."""
     among_timed = timed >= count or rng.integers(2)
     return int(rng.integers(min(timed, count)) if among_timed else rng.integers(timed, count))
 

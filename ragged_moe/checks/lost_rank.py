@@ -1,4 +1,4 @@
-"""What `python -m ragged_moe check parallel --lose HOW` does: ranks on this host's GPUs, of which the last one
+"""What `python -m ragged_moe check parallel --lose HOW` does: ranks on this host's GPUs; the last one
 is lost.
 
 Processes that nobody watches, as torchrun would end them all. A rank that waits for the lost one must end with an error
@@ -28,7 +28,7 @@ LOST, NAMED = 7, 3  # exit statuses
 
 
 def lose(how: str, one_sided: bool) -> None:
-    """Start a rank a GPU, of which the last one is "killed" or "late"; ClickException unless the others name it."""
+    """Start a rank a GPU; the last is "killed" or "late". Raises ClickException unless the others name it."""
     ranks, path = torch.cuda.device_count(), "one-sided" if one_sided else "collectives"
     world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT + one_sided)}
     world |= {"TORCH_NCCL_DESYNC_DEBUG": "1", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}  # it names the rank, soon

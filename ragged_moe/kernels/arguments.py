@@ -64,7 +64,7 @@ def gated_weight_tensormap(address: Int64, experts: Int32, n: Int32, k: Int32, d
 
 def half_token_tensormaps(config: Config, address: Int64, total_m: Int32, k: Int32) -> list:
     """TMA atoms of A [total_m, k] of 16 bits, one for each width: 64 of K, 128 bytes, x tokens x both halves of a
-    k-block, of which the second one is zeros behind the last of K.
+    k-block; the second one is zeros behind the last of K.
     """
     shape = BLOCK_K, total_m, k >> 6
     stride = 1, cute.assume(Int64(k) * 2, 16), BLOCK_K

@@ -99,7 +99,7 @@ def of_humming(layer: Callable, x: Operands) -> Contestant:
 
 
 def mxfp4(x: Operands) -> dict[str, Contestant]:
-    """Return W4A16, W4A8, its two launches, of which the GEMM multiplies what the quantiser left, and FP8's."""
+    """Return W4A16, W4A8, its two launches (the quantiser, and a GEMM on what that left), and FP8's."""
     of_w4a16, of_w4a8 = x.weights
     quantise, gemm = w4a8_launches(x, of_w4a8)
     both = {W4A16: of_fp4(x, of_w4a16), W4A8: of_fp4(x, of_w4a8, W4A16)}

@@ -180,7 +180,7 @@ class Signature:
         return self.leads or self.tensors[0].name
 
     def replace(self, form: str, sizes: Iterable[Size] = (), leave_out: str = "", multiple: int = 16, **tensors):
-        """The signature of another form, of which these operands are declared otherwise, or left out."""
+        """Return the signature of another form: these operands are declared otherwise, or left out."""
         made = tuple(tensors.get(x.name, x) for x in self.tensors if x.name not in leave_out.split())
         by_letter = {x.letter: x for x in (*self.sizes, *sizes)}
         return dataclasses.replace(self, tensors=made, sizes=tuple(by_letter.values()), form=form, multiple=multiple)

@@ -23,7 +23,7 @@ from . import cycles, ring
 
 TABLE = Path(__file__).with_suffix(".json")
 DATA, EACH, SMS = 1 << 30, 1 << 20, 132  # bytes of all the data; copied by a CTA; CTAs
-ROUNDS = 6  # launches, of which the first is not counted
+ROUNDS = 6  # launches; the first is not counted
 RING, LIST = 1024, 2048  # bytes of the mbarriers; where the boxes of a CTA are listed
 ELEMENT, INT64 = 8, 5  # bytes of an element; its CUtensorMapDataType
 MOST = 192 << 10  # bytes under way

@@ -24,7 +24,7 @@ from .halves import SHARED, copies
 
 TABLE = Path(__file__).with_suffix(".json")
 DATA, EACH = 1 << 30, 1 << 20  # bytes of all the data; copied by a CTA
-ROUNDS = 7  # launches, of which the first is not counted
+ROUNDS = 7  # launches; the first is not counted
 OWN, IN_TURN = 0, -1  # instead of bytes of a piece
 
 

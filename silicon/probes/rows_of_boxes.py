@@ -22,7 +22,7 @@ from . import cycles, ring
 
 TABLE = Path(__file__).with_suffix(".json")
 DATA, PITCH, SMS = 1 << 30, 4096, 132
-ROUNDS = 5  # launches, of which the first is not counted
+ROUNDS = 5  # launches; the first is not counted
 APART = 2  # boxes of a CTA, which it copies in turn
 ELEMENT, UINT32 = 4, 2  # bytes of an element; its CUtensorMapDataType
 HEAD, MOST = 1024, 192 << 10  # bytes of the mbarriers; of boxes under way

@@ -54,7 +54,7 @@ def test_a_kernel_that_could_tell_gains_nothing(tmp_path, judged):
 
 
 def test_a_kernel_that_is_wrong_is_found_when_it_is_timed(tmp_path, judged):
-    """In every second row, of which one of eight is compared in a call."""
+    """In every second row; one of eight of these is compared in a call."""
     wrong = "and.b32 %r21, %r0, 1; setp.eq.u32 p, %r21, 1; @p add.u32 %r7, %r7, 4096;"
     cheat = written(tmp_path / "submission.py", "", wrong)
     (verdict,) = judged(cheat, SIZES, timed=True, calls=1, extra=False, secret=5)

@@ -9,7 +9,7 @@ from ..syntax import Imm
 from .registry import Mods, is_float, is_signed, op, width
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
-FULL_RATE = {"f16", "f16x2", "bf16", "bf16x2", "f32"}  # types of which the guide has as many products as sums a cycle
+FULL_RATE = {"f16", "f16x2", "bf16", "bf16x2", "f32"}  # types with as many products as sums a cycle in the guide
 
 # Costs. `alu`: measured (chain/add.s32, add.f32, fma.f32, issue/); no measurement of add.cc, addc, abs, neg, min,
 # max, sad, dp4a, dp2a, copysign, testp, nor of f16, bf16 and f64. `multiply`: measured (chain/mad.s32, mul.wide,

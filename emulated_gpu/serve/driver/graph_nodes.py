@@ -201,7 +201,7 @@ def clone(graph: int) -> int:
 def in_clone(node: int, graph: int) -> int:
     found = _clones.get((node_of(node), graph_of(graph)))
     if found is None:
-        raise launches.WrongCall("a node of which the graph has no clone")
+        raise launches.WrongCall("a node that has no clone in the graph")
     return handle_of(found)
 
 

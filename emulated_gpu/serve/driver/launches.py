@@ -117,7 +117,7 @@ def parameters(kernel, arguments: int) -> bytes:
 
 
 def packed(kernel, values: Sequence[bytes]) -> bytes:
-    """Return the block of a kernel's parameters, of which these are the values.
+    """Return the block of a kernel's parameters, made of these values.
 
     Raises Unsupported for another number of them than the kernel takes, or a value of another size.
     """

@@ -51,7 +51,7 @@ WAYS = {
 def run(body: str, data: np.ndarray, **options) -> float:
     """Microseconds of one warp; options: of emulated_gpu.timing.
 
-    data: 64 words, of which the kernel has `from`, `to`, 32 words further, and `map`.
+    data: 64 words; the kernel gets `from`, `to`, 32 words further, and `map`.
     """
     described = TensorMap(data.ctypes.data, "u32", (64,), (), (32,), (1,))
     ptx = f"""{HEADER}.visible .entry kernel(.param .u64 data, .param .align 64 .b8 described[128]) {{

@@ -143,7 +143,7 @@ def test_each_machine_runs_its_targets_and_refuses_the_others_in_a_sentence(mach
 
 @pytest.mark.parametrize("machine", CHIPS)
 def test_each_machine_refuses_what_its_target_lacks_by_name(machine):
-    """Whatever of FORMS ptxas does not take for the target, of which the test above says that the rules know."""
+    """Whatever of FORMS ptxas does not take for the target: the test above says that the rules know it."""
     chip = CHIPS[machine]
     assert chip.arch in TARGETS or machine in ("rtx3090", "rubin")  # sm_86 lacks what sm_80 does; sm_107a: newer ptxas
     number, suffix = parts(chip.arch)

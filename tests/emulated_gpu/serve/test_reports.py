@@ -429,7 +429,7 @@ def test_a_finding_is_not_told_twice():
 
 
 def test_of_an_error_of_the_dsl_the_frames_are_the_scripts(monkeypatch):
-    """Its own, of which there are twenty, say nothing about the script."""
+    """Its own twenty say nothing about the script."""
     code = compile("def compiled(call):\n    call()\n", "/dsl/cutlass/dsl.py", "exec")
     monkeypatch.setitem(sys.modules, "cutlass", SimpleNamespace(__file__="/dsl/cutlass/__init__.py"))
     scope = {}
