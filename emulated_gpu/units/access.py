@@ -286,54 +286,30 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         values = tuple(half for v in values for half in (v & alu.MASK[64], v >> 64))
         values = tuple(v.astype(np.uint64) if alu.is_array(v) else v for v in values)
         size = 8
-    count = len(values)
+    width = size * len(values)
     g.engine.changes += 1
-    who = g.origin("store") if g.launch.checks and space in ("shared", "global") else None
-    marks = GENERIC | STRONG * bool(sync) | SYSTEM * sync.startswith("sys")
-    if g.n == 1 and space != "local":
-        if mask is not True and not bool(np.asarray(mask).any()):
-            return
-        address = pick(address, 0)
-        if count > 1 and address % (size * count):
-            raise Fault("misaligned", f"vector write of {size * count} bytes at {address:#x}")
-        if space == "global":
-            g.clock.global_store(g, np.array([address], np.uint64), size * count)
-        elif space == "shared":
-            _shared_access(g, address, size * count, False)
-        numbers = [pick(v, 0) & alu.MASK[8 * size] for v in values]
-        if space == "global":
-            differ = partial(_changed, g, np.array([address], np.uint64), size, tuple(numbers))
-            note_global(g, address, size * count, True, who, marks=marks, changed=differ)
-            if not sync and g.launch.checks:
-                g.warp.stores.note(g, np.array([address], np.uint64), size * count, g.lanes, who, differ)
-        elif space == "shared" and not sync:
-            _lanes_store(g, np.array([address], np.uint64), size, tuple(numbers), g.lanes)
-        if space == "global" and g.launch.tracked is not None:
-            g.follow_store(space, np.array([address], np.uint64), size, count, g.lanes)
-        if results and g.launch.sampled_clusters and not g.cta.computes_mma:
-            return _leave_out(g, space, np.array([address], np.uint64), size * count, sync)
-        for k, v in enumerate(numbers):
-            store_one(g, space, address + k * size, size, v, who, bool(sync))
-        if space == "shared" and g.garbage is not None:
-            g.follow_store(space, np.array([address], np.uint64), size, count, g.lanes)
-        if sync:
-            _release(g, space, address, sync, mask)
-            g.linger(Meeting((space, address), size * count, True))
-        return
     lanes = None if mask is True else np.flatnonzero(mask)
     if lanes is not None and not len(lanes):
         return
-    addresses = g.lane_array(address, 64).astype(np.uint64, copy=False)
-    if lanes is not None:
-        addresses = addresses[lanes]
-    width = size * count
-    row = space == "global" and 0 not in (addresses[1:] - addresses[:-1] == width).tobytes()  # one behind the other
-    if count > 1 and ((addresses[:1] if row else addresses) % np.uint64(width)).any():
+    writers = g.lanes if lanes is None else g.lanes[lanes]
+    one = g.n == 1 and space != "local"
+    if one:
+        addresses = np.array([pick(address, 0)], np.uint64)
+        values = tuple(pick(v, 0) & alu.MASK[8 * size] for v in values)
+    else:
+        addresses = g.lane_array(address, 64).astype(np.uint64, copy=False)
+        if lanes is not None:
+            addresses = addresses[lanes]
+            values = tuple(v[lanes] if alu.is_array(v) else v for v in values)
+    in_a_row = space == "global" and 0 not in (addresses[1:] - addresses[:-1] == width).tobytes()
+    if len(values) > 1 and ((addresses[:1] if in_a_row else addresses) % np.uint64(width)).any():
         raise Fault("misaligned", f"vector write of {width} bytes at {int(addresses.max()):#x}")
     if space == "global":
-        g.clock.global_store(g, addresses, width, row)
+        g.clock.global_store(g, addresses, width, in_a_row)
     elif space == "shared":
         _shared_access(g, addresses, width, False)
+    who = g.origin("store") if g.launch.checks and space in ("shared", "global") else None
+    marks = GENERIC | STRONG * bool(sync) | SYSTEM * sync.startswith("sys")
     if results and not g.cta.computes_mma:
         if g.launch.sampled_clusters:
             if space == "global":
@@ -341,28 +317,29 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
             return _leave_out(g, space, addresses, width, sync)
         if space != "local":
             return
-    if lanes is not None:
-        values = tuple(v[lanes] if alu.is_array(v) else v for v in values)
     if space == "global":
         differ = partial(_changed, g, addresses, size, values)
         note_global(g, addresses, width, True, who, marks=marks, changed=differ)
         if not sync and g.launch.checks:
-            g.warp.stores.note(g, addresses, width, g.lanes if lanes is None else g.lanes[lanes], who, differ)
+            g.warp.stores.note(g, addresses, width, writers, who, differ)
+        if g.launch.tracked is not None:
+            g.follow_store(space, addresses, size, len(values), writers)
     elif space == "shared" and not sync:
-        _lanes_store(g, addresses, size, values, g.lanes if lanes is None else g.lanes[lanes])
-    if space == "global" and g.launch.tracked is not None:
-        g.follow_store(space, addresses, size, count, g.lanes if lanes is None else g.lanes[lanes])
-    if not row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
-        typed = [v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]]) for v in values]
-        typed = [v.astype(f"u{size}") for v in typed]
+        _lanes_store(g, addresses, size, values, writers)
+    if one:
+        for k, v in enumerate(values):
+            store_one(g, space, int(addresses[0]) + k * size, size, v, who, bool(sync))
+    elif not in_a_row or not g.launch.memory.store_row(int(addresses[0]), size, values, len(addresses)):
+        columns = [v if alu.is_array(v) else np.full(len(addresses), v, alu.U[ELEMENT[size]]) for v in values]
+        columns = [v.astype(f"u{size}") for v in columns]
         if space == "local":
-            for k, v in enumerate(typed):
+            for k, v in enumerate(columns):
                 scatter(g, space, addresses + np.uint64(k * size), size, v, lanes)
         else:
-            whole = np.concatenate(typed) if len(typed) > 1 else typed[0]
-            scatter(g, space, side_by_side(addresses, size, len(typed)), size, whole, lanes, who, bool(sync))
+            whole = np.concatenate(columns) if len(columns) > 1 else columns[0]
+            scatter(g, space, side_by_side(addresses, size, len(columns)), size, whole, lanes, who, bool(sync))
     if space == "shared" and g.garbage is not None:
-        g.follow_store(space, addresses, size, count, g.lanes if lanes is None else g.lanes[lanes])
+        g.follow_store(space, addresses, size, len(values), writers)
     if sync:
         _release(g, space, addresses, sync, mask)
         g.linger(Meeting((space, addresses), width, True))
