@@ -1,6 +1,7 @@
 """Imports, wherever they stand in a file, go down the floors of FLOORS, and never in a circle."""
 
 import ast
+import functools
 import graphlib
 from pathlib import Path
 
@@ -10,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the ground up. An entry is a module, or a package with all that is in it; of several the longest one counts. That
 # of a whole product (no dot) is its own `__init__.py` alone: every room of a product has a floor here.
 FLOORS = (
-    *(f"emulated_gpu.{room}" for room in ("errors", "packages", "finding_rows", "chip", "arena", "grid")),
+    *(f"emulated_gpu.{room}" for room in ("errors", "packages", "scratch", "build_cache", "finding_rows", "chip")),
+    *(f"emulated_gpu.{room}" for room in ("arena", "grid")),
     *(f"emulated_gpu.{room}" for room in ("jit", "formats", "ptx", "target", "state", "native", "units")),
     *(f"emulated_gpu.{room}" for room in ("machine", "model")),
     *(f"emulated_gpu.{room}" for room in ("page", "sessions", "interfaces", "device", "calls", "launch_ptx")),
@@ -28,7 +30,7 @@ FLOORS = (
     *(f"evaluation.commands.{name}" for name in ("options", "run", "actions", "cli")),
     "evaluation.gpu",
 )
-PRODUCTS = sorted({entry.partition(".")[0] for entry in FLOORS})
+PRODUCTS = tuple(sorted({entry.partition(".")[0] for entry in FLOORS}))
 NOT_IMPORTED = "emulated_gpu/serve/startup"  # what a fresh Python runs, by its own path
 
 
@@ -56,7 +58,8 @@ def imports(path: Path, root: Path, known: set[str]) -> set[str]:
     return found
 
 
-def graph(root: Path, products: list[str]) -> dict[str, set[str]]:
+@functools.cache
+def graph(root: Path, products: tuple[str, ...]) -> dict[str, set[str]]:
     """What each module of the products imports of them."""
     files = [path for product in products for path in (root / product).rglob("*.py")]
     files = [path for path in files if not path.is_relative_to(root / NOT_IMPORTED)]
@@ -94,7 +97,7 @@ def test_an_import_that_goes_up_is_seen(tmp_path, line):
         (tmp_path / "emulated_gpu" / folder).mkdir(parents=True)
     (tmp_path / "emulated_gpu" / "machine" / "clock.py").write_text("from ..units import tma\n")
     (tmp_path / "emulated_gpu" / "units" / "tma.py").write_text(line)
-    found = graph(tmp_path, ["emulated_gpu"])
+    found = graph(tmp_path, ("emulated_gpu",))
     assert violations(found) == ["emulated_gpu.units.tma imports emulated_gpu.machine.clock"]
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(found).prepare()
@@ -104,7 +107,7 @@ def test_a_room_without_a_floor_is_seen(tmp_path):
     (tmp_path / "emulated_gpu").mkdir()
     (tmp_path / "emulated_gpu" / "attic.py").touch()
     with pytest.raises(LookupError, match="emulated_gpu.attic has no floor"):
-        violations(graph(tmp_path, ["emulated_gpu"]))
+        violations(graph(tmp_path, ("emulated_gpu",)))
 
 
 @pytest.mark.parametrize("entry", FLOORS)

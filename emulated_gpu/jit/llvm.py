@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from .. import build_cache
 
 LANES = 32
 # All that pays: with LLVM's own first level (-O1) code is no faster, and a module takes twice as long
@@ -318,10 +321,11 @@ class Code:
 
 # -- the compiler ------------------------------------------------------------------------------------------------------
 class Compiler:
-    """LLVM for this machine, loaded when the first block is hot."""
+    """LLVM for this machine, loaded when the first block is hot. What it has compiled it keeps for other processes."""
 
     def __init__(self):
-        import llvmlite.binding as llvm  # here, as most launches do not need it
+        import llvmlite  # here, as most launches do not need it
+        import llvmlite.binding as llvm
 
         self.llvm = llvm
         llvm.initialize_native_target()
@@ -330,6 +334,8 @@ class Compiler:
         self.machine = llvm.Target.from_default_triple().create_target_machine(
             cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=1
         )
+        made_by = llvmlite.__version__, llvm.llvm_version_info, llvm.get_host_cpu_name(), features.flatten(), PASSES
+        self.folder = f"machine-code-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}"
         self.has_halves = bool(features.get("f16c")) or bool(features.get("fullfp16"))
         self.engines = []
 
@@ -344,7 +350,23 @@ class Compiler:
             self.llvm.add_symbol(name, engine.get_function_address(name))
 
     def compiled(self, text: str):
-        """Compile a module; returns its engine."""
+        """Compile a module, unless a process has before; returns its engine."""
+        name = hashlib.sha256(text.encode()).hexdigest()
+        kept = build_cache.found(self.folder, name)
+        size = hashlib.sha256().digest_size
+        digest, code = (both := kept.read_bytes() if kept else b"")[:size], both[size:]
+        if digest != hashlib.sha256(code).digest():
+            code = self.machine_code(text)
+            with contextlib.suppress(OSError):  # no room, or nowhere to write
+                build_cache.keep(hashlib.sha256(code).digest() + code, self.folder, name)
+        engine = self.llvm.create_mcjit_compiler(self.llvm.parse_assembly(""), self.machine)
+        engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        self.engines.append(engine)  # which holds the code
+        return engine
+
+    def machine_code(self, text: str) -> bytes:
+        """Return the object file of a module."""
         llvm = self.llvm
         module = llvm.parse_assembly(text)
         module.verify()
@@ -353,10 +375,7 @@ class Compiler:
                 for name in PASSES:
                     getattr(passes, f"add_{name}_pass")()
                 passes.run(module, b)
-        engine = llvm.create_mcjit_compiler(module, self.machine)
-        engine.finalize_object()
-        self.engines.append(engine)  # which holds the code
-        return engine
+        return self.machine.emit_object(module)
 
 
 @functools.cache

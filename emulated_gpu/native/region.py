@@ -29,7 +29,7 @@ import numpy as np
 from ..errors import EmulatorError
 from ..formats.alu import U
 from ..jit.llvm import LANES, Untranslated, compiler, type_of
-from ..ptx.control_flow import EXIT, ControlFlow
+from ..ptx.control_flow import EXIT, ControlFlow, bits_of
 from . import access, memory
 from . import context_fields as layout
 from .translate import Input, Kinds, Translator
@@ -77,10 +77,6 @@ class Exit:
     code: object = None  # the Python that goes on
     resume: tuple[int, int] | None = None  # where machine code follows it
     save: object = None
-
-
-def bits_of(mask: int) -> list[int]:
-    return [i for i in range(mask.bit_length()) if mask >> i & 1]
 
 
 def mask_of(registers) -> int:
@@ -316,8 +312,7 @@ class Region:
 
     # -- machine code ------------------------------------------------------------------------------------------
     def compile(self) -> None:
-        """Translate, divide, compile; write the Python around it."""
-        self.translate()
+        """Divide what is translated, compile; write the Python around it."""
         self.divide()
         used = 0
         for part in self.parts.values():
@@ -614,6 +609,7 @@ class Region:
         more = {r for r in bits_of(self.parts[position].needed) if r in self.numbers and type(g.R[r]) is np.ndarray}
         if more:
             self.varying |= more
+            self.translate()
             self.compile()
 
 

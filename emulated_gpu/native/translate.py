@@ -14,7 +14,7 @@ import numpy as np
 
 from ..formats import alu, convert, lanes
 from ..jit.llvm import LANES, Code, Untranslated, Value, type_of, writer_of
-from ..jit.rules import c_function, float64, int32, pick, pointer, rule, vector
+from ..jit.rules import c_function, float64, int32, pick, rule, vector
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access
 
@@ -421,7 +421,8 @@ class Translator(Code):
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         self.ask(access.Form(False, True, 8, 2, rows=True), addresses, self.constant((1 << 8 * count) - 1, 64))
         values, out = (self.value(f"ptrtoint ptr %{name} to i64", 64, 0) for name in ("values", "matrices"))
-        access.gathered(values, out, self.constant(pointer(PLACES[trans]), 64), 2 * LANES * count)
+        places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans].ravel())
+        access.gathered(values, out, places, 2 * LANES * count)
         return tuple(vector(int32(out), k * LANES, LANES) for k in range(count))
 
     def value_place(self, offset: int) -> str:
@@ -472,6 +473,11 @@ class Translator(Code):
             return c_function(name, x)
         apply_each(values := self.kept(x, "s64.0"), name)
         return vector(float64(values), 0, LANES)
+
+    def constant_memory(self, name: str, array: np.ndarray) -> Value:
+        """Put constants into memory that comes with the code; returns its address."""
+        self.declarations[name] = f"{name} = private constant {self.constants(array)}"
+        return self.value(f"ptrtoint ptr {name} to i64", 64, 0)
 
     def kept(self, v: Value, name: str) -> Value:
         """Store a vector in scratch memory; returns its address."""

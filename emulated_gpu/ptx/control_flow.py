@@ -252,7 +252,7 @@ class ControlFlow:
     def live_registers(self, block: int) -> list[int]:
         """Numbers of the registers that block `block` or a later one reads."""
         if self._live_lists[block] is None:
-            self._live_lists[block] = _numbers(self.live[block])
+            self._live_lists[block] = bits_of(self.live[block])
         return self._live_lists[block]
 
     @functools.cached_property
@@ -303,7 +303,7 @@ class ControlFlow:
                 new = [s for s in self.successors[b] if s not in seen]
                 seen.update(new)
                 work += new
-            found = self._between[targets, join] = _numbers(touched), _numbers(written & self.live[join])
+            found = self._between[targets, join] = bits_of(touched), bits_of(written & self.live[join])
         return found
 
     def uses(self, operand) -> bool:
@@ -413,9 +413,14 @@ class ControlFlow:
         return lines.get(lineno)
 
 
-def _numbers(mask: int) -> list[int]:
-    """The numbers of the bits that are set."""
-    return [i for i, c in enumerate(reversed(bin(mask))) if c == "1"]
+def bits_of(mask: int) -> list[int]:
+    """The numbers of the bits that are set. A kernel has thousands of registers, a block reads few."""
+    found, text = [], f"{mask:b}"[::-1]
+    at = text.find("1")
+    while at >= 0:
+        found.append(at)
+        at = text.find("1", at + 1)
+    return found
 
 
 class BlockWriter:
@@ -588,9 +593,8 @@ class BlockWriter:
     def deliver(self, owed: int):
         """Let the tcgen05.ld results arrive that the next instruction depends on. owed: a bit for each register."""
         self.emit("tcgen05.use_loads(g)")
-        for i in range(owed.bit_length()):
-            if owed >> i & 1:
-                self.emit(f"r{i} = R[{i}]")
+        for i in bits_of(owed):
+            self.emit(f"r{i} = R[{i}]")
 
     def are_results(self, operands) -> bool:
         """Whether all of these are registers that may come from the tensor core, which has no values in a timed run."""
@@ -620,9 +624,8 @@ class BlockWriter:
         """Write back the registers that later blocks read."""
         live = self.program.live_out[self.index]
         bits = self.program.define[self.index] & live & ~self.program.in_place[self.index]
-        for i in range(bits.bit_length()):
-            if bits >> i & 1:
-                self.emit(f"R[{i}] = r{i}")
+        for i in bits_of(bits):
+            self.emit(f"R[{i}] = r{i}")
 
     def leave(self, code: int):
         self.instr = self.instr if code == EXIT else None
@@ -638,7 +641,7 @@ class BlockWriter:
         """The source of the block's function, and the instructions by the numbers of the lines where they begin."""
         used = self.program.use[self.index] & ~self.program.in_place[self.index]
         # a guarded write reads the old value, and a register saved on one path only must exist
-        lines = self.opening([i for i in range(used.bit_length()) if used >> i & 1])
+        lines = self.opening(bits_of(used))
         line_map = {}
         for text, instr in self.lines:
             lines.append(text)

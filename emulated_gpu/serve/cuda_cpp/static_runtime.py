@@ -19,10 +19,11 @@ import re
 import sys
 from pathlib import Path
 
+from ... import build_cache
 from ...errors import Unsupported
 from ...formats import elf
 from ..driver import c_driver, launches
-from ..host import build_cache, entry_points
+from ..host import entry_points
 from . import runtime, toolkit
 
 PARTS = (".symtab", ".strtab", ".dynamic", ".dynstr")  # sections that tell what a library has and needs

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ... import build_cache
 from ...errors import Unsupported
-from ..host import build_cache
 from . import nvcc
 
 HERE = Path(__file__).parent
@@ -117,8 +117,7 @@ def place_of(name: str, texts: list[str], command: list[str], *depends: str) -> 
 
 def found(name: str, texts: list[str], command: list[str], *depends: str) -> Path | None:
     """Return the shared library that `built` would, if it has been built already."""
-    place = place_of(name, texts, command, *depends)
-    return next((folder / place / name for folder in build_cache.folders() if (folder / place / name).exists()), None)
+    return build_cache.found(place_of(name, texts, command, *depends), name)
 
 
 def built(name: str, texts: list[str], command: list[str], *depends: str, where: Sequence[str] = ()) -> Path:

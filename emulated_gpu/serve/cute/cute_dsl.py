@@ -14,12 +14,12 @@ import sys
 import warnings
 from pathlib import Path
 
-from ... import packages
+from ... import packages, scratch
 from ...chip import chip_of
 from ...device import DEVICE
 from ...errors import EmulatorError, Unsupported
 from ..driver import cuda_bindings, launches, modules
-from ..host import entry_points, scratch, source_lines
+from ..host import entry_points, source_lines
 from ..host.after_import import after_import
 
 RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked

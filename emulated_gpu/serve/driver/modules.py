@@ -15,12 +15,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import target
+from ... import build_cache, target
 from ...chip import registers_of_cta
 from ...device import DEVICE, LoadedModule
 from ...errors import LaunchRefused, Unsupported, WrongCall
 from ...formats import cubin, elf, fatbin
-from ..host import build_cache
 
 KEEP_PTX = "EMULATED_GPU_PTX"  # environment: a folder for the PTX that is loaded, as it is run here
 EXPORTED = "exported"  # in the cache folder: the PTX of machine code that was exported, by its digest
@@ -113,22 +112,14 @@ def exported(machine_code: bytes) -> None:
     """Keep the PTX of a cubin for other processes, since its machine code has gone to a file."""
     name = digest(machine_code)
     if name in _texts:
-        folder = build_cache.writable() / EXPORTED
-        folder.mkdir(exist_ok=True)
-        unfinished = folder / f".{name.hex()}-{os.getpid()}"
-        unfinished.write_text(_texts[name])
-        unfinished.replace(folder / f"{name.hex()}.ptx")
+        build_cache.keep(_texts[name].encode(), EXPORTED, f"{name.hex()}.ptx")
 
 
 def known(machine_code: bytes) -> str | None:
     """Return the PTX of a cubin that this process has compiled, or that another has exported; None if neither has."""
     name = digest(machine_code)
-    if name not in _texts:
-        for folder in build_cache.folders():
-            file = folder / EXPORTED / f"{name.hex()}.ptx"
-            if file.exists():
-                _texts[name] = file.read_text()
-                break
+    if name not in _texts and (file := build_cache.found(EXPORTED, f"{name.hex()}.ptx")) is not None:
+        _texts[name] = file.read_text()
     return _texts.get(name)
 
 

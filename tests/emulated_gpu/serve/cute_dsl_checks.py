@@ -11,9 +11,9 @@ import torch
 from check_scripts import run
 from cutlass.cute.runtime import find_runtime_libraries, load_module, make_fake_compact_tensor, make_fake_stream
 
+from emulated_gpu import build_cache
 from emulated_gpu.device import DEVICE
 from emulated_gpu.serve.driver import modules
-from emulated_gpu.serve.host import build_cache
 
 
 @cute.kernel

@@ -5,9 +5,9 @@ import signal
 import subprocess
 import sys
 
-from emulated_gpu.serve.host import scratch
+from emulated_gpu import scratch
 
-MAKES_ONE = "from emulated_gpu.serve.host import scratch; print(scratch.folder(), flush=True); "
+MAKES_ONE = "from emulated_gpu import scratch; print(scratch.folder(), flush=True); "
 
 
 def started(folder, rest):

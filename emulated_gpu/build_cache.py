@@ -1,8 +1,9 @@
-"""Folders of what is built once and kept: stand-ins of libraries, PTX of exported kernels."""
+"""Folders of what is built once and kept: machine code, stand-ins of libraries, PTX of exported kernels."""
 
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from . import scratch
@@ -26,3 +27,17 @@ def writable() -> Path:
         if os.access(folder, os.W_OK):
             return folder
     return scratch.folder()
+
+
+def found(*place: str) -> Path | None:
+    """Return where a file lies in one of these folders, the first that has it."""
+    return next((file for folder in folders() if (file := folder.joinpath(*place)).exists()), None)
+
+
+def keep(data: bytes, *place: str) -> None:
+    """Write a file into a folder of these, whole or not at all: others may be reading it. Raises OSError."""
+    target = writable().joinpath(*place)
+    target.parent.mkdir(exist_ok=True)
+    unfinished = target.with_name(f".{target.name}-{os.getpid()}-{threading.get_ident()}")
+    unfinished.write_bytes(data)
+    unfinished.replace(target)

@@ -1,0 +1,57 @@
+"""Machine code is compiled once for all processes of a machine."""
+
+import ctypes
+
+import pytest
+
+from emulated_gpu import build_cache
+from emulated_gpu.jit import llvm
+
+TWICE = "define i64 @block(i64 %a) {\n %b = add i64 %a, %a\n ret i64 %b\n}\n"
+
+
+def twice(compiler: llvm.Compiler) -> int:
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(compiler.function(TWICE))(21)
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path) -> list[str]:
+    """Texts of which LLVM has made machine code. Nothing has been kept."""
+    monkeypatch.setenv(build_cache.CACHE, str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    texts: list[str] = []
+    make = llvm.Compiler.machine_code
+    monkeypatch.setattr(llvm.Compiler, "machine_code", lambda self, text: texts.append(text) or make(self, text))
+    return texts
+
+
+def test_another_process_takes_what_is_kept(compiled):
+    """A compiler has no memory but the folder, as that of another process."""
+    assert [twice(llvm.Compiler()) for _ in range(3)] == [42] * 3
+    assert compiled == [TWICE]
+
+
+def test_what_is_kept_for_another_machine_is_not_taken(compiled, monkeypatch):
+    twice(llvm.Compiler())
+    monkeypatch.setattr(llvm, "PASSES", llvm.PASSES[:1])
+    twice(llvm.Compiler())
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("left", [0, 20, -1], ids=["empty", "cut short", "a byte less"])
+def test_a_damaged_file_is_made_again(compiled, tmp_path, left):
+    twice(llvm.Compiler())
+    (file,) = tmp_path.glob("machine-code-*/*")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:left])
+    assert twice(llvm.Compiler()) == 42
+    assert len(compiled) == 2 and file.read_bytes() == whole
+
+
+def test_without_room_all_is_as_before(compiled, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(build_cache, "keep", full)
+    assert [twice(llvm.Compiler()) for _ in range(2)] == [42] * 2
+    assert len(compiled) == 2
