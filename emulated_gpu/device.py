@@ -24,6 +24,7 @@ from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchO
 from .machine.node import Node, Queued, learn
 from .machine.rerun import Reruns
 from .machine.schedule import Watched
+from .machine.together import Given, together
 from .model.run import Recorded
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
@@ -158,6 +159,7 @@ class Device:
         self.heap: Heap | None = None
         self.allocator: Allocator | None = None
         self.order = HostOrder()
+        self.order.together = lambda one, other: together(one.given, other.given, one.all(), other.all())
         self.fresh = True  # all that has been written since is known
         self.guard: Guard | None = None
 
@@ -514,13 +516,20 @@ class Device:
             return node.enqueue(self.index, queued, [host.known for host in hosts.all])
         what = f"launch {number} ({code.program.kernel.title})"
         self._made.launch = None
-        with self._launching(stream, what):
+        with self._launching(stream, what) as work:
+            if work is not None and self.order.several and Given.possible(launched, asked.cooperative):
+                work.given = Given(launched, self._options(session, self.index, asked))
+                work.weight = work.given.size
             with collecting():
                 if session.runs_again(asked.number) and Reruns.possible(launched):
                     found, notes = self._explored(session, launched, asked)
                 else:
                     found, notes = self._run(session, start)
             made = self._made.launch
+            if work is not None and work.given is not None:
+                work.given.ended()
+                if found or notes:  # what comes of it beside others need not be their doing
+                    work.given = None
             if found:  # nobody knows what it would have written
                 for region in self.memory.regions:
                     region.fresh = False
@@ -650,17 +659,17 @@ class Device:
     def _launching(self, stream: int | None, what: str):
         """In the block, run a launch that a stream is given."""
         if stream is None:
-            yield
+            yield None
             return
         with self.working(stream, what) as work:
-            yield
+            yield work
             made = self._made.launch
             if made is not None:
                 work.later = partial(accesses_of, made.own, self.memory.workspace)
                 if self.order.watches:
                     work.all()
                 else:
-                    work.weight = sum(used.nbytes for _, used in made.own.regions.values())
+                    work.weight += sum(used.nbytes for _, used in made.own.regions.values())
 
     def _launch(
         self, session: Session, device: int, launched: tuple, asked: LaunchOptions, environment=Environment()

@@ -218,13 +218,16 @@ class Launch:
         self.order = shared.order if shared else Order()
         apart = shared is None and not program.hands_on
         self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow, apart)
-        alone = shared is None and environment.engine is None  # of a launch that others run with, a load is used
+        # Where others look on from other devices, a load is used
+        alone = environment.engine is None if shared is None else shared.order.devices == 1
         self.unused = Unused(self.order) if self.checks and alone else None
         self.shared_room = Room()  # in shadows of its CTAs' shared memory
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}
         self.device, self.known = (shared.device, shared.known) if shared else (0, {})
-        self.place = f", launch {number} of device {shared.device}" if shared else ""  # behind the names of its CTAs
+        self.place = f", launch {number}" if shared else ""  # behind the names of its CTAs
+        if shared and shared.order.devices > 1:
+            self.place += f" of device {shared.device}"
         # Address of a tensor map -> (the instruction that changed it, CTAs that have acquired the change)
         self.changed_maps: dict[int, tuple[object, set[int]]] = {}
         self.schedule, self.owner = options.schedule, environment.owner

@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import HostOrderFault
+from ..errors import EmulatorError, HostOrderFault
 from .global_memory import Region
 from .host_threads import Threads
 
@@ -126,16 +126,20 @@ class Event:
 class Work:
     """What a stream has been given. what, where: for reports; frees: whether its accesses are to memory that goes.
 
-    later: returns its accesses when they are first asked for, instead of `accesses`; weight: bytes that it keeps.
+    later: returns its accesses when they are first asked for, instead of `accesses`; given: what it is run
+    by once more, a Given of machine/together.py, or None; weight: bytes that both keep.
     """
 
-    __slots__ = ("stream", "number", "knows", "what", "where", "accesses", "frees", "later", "weight", "of_old")
+    __slots__ = (
+        "stream", "number", "knows", "what", "where", "accesses", "frees", "later", "given", "weight", "of_old",
+    )  # fmt: skip
 
     def __init__(self, stream: Stream, what: str, where: str | int, frees: bool):
         self.stream, self.number, self.what, self.where, self.frees = stream, stream.number, what, where, frees
         self.knows = stream.knows.copy()
         self.accesses: list[Access] = []
         self.later: Callable[[], list[Access]] | None = None
+        self.given: Any = None
         self.weight = 0
         self.of_old = ""  # it has touched this, whose memory may be another one's by now
 
@@ -209,11 +213,13 @@ class HostOrder:
     """Streams, events and works of this process. host: what the host has waited for.
 
     several: whether there are streams beside the default one. shares: whether there is memory that devices and the host
-    share. Without both, what works do is looked at when it is asked for.
+    share. Without both, what works do is looked at when it is asked for. together(one, other): runs two works at once;
+    returns what comes of it.
     """
 
     def __init__(self):
         self.shares = False
+        self.together: Callable[[Work, Work], EmulatorError | None] = lambda one, other: None
         self.forget()
 
     @property
@@ -234,6 +240,7 @@ class HostOrder:
         self.noted: str | int = ""  # where a work was noted that is now given to a stream again
         self._deferred: deque[Work] = deque()
         self._weight = 0  # bytes that those keep
+        self._tried: set[tuple[str, ...]] = set()  # parties that have been run at once
 
     # -- streams and events -------------------------------------------------------------------------------------------
     def stream(self, device: int, handle: int) -> Stream:
@@ -369,13 +376,13 @@ class HostOrder:
         found = found or self._of_threads(work)
         if work.accesses or work.later is not None:
             work.stream.flying.append(work)
-        if work.later is not None:
+        if work.weight:
             self._deferred.append(work)
             self._weight += work.weight
             while self._weight > DEFERRED:
                 dropped = self._deferred.popleft()
                 self._weight -= dropped.weight
-                dropped.later = None
+                dropped.later = dropped.given = None
         return found
 
     def _conflict(self, work: Work) -> HostOrderFault | None:
@@ -384,9 +391,25 @@ class HostOrder:
                 continue
             pairs = [(mine, theirs, mine.against(theirs)) for mine in work.all() for theirs in other.all()]
             met = next(((mine, theirs, at) for mine, theirs, at in pairs if at is not None), None)
-            if met is not None and not talk(work, other):
+            if talk(work, other):
+                if (found := self._at_once(work, other)) is not None:
+                    return found
+            elif met is not None:
                 return self._race(work, met[0], other, met[1], met[2])
         return None
+
+    def _at_once(self, work: Work, other: Work) -> HostOrderFault | None:
+        """Ask what comes of two works that run at once, of which one may wait for the other by a flag."""
+        key = parties(other, None) + parties(work, None)
+        if key in self._tried or work.given is None or other.given is None:
+            return None
+        self._tried.add(key)
+        found = self.together(other, work)
+        if found is None:
+            return None
+        text = f"{work} and {other} may run at once, as nothing that {work.stream} has waited for comes after that; "
+        text += f"what both change by atomics or volatile operations does not order them. So run, {found}"
+        return HostOrderFault("stream-race", text, named(work.where), key)
 
     def _of_threads(self, work: Work) -> HostOrderFault | None:
         met = self.threads.meets(work)

@@ -15,6 +15,13 @@ __global__ void set(int *x, int n, int v) { int i = blockIdx.x * blockDim.x + th
 __global__ void copy(const int *a, int *b, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) b[i] = a[i]; }
 __global__ void count(int *x) { atomicAdd(x, 1); }
 __global__ void last(int *tickets, int *x) { if (!threadIdx.x && atomicAdd(tickets, 1) == gridDim.x - 1) *x = 1; }
+// Who comes last adds what all have left.
+__global__ void split(unsigned *tickets, int *parts, int *x) {
+  parts[blockIdx.x] = blockIdx.x + *x;
+  __threadfence();
+  if (atomicInc(tickets, gridDim.x - 1) == gridDim.x - 1) for (int i = 0; i < gridDim.x; ++i) *x += parts[i];
+}
+__global__ void under_a_lock(int *lock, int *x) { while (atomicCAS(lock, 0, 1)); __threadfence(); *x += 1; __threadfence(); atomicExch(lock, 0); }
 __global__ void announce(int *x, volatile int *flag) { x[threadIdx.x] = 7; __threadfence_system(); __syncthreads(); if (!threadIdx.x) *flag = 1; }
 __global__ void await(const volatile int *flag, const int *x, int *y) { while (!*flag) {} __threadfence(); *y = *x; }
 
@@ -127,6 +134,21 @@ int main(int words, char **) {
   set<<<4, 256, 0, b>>>(fresh, N, 1);
   cudaDeviceSynchronize();
   cudaFree(fresh);
+
+  WRONG("stream-race", tickets_of_two_launches)
+  cudaMemset(d, 0, 4 * N), cudaMemset(e, 0, 4 * N), cudaDeviceSynchronize();
+  split<<<4, 1, 0, a>>>((unsigned *)d, d + 32, d + 64);
+  MEND(cudaEventRecord(event, a); cudaStreamWaitEvent(b, event);)
+  split<<<4, 1, 0, b>>>((unsigned *)d, e + 32, e + 64);
+
+  WRONG("stream-race", parts_of_two_launches)
+  split<<<2, 1, 0, a>>>((unsigned *)d, d + 32, d + 64);
+  MEND(cudaStreamSynchronize(a);)
+  split<<<2, 1, 0, b>>>((unsigned *)d, d + 32, e + 64);
+
+  RIGHT(a_lock)
+  under_a_lock<<<2, 1, 0, a>>>(d, d + 1);
+  under_a_lock<<<2, 1, 0, b>>>(d, d + 1);
 
   WRONG("use-after-free", freed_in_flight)
   cudaMalloc(&fresh, 4 * N);
