@@ -14,7 +14,7 @@ from .first_answer import first_answer
 from .host.timed_run import Line, answering
 from .host.watch import BEAT_S
 
-REPORT = 0.15  # of the time until an answer: what it takes to write it
+REPORT, MOST_S = 0.15, 20.0  # of the time until an answer: what it takes to write it, seconds at most
 
 
 class Mended:
@@ -24,8 +24,7 @@ class Mended:
     """
 
     def __init__(self, jobs: int = 0, until: float = math.inf):
-        self.jobs, self.until = jobs, until
-        self.began = time.monotonic()
+        self.jobs, self.until = jobs, until - min(REPORT * (until - time.monotonic()), MOST_S)
         self.spare: Spare | None = None
         self.run: TimedRun | None = None
 
@@ -35,8 +34,7 @@ class Mended:
         self.run = run
         if self.jobs:
             self.spare = Spare(run.recorded, run.profile, run.computes_mma)
-        until = self.until - REPORT * (self.until - self.began) if self.until < math.inf else math.inf
-        with answering(run, until, first_answer):
+        with answering(run, self.until, first_answer):
             yield
 
     def __enter__(self) -> Mended:

@@ -67,7 +67,9 @@ def profile(script: str, args: list[str], wanted: Wanted, show: Callable[[dict],
         with mended.around(timed):
             timed.run()
         if not timed.ends_us():
-            raise Unsupported(f"{script}: nothing was timed before it was to answer")
+            titles = ", ".join(dict.fromkeys(one.launch.program.kernel.title for one in timed.launches))
+            what = f"before one of its {len(timed.launches)} launches ({titles}) was modelled"
+            raise Unsupported(f"{script}: the time was over {what}: nothing is known of what they take")
         found |= report(timed, trace, counted, wanted.folder)
         timeline = Timeline(timed, trace)
         lines = hot.lines(hot.instructions(timeline), trace)

@@ -114,7 +114,7 @@ def profile(
             raise Failure(f"--baseline: cannot read {before}: {error.strerror}") from None
         except ValueError as error:
             raise Failure(f"--baseline: {error}") from None
-    wanted = profiling.Wanted(profile, calls, out, jobs, timeout, html, baseline, tries, within, gains)
+    wanted = profiling.Wanted(profile, jobs, timeout, out, calls, html, baseline, tries, within, gains)
     replies = profiling.profile_cases(Screen(), submission, of, cases, wanted)
     if all(reply.get("unusable") for reply in replies):
         raise Failure(replies[0]["error"])
@@ -125,29 +125,31 @@ def profile(
 
 
 def sweep(
-    submission, task, case, spec, profile, jobs, timeout, json_file, configs, grid, results, resume, memory
-) -> int:
+    submission, task, case, spec, profile, jobs, timeout, json_file, configs, grid, results, resume, memory,
+    within,
+) -> int:  # fmt: skip
     for_moe(task)
     try:
         changes = sweeping.changes(configs, grid)
     except ValueError as error:
         raise Failure(str(error)) from None
-    numbers, cases = zip(*chosen_cases(submission, task, case, spec))
+    cases = chosen_cases(submission, task, case, spec)
     options = devices.authors_options(devices.checked(submission), "emulated", profile, jobs, timeout, memory)
-    screen = Screen()
+    wanted = profiling.Wanted(profile, jobs, timeout, within=within)
     try:
-        rows = sweeping.sweep(screen, [*cases], changes, options, Path(results), resume)
+        rows = sweeping.sweep(Screen(), cases, changes, options, Path(results), resume, wanted)
     except (ValueError, Refused) as error:
         raise Failure(str(error)) from None
     except OSError as error:
         raise Failure(f"cannot keep the results: {error}") from None
-    sweeping.show(screen, rows, numbers)
     if json_file:
         dump_json(json_file, sweeping.json_of(rows, options.submission))
     return 0 if all(sweeping.mean(row) for row in rows) else 1
 
 
-def compare(sides, task, tests, spec, case, device, profile, jobs, timeout, memory, json_file, html) -> int:
+def compare(
+    sides, task, tests, spec, case, device, profile, jobs, timeout, memory, json_file, html, within
+) -> int:  # fmt: skip
     try:
         sides = [comparison.Side.parse(text) for text in sides]
     except ValueError as error:
@@ -157,14 +159,13 @@ def compare(sides, task, tests, spec, case, device, profile, jobs, timeout, memo
     numbers, cases = zip(*chosen_cases(sides[0].submission, task, case, spec, "benchmarks", tests))
     device = devices.choose_device(device)
     options = devices.authors_options(sides[0].submission, device, profile, jobs, timeout, memory, breakdown=True)
-    screen = Screen()
+    if within and device == "cuda":
+        raise Failure("--within is for modelled times: --device emulated")
+    wanted = profiling.Wanted(profile, jobs, timeout, html=html, within=within)
     try:
-        found = comparison.compare_sides(screen, sides, numbers, [*cases], options)
+        found = comparison.compare_sides(Screen(), sides, numbers, [*cases], options, wanted)
     except (ValueError, Refused) as error:
         raise Failure(str(error)) from None
-    comparison.show(screen, sides, found, numbers)
     if json_file:
         dump_json(json_file, comparison.json_of(sides, found, devices.describe_device(device)))
-    if html:
-        comparison.write_pages(screen, sides, numbers, cases, profile, jobs, timeout, html)
     return 0 if all(of_case.difference_us is not None for of_case in found) else 1

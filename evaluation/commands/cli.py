@@ -96,9 +96,7 @@ def validate(**options):
 @click.option("--baseline", metavar="FILE", help="An earlier --html FILE: this one is held against it.")
 @click.option("--try", "tries", multiple=True, metavar="A=1,B=2", help="Model this change of Config, too; repeatable.")
 @click.option("--calls", type=click.IntRange(3), default=4, show_default=True, help="Calls back to back.")
-@click.option(
-    "--within", callback=option.within, metavar="60s", help="Answer by then, with what there is, extrapolated."
-)
+@option.WITHIN
 @click.option(
     "--gains/--no-gains", default=True, show_default=True,
     help="Model all again with one thing undone at a time: what mending it would bring.",
@@ -121,11 +119,13 @@ def profile(**options):
 )  # fmt: skip
 @click.option("--resume", is_flag=True, help="Take from --results what an earlier run has timed.")
 @option.memory(" per process")
+@option.WITHIN
 def sweep(**options):
     """Judge and time the submission under many configs, as `benchmark` does, and rank them by modelled time.
 
     Needs `Config` and `CONFIG_MAP` in the submission. Entries that Config refuses, wrong results and races are not
-    ranked; then the exit code is 1. Minutes for a config and a case; results are kept as they come.
+    ranked; then the exit code is 1. Minutes for a config and a case; results are kept as they come. What takes minutes
+    is modelled first, unjudged, which is all with --within, and on Ctrl-C.
     """
     act("sweep", **options)
 
@@ -141,6 +141,7 @@ def sweep(**options):
 @option.JOBS
 @option.timeout(600.0, "run")
 @option.memory(" per process, emulated")
+@option.WITHIN
 @option.JSON
 @click.option(
     "--html", metavar="FILE", callback=option.writable,
@@ -151,6 +152,6 @@ def compare(**options):
 
     A and B: FILE, or FILE:NAME=VALUE,NAME=VALUE with these entries of its Config changed. On a B200 both are measured
     in one run, in turns; elsewhere both are modelled, minutes for a case, and the difference is also given by where
-    the time goes.
+    the time goes. What takes minutes is modelled first, unjudged, which is all with --within, and on Ctrl-C.
     """
     act("compare", **options)

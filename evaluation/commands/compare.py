@@ -15,7 +15,7 @@ from emulated_gpu.grid import parse_config
 from emulated_gpu.model import ranking
 from emulated_gpu.page.write import fill, views
 from emulated_gpu.serve import variants
-from evaluation.commands import interrupt, model_process
+from evaluation.commands import interrupt
 from evaluation.commands import profile as profiling
 from evaluation.commands.devices import OWN
 from evaluation.commands.show import Screen, count
@@ -67,10 +67,11 @@ class Compared:
 
 
 def time_of(verdict: Verdict) -> float | None:
-    """Returns the microseconds of what passed and has a time, else None."""
-    if verdict.status != "pass":
+    """Returns the microseconds of what passed, or is not judged, and has a time, else None."""
+    if verdict.status not in ("pass", profiling.NOT_JUDGED):
         return None
-    return verdict.us or (verdict.modelled or {}).get("us")
+    reply = verdict.modelled or {}
+    return verdict.us or (None if reply.get("done", 1.0) is None else reply.get("us"))
 
 
 def interval_of(verdict: Verdict) -> list[float] | None:
@@ -91,7 +92,7 @@ def shown(verdict: Verdict) -> float:
 
 def why(verdict: Verdict) -> str:
     """Says in one line why a verdict has no time."""
-    reason = verdict.reason if verdict.status != "pass" else f"not timed: {(verdict.modelled or {}).get('error')}"
+    reason = verdict.reason or f"not timed: {(verdict.modelled or {}).get('error')}"
     return " ".join(reason.split())
 
 
@@ -105,14 +106,17 @@ def compared(case: TestCase, first: Verdict, second: Verdict, rounds: Stats | No
         found.difference_us, found.error_us = rounds.mean / 1e3, rounds.err / 1e3
         found.tells = abs(rounds.mean) > ERRORS * rounds.err
     else:
-        found.difference_us, found.tells = b - a, ranking.tells(a, b)
+        whole = all((verdict.modelled or {}).get("done", 1.0) == 1.0 for verdict in found.verdicts)
+        found.difference_us, found.tells = b - a, whole and ranking.tells(a, b)
     return found
 
 
 def compare_sides(
-    screen: Screen, sides: list[Side], numbers: Sequence[int], cases: list[TestCase], options: Options
-) -> list[Compared]:
-    """Judges both sides on all cases, which have these numbers. If that is interrupted, shows those that are done.
+    screen: Screen, sides: list[Side], numbers: Sequence[int], cases: list[TestCase], options: Options,
+    wanted: profiling.Wanted,
+) -> list[Compared]:  # fmt: skip
+    """Judges both sides on all cases, which have these numbers, and shows what comes of it. What takes minutes is
+    modelled first, unjudged, which is all with `wanted.within`. If that is interrupted, shows what there is.
 
     Raises Refused for a submission that cannot be imported, ValueError for a change that its Config refuses.
     """
@@ -124,14 +128,24 @@ def compare_sides(
                     raise ValueError(f"{name}: {reply['error']}")
                 screen.line(f"{name}: {reply['config']}")
     weights = [options.task.weight(case, timed=True) for case in cases]
+    long = options.device != "cuda" and max(weights) > profiling.FIRST_S
+    first = [Compared(case, (Verdict(case.spec), Verdict(case.spec))) for case in cases]
+    if wanted.html or wanted.within or long:
+        first = unjudged(screen, sides, numbers, cases, wanted)
+        if wanted.within:
+            return first
+        if long:
+            screen.line("These are being judged now; Ctrl-C ends with what there is.")
     done: dict[int, dict[int, Any]] = {}  # case -> what there is of it: verdicts, and the rounds' differences
 
     def interrupted() -> None:
-        whole = [index for index, pair in sorted(done.items()) if len(pair) > 1]
-        screen.line(f"interrupted: {len(whole)} of {count(len(cases), 'case')} done")
-        if whole:
-            pairs = [compared(cases[i], *(done[i][side] for side in range(len(done[i])))) for i in whole]
-            show(screen, sides, pairs, [numbers[i] for i in whole])
+        whole = {index: pair for index, pair in done.items() if len(pair) > 1}
+        screen.line(f"interrupted: {len(whole)} of {count(len(cases), 'case')} judged")
+        pairs = [
+            compared(case, *(whole[index][side] for side in range(len(whole[index])))) if index in whole else one
+            for index, (case, one) in enumerate(zip(cases, first, strict=True))
+        ]
+        show(screen, sides, pairs, numbers)
 
     if options.device == "cuda":
 
@@ -141,7 +155,9 @@ def compare_sides(
 
         with interrupt.showing(interrupted), screen.progress("pairs", weights, workers=None) as advance:
             pairs = measure_pairs(cases, (each[0], each[1]), measured)
-        return [compared(case, *pair) for case, pair in zip(cases, pairs)]
+        found = [compared(case, *pair) for case, pair in zip(cases, pairs)]
+        show(screen, sides, found, numbers)
+        return found
 
     def ended(index: int, verdict: Verdict) -> None:
         side, case = divmod(index, len(cases))
@@ -156,36 +172,52 @@ def compare_sides(
     with interrupt.showing(interrupted), screen.progress("compare", weights * 2, "run", workers) as advance:
         of_each = [of_side for of_side in each for _ in cases]
         verdicts = judge(cases * 2, of_each, ended, on_beat=beat)
-    return [compared(case, a, b) for case, a, b in zip(cases, verdicts[: len(cases)], verdicts[len(cases) :])]
+    found = [compared(case, a, b) for case, a, b in zip(cases, verdicts[: len(cases)], verdicts[len(cases) :])]
+    show(screen, sides, found, numbers)
+    return found
 
 
-def write_pages(
-    screen: Screen, sides: list[Side], numbers: Sequence[int], cases: list[TestCase], profile: str, jobs: int,
-    timeout: float, html: str,
-) -> None:  # fmt: skip
-    """Models four calls of both sides for each case, and writes a page of both."""
+def unjudged(
+    screen: Screen, sides: list[Side], numbers: Sequence[int], cases: list[TestCase], wanted: profiling.Wanted
+) -> list[Compared]:
+    """Models some calls of both sides for each case, and shows how they compare; writes a page of both, too, if that is
+    wanted."""
+    found: list[Compared] = []
     with tempfile.TemporaryDirectory() as folder:
-        requests = []
+        named = []
         for number, case in zip(numbers, cases):
             for name, side in zip("AB", sides):
-                place = Path(folder, f"{number}{name}")
-                title = f"{name}, case {number}: {OwnTask().title(case)}"
-                request = profiling.Request(side.submission, case.args, profile, 4, extrapolate=False, title=title)
-                timeline, page = str(place), str(place.with_suffix(".html"))
-                requests.append(dataclasses.replace(request, config=side.change, timeline=timeline, page=page))
-        with screen.progress("pages", [1.0] * len(requests), "profile", None) as advance:
-            replies = model_process.ask_all(requests, jobs, timeout, lambda index, reply: advance(index))
-        for at, number in enumerate(numbers):
-            pair = [*zip(requests, replies)][2 * at : 2 * at + 2]
-            if wrong := [reply["error"] for _, reply in pair if "error" in reply]:
-                screen.line((f"case {number}, no page", "red"), f": {' '.join(wrong[0].split())}")
-                continue
-            a, b = (reply for _, reply in pair)
-            found = {"us": [a["us"], b["us"]], "tells": ranking.tells(a["us"], b["us"]), "a": a, "b": b}
-            file = profiling.page_of(html, number, len(numbers))
-            both = [view for request, _ in pair for view in views(Path(request.page or ""))]
-            fill(Path(file), both, {"said": variants.verdict(found), "rows": variants.rows(found)})
-            screen.line(f"  {file}")
+                place = f"{folder}/{number}{name}"
+                request = profiling.Request(
+                    side.submission, case.args, wanted.profile, wanted.calls, extrapolate=False, timeline=place,
+                    page=f"{place}.html" if wanted.html else None, config=side.change,
+                    title=f"{name}, case {number}: {OwnTask().title(case)}",
+                )  # fmt: skip
+                named.append((f"case {number} of {name}", request))
+
+        def conclude(done: dict[int, dict]) -> None:
+            for at, case in enumerate(cases):
+                pair = [done.get(2 * at + side, {"error": "not done"}) for side in (0, 1)]
+                each = [
+                    Verdict(case.spec, profiling.NOT_JUDGED, profiling.unknown(reply), modelled=reply)
+                    for reply in profiling.to_the_same_call(pair)
+                ]
+                found.append(compared(case, each[0], each[1]))
+            show(screen, sides, found, numbers)
+            for number, of_case, pages in zip(numbers, found, zip(named[::2], named[1::2])) if wanted.html else ():
+                a, b = (verdict.modelled or {} for verdict in of_case.verdicts)
+                files = [Path(request.page or "") for _, request in pages]
+                if of_case.difference_us is None or not all(file.exists() for file in files):
+                    screen.line((f"case {number}, no page", "red"), ": there was no time to model both and write it")
+                    continue
+                said = {"us": of_case.us, "tells": of_case.tells, "a": a, "b": b}
+                file = profiling.page_of(wanted.html or "", number, len(numbers))
+                both = [view for one in files for view in views(one)]
+                fill(Path(file), both, {"said": variants.verdict(said), "rows": variants.rows(said)})
+                screen.line(f"  {file}")
+
+        profiling.modelled_unjudged(screen, named, wanted, conclude)
+    return found
 
 
 def parts(verdict: Verdict) -> dict[str, float]:
@@ -264,17 +296,21 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: Sequ
         for name, verdict in zip("AB", of_case.verdicts):
             if time_of(verdict) is None:
                 screen.line((f"case {number}, {name}", "red"), f": {why(verdict)}")
+            elif partial := (verdict.modelled or {}).get("partial"):
+                screen.line((f"case {number}, {name}, PARTIAL", "red"), f": {partial}")
     a, b = (geometric_mean(of_case.us[i] for of_case in found) for i in (0, 1))
     if a is not None and b is not None:
         whose = ", the model's own" if replies(found) else ""
         screen.line(f"geometric mean{whose}: A {a:.3f} us, B {b:.3f} us: {100 * (b / a - 1):+.1f} %")
     for number, of_case in zip(numbers, found):
-        if of_case.difference_us is None or "breakdown" not in (of_case.verdicts[0].modelled or {}):
+        if of_case.difference_us is None or not all("breakdown" in (v.modelled or {}) for v in of_case.verdicts):
             continue
         intervals = [(verdict.modelled or {})["breakdown"]["interval_us"] for verdict in of_case.verdicts]
         title = "case {}: where {:.2f} us of A and {:.2f} us of B go, an interval between launches, mean over all SMs"
         rows = [[name, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}"] for name, a, b in gains(of_case)]
         screen.table(["<us", "A", "B", "B - A"], rows, title.format(number, *intervals))
+    if any(verdict.status == profiling.NOT_JUDGED for of_case in found for verdict in of_case.verdicts):
+        screen.line(profiling.ALONE)
     if timed := replies(found):
         screen.line(
             "A, B, may be: the model's known bias is taken out, of each by the errors of its kind. B - A, %: of the "

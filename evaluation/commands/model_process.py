@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -37,7 +38,10 @@ from evaluation.judge.verdict import legible
 BEAT_S = 1.0  # how often what a process says is looked for
 ANSWER = "all calls are modelled: "  # begins what is told before it is known what mending brings
 PATIENCE_S = 60.0  # for what interrupted processes make of what is done: 8 s of a core, which may be shared
+ENOUGH = 0.25  # of what a call reads: what is known then is taken for the whole
+LEAST_S = 30.0  # in which a process that starts within a deadline has a first answer
 _asked: set[subprocess.Popen] = set()  # processes that have not replied
+_hurried = threading.Event()  # no process starts any more
 
 # ---- in the child process
 
@@ -48,27 +52,42 @@ def timed_reply(
 ) -> dict:  # fmt: skip
     """Makes the reply for calls that have been timed, and the page of request.page, whose title is `page`.
 
-    launches: how many there were up to the end of each call. mended: says what mending brings, after `show` has got the
-    reply without that. Raises Unusable if the run was cut before the first call had ended.
+    launches: how many there were up to the end of each call. mended: says what mending brings. show: gets the reply,
+    and again as more is known. A run that was cut before its first launch began has an error, one within the first call
+    the time that this takes at least.
     """
-    run = timed.run
-    if not request.extrapolate:
+    run, each = timed.run, launches[0]
+    if not request.extrapolate or run.was_cut:
         steady.ends = [end for count in launches if (end := run.launches[count - 1].end) is not None]
+    partial = report.partial(run)
+    if run.cut_off.get(0, 1.0) is None and each == 1 and request.reads:
+        read = run.launches[0].read_bytes
+        if read > ENOUGH * request.reads:
+            run.cut_off[0] = min(1.0, read / request.reads)
+            what = f"the {read / 1e6:.0f} of {request.reads / 1e6:.0f} MB that a call has to read"
+            partial = f"no CTA is at its end: times, bytes and products are extrapolated from {what}"
     if not steady.ends:
-        done = sum(launch.end is not None for launch in run.launches)
-        raise configs.Unusable(f"of the {launches[0]} launches of the first call {done} were done in time")
-    reply = replied(run, steady, launches[0])
-    if run.cut_off:
-        reply = report.whole(reply, run.cut_off[0])
+        ended = [launch.end for launch in run.launches[:each] if launch.end is not None]
+        if not ended:
+            return {"error": f"the time was over before a launch was modelled: {request.floor}"}
+        steady.ends, each = ended[-1:], len(ended)
+        partial = f"{each} of the {launches[0]} launches of a call are done: no more is known"
+    done = run.cut_off.get(0, 1.0) if each == launches[0] else None
+    steady.ends = [end / (done or 1.0) for end in steady.ends]
+    reply = replied(run, steady, each)
+    if done is None:
+        reply, partial = report.whole(reply, None), f"{partial}; {request.floor}"
+    reply |= {"launches": launches[0], "partial": partial, "done": done}
+    show(reply)
     if not request.timeline or trace is None:
         return reply
     found = report.report(run, trace, timed.counted, Path(request.timeline))
     timeline = Timeline(run, trace)
     lines = hot.lines(hot.instructions(timeline), trace)
-    found |= {"verdicts": verdicts(timeline, found, lines), "gains": []}
+    found |= {"partial": partial, "verdicts": verdicts(timeline, found, lines), "gains": []}
 
     def so_far() -> dict:
-        return reply | {key: found[key] for key in ("breakdown", "kernels", "partial", "verdicts", "gains")}
+        return reply | {key: found[key] for key in ("breakdown", "kernels", "verdicts", "gains")}
 
     def write() -> None:
         if page:
@@ -118,8 +137,11 @@ def child(kind: type, serve) -> None:
 def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
     """Runs the module of the request's class as a script, and returns its reply, or {"error": reason}.
 
-    timeout: seconds until the process is killed. on_beat: is told how far it is.
+    timeout: seconds until the process is killed; before, it answers with what it has. on_beat: is told how far it is.
     """
+    if _hurried.is_set() or timeout <= 0:
+        return {"error": f"not begun: {request.floor}"}
+    request = dataclasses.replace(request, until=time.monotonic() + timeout)
     with tempfile.TemporaryDirectory(prefix="group-gemm-") as directory:
         files = [os.path.join(directory, name) for name in ("request.json", "reply.json")]
         Path(files[0]).write_text(json.dumps(dataclasses.asdict(request)))
@@ -132,7 +154,7 @@ def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
             _asked.add(process)
             try:
                 if not ends(process, timeout, Path(log.name), on_beat) and not Path(files[1]).exists():
-                    return {"error": f"no time within {timeout:g} s, process killed"}
+                    return {"error": f"no time within {timeout:.3g} s, process killed: {request.floor}"}
             finally:
                 _asked.discard(process)
                 with contextlib.suppress(ProcessLookupError):
@@ -152,8 +174,10 @@ def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
 
 
 def hurry() -> None:
-    """Has processes that are asked reply now, with what they have; waits for them, for PATIENCE_S at most."""
+    """Has processes that are asked reply now, with what they have; waits for them, for PATIENCE_S at most. No other one
+    is started."""
     end = time.monotonic() + PATIENCE_S
+    _hurried.set()
     for process in [*_asked]:
         process.send_signal(signal.SIGINT)
     while _asked and time.monotonic() < end:
@@ -177,17 +201,27 @@ def ends(process: subprocess.Popen, timeout: float, log: Path, on_beat) -> bool:
 
 
 def ask_all(
-    requests: list, jobs: int, timeout: float, on_reply=lambda index, reply: None, on_beat=lambda index, text: None
-) -> list[dict]:
+    requests: list, jobs: int, timeout: float, on_reply=lambda index, reply: None, on_beat=lambda index, text: None,
+    within: float | None = None,
+) -> list[dict]:  # fmt: skip
     """Asks for a reply to each request, the largest problems first; `on_reply` is called as they come in, `on_beat`, in
-    some thread, to say how far one is that takes long."""
+    some thread, to say how far one is that takes long.
+
+    timeout: seconds for each. within: seconds for all, shared out between those that wait, LEAST_S for one at least."""
     replies: list[dict] = [{"error": "not run"} for _ in requests]
+    waiting, until = len(requests), time.monotonic() + (within or math.inf)
 
     def done(index: int, reply: dict) -> None:
         replies[index] = reply
         on_reply(index, reply)
 
+    def one(_, index: int) -> dict:
+        nonlocal waiting
+        left, turns = until - time.monotonic(), -(-waiting // jobs)
+        waiting -= 1
+        limit = min(timeout, left, max(left / turns, LEAST_S))
+        return ask(requests[index], limit, lambda text: on_beat(index, text))
+
     order = sorted(range(len(requests)), key=lambda index: requests[index].size, reverse=True)
-    processes = range(min(jobs, len(requests)))
-    share(order, processes, lambda _, index: ask(requests[index], timeout, lambda text: on_beat(index, text)), done)
+    share(order, range(min(jobs, len(requests))), one, done)
     return replies

@@ -18,6 +18,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,9 @@ class Request:
     extrapolate: bool = True
     timeline: str | None = None  # where to write one
     memory: float = 12.0  # GiB of private memory
+    until: float = math.inf  # time.monotonic() when it is killed
+
+    reads, floor = 0.0, "nothing is known of its time"
 
     @property
     def size(self) -> float:

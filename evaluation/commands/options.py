@@ -83,6 +83,9 @@ PROFILE = click.option(
 JOBS = click.option(
     "--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes."
 )
+WITHIN = click.option(
+    "--within", callback=within, metavar="60s", help="Answer by then, with what there is, extrapolated."
+)
 JSON = click.option("--json", "json_file", metavar="FILE", callback=writable, help="Write the results there, too.")
 
 

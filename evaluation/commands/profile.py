@@ -8,7 +8,6 @@ import importlib
 import math
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,11 +32,16 @@ from evaluation.judge.guards import Guards
 from evaluation.judge.inputs import mapped
 from evaluation.judge.loading import load_submission
 from evaluation.judge.task import Task
+from evaluation.judge.verdict import MEMORY_BANDWIDTH
 from evaluation.tasks.data import copied
 from evaluation.tasks.entry import KERNEL
 from evaluation.tasks.estimate import size
 from evaluation.tasks.modules import FolderModules
 from evaluation.tasks.read import read
+
+NOT_JUDGED = "not judged"  # the status of what is modelled alone
+ALONE = "Modelled alone, not judged: no result was checked."
+FIRST_S = 40.0  # what is judged and timed longer than that, by an estimate, is modelled alone before
 
 
 @dataclasses.dataclass
@@ -56,7 +60,7 @@ class Request:
     memory: float = 16.0  # GiB of private memory
     task_dir: str | None = None  # the task of others that it is of
     config: dict[str, str] | None = None  # entries of its Config that differ from what is submitted
-    within: float = math.inf  # seconds from the start of the process to an answer, from what there is by then
+    until: float = math.inf  # time.monotonic() when there is to be an answer, from what there is by then
     gains: int = 0  # processes that say what mending would bring
 
     @property
@@ -66,6 +70,19 @@ class Request:
             return size(self.args)
         sizes = ([self.args[x]] if isinstance(self.args[x], int) else self.args[x] for x in "mnk")
         return sum((m + n) * k for m, n, k in zip(*sizes))
+
+    @property
+    def reads(self) -> float:
+        """Counts the bytes that a call has to read; 0: nobody knows."""
+        return 0.0 if self.task_dir else modelled.bytes_read(self.args)
+
+    @property
+    def floor(self) -> str:
+        """Says what is known of a time without a model."""
+        if not self.reads:
+            return "nothing is known of its time"
+        least = f"{self.reads / MEMORY_BANDWIDTH * 1e6:.2f} us at least, to read its {self.reads / 1e6:.3g} MB"
+        return f"all that is known is that a call takes {least}"
 
 
 # ---- in the child process
@@ -93,7 +110,6 @@ def givens(request: Request) -> tuple[Callable, int, tuple]:
 
 def serve(request: Request, show) -> dict:
     """Times one request: the reply. Runs in a process of its own."""
-    until = time.monotonic() + request.within
     install()  # before the submission imports the DSL
     given, calls, entry = givens(request)
     guards = Guards([reference, task, utils, *(m for n, m in sys.modules.items() if n.startswith("emulated_gpu"))])
@@ -106,7 +122,7 @@ def serve(request: Request, show) -> dict:
     steady = Steady(launches)
     held = []
     enough = steady if request.extrapolate else None
-    with Mended(request.gains, until) as mended:
+    with Mended(request.gains, request.until) as mended:
         with emulated_gpu.timing(request.profile, trace, enough, around=mended.around) as timed:
             for _ in range(calls):
                 data = given()
@@ -128,10 +144,10 @@ class Wanted:
     """Says how cases are to be profiled."""
 
     profile: str
-    calls: int
-    out: str  # a folder for timelines
     jobs: int
     timeout: float  # seconds a case
+    out: str = ""  # a folder for timelines
+    calls: int = 4
     html: str | None = None  # a file for a page; of several cases each has its own
     baseline: str | None = None  # likewise, pages of an earlier profile that these are held against
     tries: tuple[dict[str, str], ...] = ()  # changes of Config that are modelled, too
@@ -150,7 +166,7 @@ def profile_cases(
     requests = [
         Request(
             submission, case.args, wanted.profile, wanted.calls, extrapolate=False, timeline=to, page=page, title=title,
-            task_dir=of.described().get("task_dir"), within=wanted.within or math.inf,
+            task_dir=of.described().get("task_dir"),
             gains=max(1, wanted.jobs // len(cases)) if wanted.gains else 0,
             baseline=wanted.baseline and page_of(wanted.baseline, number, len(cases)),
         )
@@ -161,9 +177,8 @@ def profile_cases(
         for request in requests
         for change in tries
     ]
-    done: dict[int, dict] = {}
 
-    def conclude() -> None:
+    def conclude(done: dict[int, dict]) -> None:
         for index, reply in sorted(done.items()):
             if index >= len(cases):
                 continue
@@ -185,28 +200,66 @@ def profile_cases(
         """Which requests try what with a case: the items of a change -> a number."""
         return {tuple(change.items()): len(cases) + index * len(tries) + at for at, change in enumerate(tries)}
 
+    def ended(index: int, reply: dict) -> None:
+        if index >= len(cases) and "error" in reply:  # else it is told when all else has been modelled
+            screen.beat(experiment(tries[(index - len(cases)) % len(tries)], {}, reply), stays=True)
+
+    numbers = [number for number, _ in cases] + [number for number, _ in cases for _ in tries]
+    named = [(f"case {number}", request) for number, request in zip(numbers, requests + experiments, strict=True)]
+    return modelled_unjudged(screen, named, wanted, conclude, ended)[: len(cases)]
+
+
+def unknown(reply: dict) -> str:
+    """Says why a reply of what is modelled unjudged has no time, or ""."""
+    if reply.get("done", 1.0):
+        return reply.get("error", "")
+    return f"{reply['unlike'].removeprefix('no bracket: ')}; {reply['partial']}"
+
+
+def to_the_same_call(replies: list[dict]) -> list[dict]:
+    """Takes of replies the times up to the last call of which all have one: later calls differ from the first."""
+    count = min((reply["simulated"] for reply in replies if "us" in reply), default=0)
+    return [up_to(reply, count) if reply.get("simulated", 0) > count else reply for reply in replies]
+
+
+def up_to(reply: dict, calls: int) -> dict:
+    """Takes of a reply whose calls have all been simulated the time of the first ones."""
+    factor = reply["ends_us"][calls - 1] / calls / (reply["ends_us"][-1] / reply["simulated"])
+    between = reply["us_interval"] and [factor * us for us in reply["us_interval"]]
+    times = {name: factor * reply[name] for name in ("us", "us_corrected")}
+    return reply | times | {"us_interval": between, "calls": calls, "simulated": calls}
+
+
+def modelled_unjudged(
+    screen: Screen, named: list[tuple[str, Request]], wanted: Wanted, conclude: Callable[[dict[int, dict]], None],
+    on_reply=lambda index, reply: None,
+) -> list[dict]:  # fmt: skip
+    """Models requests, each of which has a name, and says how far they are: the replies.
+
+    conclude: is called with what replies there are, by their numbers: all, or on Ctrl-C those of what is done.
+    """
+    done: dict[int, dict] = {}
+
     def interrupted() -> None:
         screen.line("interrupted: what is known is being told, within a minute; another Ctrl-C ends at once")
         model_process.hurry()
-        conclude()
+        conclude(done)
 
-    weights = [1.0] * (len(requests) + len(experiments))
-    with interrupt.showing(interrupted), screen.progress("modelling profiles", weights, workers=None) as advance:
+    with interrupt.showing(interrupted), screen.progress("modelling", [1.0] * len(named), "run", None) as advance:
 
         def ended(index: int, reply: dict) -> None:
             done[index] = reply
             advance(index)
-            if index >= len(cases) and "error" in reply:  # else it is told when all else has been modelled
-                screen.beat(experiment(tries[(index - len(cases)) % len(tries)], {}, reply), stays=True)
+            on_reply(index, reply)
 
         def beat(index: int, text: str) -> None:
-            number = index if index < len(cases) else (index - len(cases)) // len(tries)
             answers = text.startswith((timed_run.FIRST, model_process.ANSWER))
-            screen.beat(f"case {cases[number][0]}: {text}", stays=answers)
+            screen.beat(f"{named[index][0]}: {text}", stays=answers)
 
-        replies = model_process.ask_all(requests + experiments, wanted.jobs, wanted.timeout, ended, beat)
-    conclude()
-    return replies[: len(cases)]
+        requests = [request for _, request in named]
+        replies = model_process.ask_all(requests, wanted.jobs, wanted.timeout, ended, beat, wanted.within)
+    conclude(done)
+    return replies
 
 
 def experiment(change: dict[str, str], reply: dict, other: dict) -> str:
@@ -238,6 +291,10 @@ def page_of(html: str, number: int, cases: int) -> str:
 
 def show(screen: Screen, title: str, reply: dict, folder: str, page: str | None) -> None:
     """Shows where the time of one case goes. folder, page: where its timeline and its page are."""
+    if "breakdown" not in reply:
+        may_be = uncertainty.written(reply["us_interval"]) if reply["us_interval"] else reply["unlike"]
+        screen.line(f"{title}: {reply['us_corrected']:.2f} us a call ({may_be}); no time was left to say where it goes")
+        return
     rows = [[name, f"{100 * share:.1f}"] for name, share in reply["breakdown"]["shares"].items()]
     screen.table(["<share of the steady interval", "%"], rows, title)
     uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]

@@ -11,7 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from emulated_gpu.grid import parse_config, parse_grid
 from emulated_gpu.model import ranking
 from evaluation import ROOT
 from evaluation.commands import interrupt
+from evaluation.commands import profile as profiling
 from evaluation.commands.devices import OWN
 from evaluation.commands.show import Screen, count
 from evaluation.judge import modelled
@@ -34,8 +35,8 @@ RESULT = ("status", "reason", "us", "us_interval", "modelled")  # of an Outcome:
 
 @dataclasses.dataclass
 class Outcome:
-    """Says what a case under a config came to. status: pass, fail, or invalid (Config refuses it). us: microseconds, if
-    it is ranked."""
+    """Says what a case under a config came to. status: pass, fail, invalid (Config refuses it), or not judged. us:
+    microseconds, if it is ranked."""
 
     spec: str
     change: dict[str, str]
@@ -50,7 +51,8 @@ class Outcome:
     def take(self, verdict: Verdict) -> None:
         reply = verdict.modelled or {}
         self.status, self.reason = verdict.status, verdict.reason
-        if self.status == "pass" and "us" in reply:
+        self.us = self.us_interval = self.modelled = None
+        if self.status in ("pass", profiling.NOT_JUDGED) and not self.reason and "us" in reply:
             self.us, self.us_interval, self.modelled = reply["us"], reply["us_interval"], reply
         elif self.status == "pass":
             self.reason = f"not timed: {reply.get('error')}"
@@ -93,13 +95,16 @@ def kept(file: Path) -> dict[str, dict]:
 
 
 def sweep(
-    screen: Screen, cases: list[TestCase], changes: list[dict], options: Options, file: Path, resume: bool
-) -> list[list[Outcome]]:
-    """Finds an outcome for each case under each change: rows of outcomes, a row a change.
+    screen: Screen, numbered: list[tuple[int, TestCase]], changes: list[dict], options: Options, file: Path,
+    resume: bool, wanted: profiling.Wanted,
+) -> list[list[Outcome]]:  # fmt: skip
+    """Finds an outcome for each (number, case) under each change, and shows them: rows of outcomes, a row a change.
 
-    file: where results are added as they come, and taken from with `resume`. Raises OSError, Refused, and ValueError if
+    file: where results are added as they come, and taken from with `resume`. What takes minutes is modelled first,
+    unjudged, which is all with `wanted.within`. Raises OSError, Refused, and ValueError if
     the submission has no Config, or one that takes none of the changes.
     """
+    numbers, cases = zip(*numbered)
     found = configs_of([(case.args, change) for change in changes for case in cases], options)
     if found and "error" in found[0]:  # of the submission as it is
         raise ValueError(found[0]["error"])
@@ -128,22 +133,59 @@ def sweep(
     todo = [place for place in first if keys[place] not in known]
     if resume:
         screen.line(f"{count(len(old), 'result')} taken from {file}, {len(todo)} to run")
+    of_spec = {case.spec: case for case in cases}
+
+    def rank() -> None:
+        for row in rows:
+            for outcome in row:
+                same = first.get((outcome.spec, outcome.config), outcome)
+                for name in RESULT:
+                    setattr(outcome, name, getattr(same, name))
+        show(screen, rows, numbers)
+
+    if todo and (wanted.within or max(options.task.weight(case, timed=True) for case in cases) > profiling.FIRST_S):
+        model_alone(screen, of_spec, {place: first[place] for place in todo}, options, wanted, rank)
+        if wanted.within:
+            return rows
     if todo:
-        judge_and_keep(screen, {case.spec: case for case in cases}, first, todo, keys, options, file)
+        judge_and_keep(screen, of_spec, first, todo, keys, options, file, rank)
     for (spec, _), outcome in first.items():
-        outcome.reason += what_fits(next(case for case in cases if case.spec == spec), outcome, options)
-    for row in rows:
-        for outcome in row:
-            same = first.get((outcome.spec, outcome.config), outcome)
-            for name in RESULT:
-                setattr(outcome, name, getattr(same, name))
+        outcome.reason += what_fits(of_spec[spec], outcome, options)
+    rank()
     return rows
 
 
+def model_alone(
+    screen: Screen, cases: dict[str, TestCase], todo: dict[tuple, Outcome], options: Options, wanted: profiling.Wanted,
+    rank: Callable[[], None],
+) -> None:  # fmt: skip
+    """Gives outcomes times of which nothing is checked, and has them ranked. cases: by their spec."""
+    named = []
+    for (spec, _), outcome in todo.items():
+        args = cases[spec].args
+        request = profiling.Request(options.submission, args, wanted.profile, wanted.calls, extrapolate=False)
+        named.append((f"{described(outcome.change)}, {spec}", dataclasses.replace(request, config=outcome.change)))
+
+    def conclude(done: dict[int, dict]) -> None:
+        replies = [done.get(at, {"error": "not done"}) for at in range(len(named))]
+        for spec in cases:
+            each = [(outcome, reply) for (place, outcome), reply in zip(todo.items(), replies) if place[0] == spec]
+            alike = profiling.to_the_same_call([reply for _, reply in each])
+            for (outcome, _), reply in zip(each, alike, strict=True):
+                whole = reply.get("done") == 1.0
+                about = f"about {reply['us']:.2f} us: {reply['partial']}" if reply.get("done") and not whole else ""
+                outcome.take(Verdict(spec, profiling.NOT_JUDGED, about or profiling.unknown(reply), modelled=reply))
+        rank()
+
+    profiling.modelled_unjudged(screen, named, wanted, conclude)
+
+
 def judge_and_keep(
-    screen: Screen, cases: dict[str, TestCase], first: dict, todo: list, keys: dict, options, file: Path
-):
-    """Runs what is `todo`, keys of `first`, and adds each result to the file as it comes. cases: by their spec."""
+    screen: Screen, cases: dict[str, TestCase], first: dict, todo: list, keys: dict, options, file: Path,
+    rank: Callable[[], None],
+):  # fmt: skip
+    """Runs what is `todo`, keys of `first`, and adds each result to the file as it comes; ranks what there is on
+    Ctrl-C. cases: by their spec."""
     file.parent.mkdir(parents=True, exist_ok=True)
     weights = [options.task.weight(cases[spec], timed=True) for spec, _ in todo]
     workers = options.jobs if options.submission == OWN else None
@@ -154,6 +196,7 @@ def judge_and_keep(
 
     def interrupted() -> None:
         screen.line(f"interrupted: what is done is in {file}; --resume goes on from there")
+        rank()
 
     with (
         file.open("a") as out,
@@ -264,5 +307,7 @@ def show(screen: Screen, rows: list[list[Outcome]], numbers: Sequence[int]) -> N
     close = [same[0] for same in alike[1:] if mean(same[0]) and not ranking.tells(mean(best), mean(same[0]))]
     if close:
         screen.line(f"{count(len(close), 'other')} may be as fast or faster. {ranking.basis()}")
+    if any(outcome.status == profiling.NOT_JUDGED for row in rows for outcome in row):
+        screen.line(profiling.ALONE)
     replies = [outcome.modelled for row in rows for outcome in row if outcome.modelled]
     screen.line(f"Times are {modelled.label(replies)}.")

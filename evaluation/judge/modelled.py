@@ -67,13 +67,16 @@ def floor_of(read: int, touched: int) -> float:
 
 def speed_of_light(args: dict) -> float:
     """Computes the microseconds that a call of a case takes at least: the task's figure, or reading each byte once."""
-    if limit := listed_limit(args):
-        return limit
+    return listed_limit(args) or bytes_read(args) / MEMORY_BANDWIDTH * 1e6
+
+
+def bytes_read(args: dict) -> float:
+    """Counts the bytes of a call's data, each once."""
     if reference.task_of(args) is reference.DUAL_GEMM:
         numbers = (args["m"] + 2 * args["n"]) * args["k"] * args["l"]
     else:
         numbers = sum((m + n) * k for m, n, k in zip(args["m"], args["n"], args["k"]))
-    return (numbers / 2 + numbers / reference.BLOCK) / MEMORY_BANDWIDTH * 1e6
+    return numbers / 2 + numbers / reference.BLOCK
 
 
 def geomean_us(replies: list[dict]) -> float | None:

@@ -16,11 +16,13 @@ from click.testing import CliRunner
 
 from emulated_gpu import grid
 from emulated_gpu.model import ranking
+from emulated_gpu.model.steady import Steady
 from emulated_gpu.outputs import duration
 from emulated_gpu.page.write import fill, views
 from evaluation import ROOT
-from evaluation.commands import compare, model_process, show, sweep
+from evaluation.commands import compare, model_process, profile, show, sweep
 from evaluation.commands.cli import cli
+from evaluation.commands.profile import Wanted
 from evaluation.commands.show import Screen
 from evaluation.judge import configs, gpu_trial, judge
 from evaluation.judge.loading import explain, load_submission
@@ -28,6 +30,7 @@ from evaluation.judge.statistics import Stats
 from evaluation.judge.verdict import Refused, Verdict
 from task import parse_case
 from tests import tiny_kernel
+from tests.emulated_gpu.serve.test_answers import Timed
 
 TINY = ROOT / "tests" / "tiny_kernel.py"
 SPECS = ["m: [2]; n: [16]; k: [64]; g: 1; seed: 3", "m: [1]; n: [32]; k: [64]; g: 1; seed: 3"]
@@ -95,7 +98,7 @@ def test_sweep_says_at_once_that_there_is_nothing_to_try(monkeypatch, tmp_path):
     monkeypatch.setattr(sweep, "configs_of", lambda *_: replies)
     options, case = judge.Options(str(TINY), "emulated"), type("Case", (), {"args": {}, "spec": "m: 1"})
     with pytest.raises(ValueError, match="nothing to try: Config has no foo"):
-        sweep.sweep(None, [case], [{}, {"foo": "1"}], options, tmp_path / "kept", False)
+        sweep.sweep(None, [(0, case)], [{}, {"foo": "1"}], options, tmp_path / "kept", False, Wanted("b200", 1, 9.0))
 
 
 def test_sweep_shows_what_is_submitted_and_what_to_paste(swept):
@@ -419,7 +422,7 @@ def test_what_a_submission_raises_is_told_with_its_lines(tmp_path, monkeypatch):
         assert explain(error) == f"{type(error).__name__}: no" + f" (line 2 of the submission, {told})" * bool(told)
 
 
-def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None):
+def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None, within=None):
     """In the place of model_process.ask_all: pages with five verdicts, and times by the number of stages."""
     replies = []
     for index, request in enumerate(requests):
@@ -429,7 +432,8 @@ def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None):
         us = {"3": 6.0, "4": 5.0, "5": 4.9}.get(stages, 0.0) * request.args["m"][0]
         breakdown = {"interval_us": us, "shares": {"tensor busy": 1.0}, "facts": []}
         reply = {"us": us, "us_corrected": us, "us_interval": [us, us], "unlike": ""} if us else {}
-        reply |= {"breakdown": breakdown, "kernels": [], "partial": "", "verdicts": []} if us else {}
+        reply |= {"breakdown": breakdown | {"hbm_tb_s": {}}, "kernels": [], "verdicts": []} if us else {}
+        reply |= {"partial": "", "done": 1.0, "ends_us": [us + 1, 2 * us], "simulated": 2} if us else {}
         label = {"profile": "b200", "validation": "none"}
         replies.append(reply | label if us else {"error": f"stages={stages}: no"})
         on_reply(index, replies[-1])
@@ -463,10 +467,88 @@ def test_compare_writes_a_page_of_both(monkeypatch, tmp_path):
     monkeypatch.setattr(model_process, "ask_all", modelled_at_once)
     sides = [compare.Side.parse(str(TINY)), compare.Side.parse(f"{TINY}:stages=3")]
     case = parse_case(SPECS[0])
-    compare.write_pages(Screen(), sides, [2], [case], "b200", 1, 9.0, str(tmp_path / "page.html"))
+    compare.unjudged(Screen(), sides, [2], [case], Wanted("b200", 1, 9.0, html=str(tmp_path / "page.html")))
     a, b = views(tmp_path / "page.html")
     assert a["title"].startswith("A, case 2: ") and b["title"].startswith("B, case 2: ")
     assert '"said":"A 10.00 us, B 12.00 us (+20.0 %): A is faster by the model"' in (tmp_path / "page.html").read_text()
+
+
+def within(monkeypatch, *arguments, **cut):
+    """What a command says where B's reply, or the second change's, is as `cut` says, after so many seconds."""
+
+    def cut_off(requests, *args):
+        replies = modelled_at_once(requests, *args)
+        for reply, request in zip(replies, requests):
+            if request.config == {"stages": "3"}:
+                reply |= cut
+        return replies
+
+    monkeypatch.setattr(model_process, "ask_all", cut_off)
+    monkeypatch.setattr(compare, "judge", lambda *_: pytest.fail("it was judged"))
+    monkeypatch.setattr(sweep, "judge", lambda *_: pytest.fail("it was judged"))
+    return invoke(*arguments, "--within", "60s", "--spec", SPECS[0])
+
+
+def test_compare_answers_in_time_without_judging(monkeypatch):
+    compared = "compare", TINY, f"{TINY}:repeat=1"
+    monkeypatch.setattr(compare, "configs_of", lambda *_: [{"config": "Config()"}])
+    monkeypatch.setattr(compare.Side, "parse", lambda text: compare.Side(str(TINY), {"stages": "43"[":" in text]}))
+    code, output, _ = within(monkeypatch, *compared)
+    assert code == 0 and profile.ALONE in output and re.match(r" +0 +10\.00 .* 12\.00 .* A faster$", output[5])
+    only_one = dict(simulated=1, ends_us=[13.0], us=13.0, us_corrected=13.0, partial="1 of 2 launches are done")
+    _, output, _ = within(monkeypatch, *compared, **only_one)
+    assert re.match(r" +0 +11\.00 .* 13\.00 .* A faster$", output[5])  # both of their first call
+    assert "case 0, B, PARTIAL: 1 of 2 launches are done" in output
+    part = dict(done=0.5, partial="40 of 80 MB are read", simulated=1, ends_us=[6.5])
+    _, output, _ = within(monkeypatch, *compared, **part)
+    assert output[5].endswith("less than the model can tell")
+    bound = dict(done=None, unlike="no bracket: it takes 6.50 us at least, and", us_interval=None, partial="the floor")
+    code, output, _ = within(monkeypatch, *compared, **part | bound)
+    assert code == 1 and re.match(r" +0 +11\.00 .* not judged +- +- +-$", output[5])
+    assert "case 0, B: it takes 6.50 us at least, and; the floor" in output
+
+
+def test_a_call_that_was_cut_is_extrapolated_or_bounded():
+    def reply(timed, reads=0.0, calls=1):
+        request = SimpleNamespace(extrapolate=False, timeline=None, reads=reads, floor="the floor")
+        launches = [2 * (call + 1) for call in range(calls)] if len(timed.run.launches) > 1 else [1]
+        return model_process.timed_reply(request, SimpleNamespace(run=timed.run), Steady(launches), None, launches)
+
+    timed = Timed(2, 4)
+    timed.run.cut()
+    assert reply(timed) == {"error": "the time was over before a launch was modelled: the floor"}
+    timed = Timed(1, 4)
+    timed.cut_at(1.0)
+    least = reply(timed)
+    assert least["done"] is None and least["us_interval"] is None
+    assert profile.unknown(least).startswith("it takes ") and profile.unknown(least).endswith("; the floor")
+    about = reply(timed, 2.0 * timed.run.launches[0].read_bytes)
+    assert about["done"] == 0.5 and about["ends_us"] == [2.0] and "MB" in about["partial"]
+    timed = Timed(2, 4)
+    timed.run.launches[1].before_start = lambda: timed.run.engine.at(timed.run.engine.now + 1, timed.run.cut)
+    timed.run.run()
+    assert reply(timed)["partial"] == "1 of the 2 launches of a call are done: no more is known; the floor"
+
+
+def test_a_deadline_is_shared_out(monkeypatch):
+    """What has no time left is not begun; a process gets at least what a first answer takes."""
+    limits = []
+    monkeypatch.setattr(model_process, "ask", lambda request, limit, beat: limits.append(limit) or {})
+    model_process.ask_all([SimpleNamespace(size=1.0)] * 6, 1, 50.0, within=120.0)
+    assert [round(limit) for limit in limits] == [30, 30, 30, 40, 50, 50]
+    monkeypatch.undo()
+    request = profile.Request("", parse_case(SPECS[0]).args)
+    assert model_process.ask(request, 0.0)["error"].startswith("not begun: all that is known is that a call takes 0.00")
+
+
+def test_sweep_answers_in_time_without_judging(monkeypatch, tmp_path):
+    monkeypatch.setattr(sweep, "configs_of", lambda asked, _: [{"config": str(c), "line": str(c)} for _, c in asked])
+    swept = "sweep", TINY, "--grid", "stages=3..5", "--results", tmp_path / "kept"
+    code, output, _ = within(monkeypatch, *swept, done=0.5, partial="40 of 80 MB are read")
+    ranks = [line.split() for line in output if "stages=" in line or "as submitted" in line]
+    assert code == 1 and [row[1] for row in ranks[:3]] == ["9.80", "10.00", "10.00"] and ranks[0][2:] == ["stages=5"]
+    assert "not ranked: stages=3: about 12.00 us: 40 of 80 MB are read" in output and profile.ALONE in output
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_command_that_is_silent_says_how_far_it_is(monkeypatch, capsys):
