@@ -16,6 +16,7 @@ from ..jit.llvm import LANES, Code, Value, compiler
 from ..jit.rules import (
     Array,
     Kind,
+    Rule,
     bits,
     count_ones,
     fill,
@@ -76,6 +77,10 @@ class Form(NamedTuple):
     def kind(self) -> Kind:
         return Kind(8 * self.size)
 
+    @property
+    def rule(self) -> Rule:
+        return access
+
     def __str__(self) -> str:
         what = f"{'store' if self.write else 'load'}.{'shared' if self.shared else 'global'}"
         return f"{what}.{self.size}.{self.elements}{'.nc' * self.nc}{'.rows' * self.rows}"
@@ -89,6 +94,10 @@ class Copy(NamedTuple):
     @property
     def shared(self) -> bool:
         return True
+
+    @property
+    def rule(self) -> Rule:
+        return begin_copy
 
     def __str__(self) -> str:
         return f"copy.{self.size}"
@@ -706,19 +715,19 @@ def gathered(values, out, places, count):
 
 
 # Of `access` in machine code: context, addresses, active, values, step, epoch, one address. Of `begin_copy`: context,
-# where to, active, where from, step, sizes
+# where to, active, where from, step, sizes. Of `textures.fetch`: context, coordinates, active, values, step, row
 ARGUMENTS = (64,) * 6 + (1,)
 
 
-_exported: set[Form | Copy] = set()
+_exported: set = set()
 
 
-def export(forms: set[Form | Copy]) -> None:
-    """Compile accesses of such forms, once in a process, for whoever calls them by their names."""
+def export(forms: set) -> None:
+    """Compile accesses of such forms, each with a `rule`, once in a process, for whoever calls them by their names."""
     code, names = Code(), []
     for form in sorted(forms - _exported, key=str):
         given = [Value(f"%p{k}", bits, 0, False, code) for k, bits in enumerate(ARGUMENTS)]
-        code.emit(f"ret {(begin_copy if isinstance(form, Copy) else access)(*given, form)}")
+        code.emit(f"ret {form.rule(*given, form)}")
         code.close(f"define i1 @{form}({', '.join(map(str, given))})")
         names.append(str(form))
     if names:

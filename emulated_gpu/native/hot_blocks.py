@@ -22,7 +22,7 @@ NUMBERS, INTEGERS, FLOATS, EXCHANGE, ACCESS = 0.1, 1.0, 12.0, 10.0, 50.0
 COMPILED, START = 2000.0, 40_000.0
 CROSSING = 4.0
 LARGEST = 800  # instructions of a region
-MEMORY, BETWEEN_LANES = ("ld", "st", "ldmatrix", "stmatrix", "cp"), ("shfl", "redux", "vote", "match")
+MEMORY, BETWEEN_LANES = ("ld", "st", "ldmatrix", "stmatrix", "cp", "tex"), ("shfl", "redux", "vote", "match")
 
 
 def price(instr: Instr, varies: bool = True) -> float:

@@ -38,7 +38,7 @@ from .translate import Input, Kinds, Translator
 HEADER = "<qddqIIqq"  # entry, time, limit, block where the lanes meet others, lanes here, alive, context, epoch
 TIME, EPOCH, NUMBERS, ROW = 8, 48, 64, 8 * LANES
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
-ACCESS = re.compile(r"(?:access|async_copy)\.(\w+)\(")
+ACCESS = re.compile(r"(?:access|async_copy|textures)\.(\w+)\(")
 AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
 
 
@@ -601,7 +601,7 @@ class Region:
             self.program.line_maps[b] = writer.finish()[1]
         texts = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
         called, k = next((m[1], k) for k, text in enumerate(texts) if (m := ACCESS.search(text)))
-        label = {"cp_async": "cp.async"}.get(called, called)
+        label = {"cp_async": "cp.async", "fetch": "texture fetch"}.get(called, called)
         return label, b, len(writer.opening([])) + writer.marks[n] + k + 1
 
     def widen(self, g, position: tuple[int, int]) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 from ..formats import alu, convert, lanes
 from ..jit.llvm import LANES, Code, Untranslated, Value, type_of, writer_of
 from ..jit.rules import c_function, float64, int32, pick, rule, vector
+from ..state.images import FIELDS, OBJECTS
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
-from . import access
+from . import access, textures
 
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor",
@@ -162,7 +163,7 @@ class Translator(Code):
         self.local: dict[str, object] = {}
         self.bail_to: Callable[[], str] | None = None
         self.index = 0  # of the instruction in its program
-        self.forms: set[access.Form | access.Copy] = set()  # of accesses
+        self.forms: set[access.Form | access.Copy | textures.Fetch] = set()  # of accesses
         self.meets = False  # whether lanes of the warp meet anywhere
 
     def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
@@ -308,9 +309,7 @@ class Translator(Code):
     def call(self, node: ast.Call):
         called = ast.unparse(node.func)
         if (found := input_of(node)) is not None:
-            self.inputs[found.text] = found
-            name = f"%input{list(self.inputs).index(found.text)}"
-            value = self.value(f"load {type_of(found.bits, found.vary)}, ptr {name}", found.bits, found.vary)
+            value = self.given(found)
             return (self.cast(value, max(found.bits, 16)),) if called == "access.load" else value
         if called in ("access.load", "access.store"):
             return self.access(node, called == "access.store")
@@ -318,6 +317,8 @@ class Translator(Code):
             return self.copy(*node.args[1:])
         if called == "access.ldmatrix":
             return self.matrices(*node.args[1:])
+        if called == "textures.fetch":
+            return self.fetch(*node.args[1:])
         if called == "fences.meet":
             return self.meet()
         if called == "g.uniform":
@@ -333,6 +334,11 @@ class Translator(Code):
         if writer_of(*arguments) is None and name != "select":
             raise Untranslated("a call of constants")
         return function(*arguments, **options)
+
+    def given(self, what: Input) -> Value:
+        self.inputs[what.text] = what
+        name = f"%input{list(self.inputs).index(what.text)}"
+        return self.value(f"load {type_of(what.bits, what.vary)}, ptr {name}", what.bits, what.vary)
 
     def epoch(self) -> Value:
         return self.value("load i64, ptr %epoch", 64, False)
@@ -424,6 +430,26 @@ class Translator(Code):
         places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans].ravel())
         access.gathered(values, out, places, 2 * LANES * count)
         return tuple(vector(int32(out), k * LANES, LANES) for k in range(count))
+
+    def fetch(self, *nodes: ast.expr) -> tuple:
+        """A fetch from one texture, at places that differ."""
+        geometry, handle, where, mask, integers = map(self.expression, nodes)
+        differ = [v.vary for v in (*where, mask) if isinstance(v, Value)]
+        if geometry not in textures.AXES or not isinstance(handle, Value) or handle.vary or not any(differ):
+            raise Untranslated("this fetch")
+        active = self.header("active")
+        if isinstance(mask, Value):
+            active = self.binary("and", active, self.lanes_true(mask)) if mask.vary else self.choose(mask, active, 0)
+        self.bail_where(self.compare("uge", handle, OBJECTS.ROOM))
+        self.scratch["values"], self.scratch["coordinates"] = 32 * LANES, 4 * 4 * LANES
+        coordinates = self.value("ptrtoint ptr %coordinates to i64", 64, 0)
+        for k, v in enumerate(where):
+            int32(coordinates).store(self, k * LANES, self.spread(self.cast(v, 32)), LANES)
+        rows = self.given(Input("textures.rows()", 64, False))
+        row = self.binary("add", self.binary("mul", handle, 8 * FIELDS), rows)
+        self.ask(textures.Fetch(geometry, integers), coordinates, active, row)
+        values = self.value("ptrtoint ptr %values to i64", 64, 0)
+        return tuple(vector(int32(values), k * LANES, LANES) for k in range(4))
 
     def value_place(self, offset: int) -> str:
         name = f"%{self.name('place')}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import Unsupported
 from ..formats import alu, texels
-from ..state.images import Image, Surface, Texture, object_of
+from ..state.images import OBJECTS, Image, Surface, Texture, object_of
 from . import access
 from .addresses import active, pick
 from .group import LaneGroup
@@ -55,6 +55,11 @@ def gather(g: LaneGroup, geometry: str, handle, coordinates: tuple, mask, compon
         return np.where(inside, texels.integers(raw, texture.image.form), 0)[component]
 
     return _each(g, geometry, handle, coordinates, mask, one)
+
+
+def rows() -> int:
+    """Where machine code finds what it needs of texture objects (state/images.py)."""
+    return OBJECTS.at
 
 
 def query(g: LaneGroup, what: str, kind: str, handle, mask):

@@ -26,7 +26,7 @@ HANDLE, N = 3, 32
 @pytest.fixture
 def surface(monkeypatch):
     """A function that makes a surface of a geometry; returns its texels, numbered from 1, uint32 [slices, rows, 8]."""
-    monkeypatch.setattr(images, "OBJECTS", {})
+    monkeypatch.setattr(images, "OBJECTS", images.Objects())
 
     def made(geometry: str = "2d") -> np.ndarray:
         slices, rows, width = SHAPES[geometry]

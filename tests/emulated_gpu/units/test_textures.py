@@ -13,8 +13,10 @@ import emulated_gpu
 from emulated_gpu.device import allocate
 from emulated_gpu.errors import Fault, Unsupported
 from emulated_gpu.formats.texels import BORDER, CLAMP, MIRROR, WRAP, TexelForm
+from emulated_gpu.native import hot_blocks
 from emulated_gpu.state import images
 from emulated_gpu.state.images import Image, Texture
+from emulated_gpu.units import textures
 
 HEAD = ".version 8.8\n.target sm_90\n.address_size 64\n"
 KERNEL = HEAD + """.visible .entry k(.param .u64 pt, .param .u64 pa, .param .u64 po, .param .u64 memory) {{
@@ -34,7 +36,11 @@ WHERE = {
 
 @pytest.fixture(autouse=True)
 def objects(monkeypatch):
-    monkeypatch.setattr(images, "OBJECTS", {})
+    """Blocks become machine code at once; a launch's first load and fetch find no shadows, and are Python's."""
+    monkeypatch.setattr(hot_blocks, "START", -1e9)
+    monkeypatch.setattr(hot_blocks, "CROSSING", -1e3)
+    yield
+    images.OBJECTS.clear()
 
 
 def image(texels: np.ndarray, kind: str, flags: int = 0, **more) -> Image:
@@ -53,12 +59,14 @@ def texture(
 
 
 def run(fetch: str, handle: int, coordinates: np.ndarray, texels: np.ndarray, lanes: int = N) -> np.ndarray:
-    """coordinates: [lanes, up to 4] of 32 bits. Returns uint32 [lanes, 4]."""
-    at = np.zeros((lanes, 4), np.uint32)
-    at[:, : coordinates.shape[1]] = coordinates.view(np.uint32)
-    out = np.zeros((lanes, 4), np.uint32)
-    emulated_gpu.launch(KERNEL.format(fetch=fetch), "k", 1, lanes, [handle, at, out, texels])
-    return out
+    """coordinates: [lanes, up to 4] of 32 bits. Returns uint32 [lanes, 4], of three warps that do the same."""
+    warps = 3 if lanes == N else 1
+    at = np.zeros((warps, lanes, 4), np.uint32)
+    at[:, :, : coordinates.shape[1]] = coordinates.view(np.uint32)
+    out = np.zeros((warps, lanes, 4), np.uint32)
+    emulated_gpu.launch(KERNEL.format(fetch=fetch), "k", 1, warps * lanes, [handle, at, out, texels])
+    assert (out == out[0]).all(), "machine code's is another result"
+    return out[0]
 
 
 def frac(x):
@@ -120,7 +128,9 @@ def texels_of(shape, kind: str, bits: int) -> np.ndarray:
 
 @pytest.mark.parametrize("geometry, shape", [("1d", (9, 2)), ("2d", (5, 8, 4)), ("3d", (3, 4, 5, 1))])
 @pytest.mark.parametrize("linear", [False, True], ids=["point", "linear"])
-def test_address_modes_and_filters(geometry, shape, linear):
+def test_address_modes_and_filters(geometry, shape, linear, monkeypatch):
+    calls: list = []
+    monkeypatch.setattr(textures, "fetch", lambda *a, f=textures.fetch: (calls.append(a), f(*a))[1])
     values = texels_of(shape, "f", 32)
     draw = np.random.default_rng(1)
     for mode, normalized in [(CLAMP, False), (BORDER, False), *((m, True) for m in (WRAP, CLAMP, MIRROR, BORDER))]:
@@ -135,6 +145,7 @@ def test_address_modes_and_filters(geometry, shape, linear):
             wanted = expected(values, where[lane], mode, linear, normalized, [Fraction(b) for b in border])
             assert out[lane, : shape[-1]].tolist() == [float(np.float32(float(v))) for v in wanted], (mode, lane)
             assert not out[lane, shape[-1] :].any()
+    assert len(calls) == 12  # of eighteen
 
 
 @pytest.mark.parametrize("kind, bits", [("u", 8), ("s", 8), ("u", 16), ("s", 16), ("f", 16)])
@@ -229,7 +240,7 @@ def test_guards_levels_queries_and_lanes_alike():
     values = texels_of((4, 6, 1), "f", 32)
     where = np.full((N, 2), 2.5, np.float32)
     handle = texture(image(values, "f"))
-    fetch = "setp.gt.u32 p, i, 7; mov.b32 r1, 9; mov.b32 r2, 0; mov.b32 r3, 0; mov.b32 r4, 0;"
+    fetch = "and.b32 i, i, 31; setp.gt.u32 p, i, 7; mov.b32 r1, 9; mov.b32 r2, 0; mov.b32 r3, 0; mov.b32 r4, 0;"
     fetch += f"@p tex.level.2d.v4.f32.f32 {RESULT}, [t, {{c1, c2}}], c4;"
     out = run(fetch, handle, where, values)
     assert (out[:8, 0] == 9).all() and (out[8:, 0].view(np.float32) == values[2, 2, 0]).all()
@@ -265,9 +276,22 @@ def test_memory_that_a_texture_reads_may_be_gone_or_written_meanwhile():
     fetch = f"tex.2d.v4.f32.f32 {RESULT}, [t, {{c1, c2}}];"
     with pytest.raises(Fault, match="outside global memory"):
         run(fetch, handle, np.zeros((N, 2), np.float32), values[0].copy())
-    race = "ld.param.u64 t, [memory]; mad.wide.u32 t, i, 4, t; st.global.b32 [t], i; ld.param.u64 t, [pt];" + fetch
+    race = "setp.lt.u32 p, i, 32; ld.param.u64 t, [memory]; mad.wide.u32 t, i, 4, t; @p st.global.b32 [t], i;"
+    race += "bar.sync 0; ld.param.u64 t, [pt];" + fetch
     where = np.stack([np.arange(N) % 8, np.arange(N) // 8], 1).astype(np.float32)
     with emulated_gpu.session() as session:
         run(race, handle, where, values)
     (note,) = session.notes
     assert note.note == "non-coherent-load" and "a texture reads" in note.message
+
+
+def test_reads_of_texels_by_machine_code_are_kept():
+    """Warps 0 to 2 fetch a row of texels each, the last one by machine code; warp 3 writes what that has read."""
+    values = texels_of((4, 8, 1), "f", 32)
+    at = np.zeros((4, N, 4), np.float32)
+    at[..., 0], at[..., 1] = np.arange(N) % 8, np.arange(4)[:, None]
+    fetch = f"setp.gt.u32 p, i, 95; mov.b32 r1, 0; @!p tex.2d.v4.f32.f32 {RESULT}, [t, {{c1, c2}}]; mov.b32 r2, r1;"
+    fetch += "mov.b32 r3, r1; mov.b32 r4, r1; ld.param.u64 a, [memory]; and.b32 i, i, 7; mad.wide.u32 a, i, 4, a;"
+    arguments = [texture(image(values, "f")), at, np.zeros((4, N, 4), np.float32), values]
+    with pytest.raises(Fault, match="race: write .* which texture fetch of warp 2"):
+        emulated_gpu.launch(KERNEL.format(fetch=fetch + "@p st.global.b32 [a+64], i;"), "k", 1, 4 * N, arguments)
