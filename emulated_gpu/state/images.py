@@ -100,7 +100,7 @@ def row(texture: Texture) -> list:
 
 
 class Objects(dict[int, "Texture | Surface | None"]):
-    """Objects by handle; None: destroyed. rows, at `at`: for machine code, of the first ones; zeros: not its business."""
+    """Objects by handle; None: destroyed. rows, at `at`: for machine code, of the first ones, or zeros."""
 
     ROOM = 1 << 14
 
