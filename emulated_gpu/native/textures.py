@@ -29,7 +29,9 @@ class Fetch(NamedTuple):
     geometry: str
     integers: bool
 
-    shared = False
+    @property
+    def shared(self) -> bool:
+        return False
 
     @property
     def axes(self) -> tuple[int, ...]:
