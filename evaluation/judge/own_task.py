@@ -243,9 +243,8 @@ class OwnCase:
             self.verdict.ulps = max(self.verdict.ulps or 0, ulps(got, want) if count else 0)
             return ""
         others = tuple(other[:, :, 0] for number, other in enumerate(wants) if number != group)
-        operands = None if data is None or self.task is not reference.GROUP_GEMM else functools.partial(
-            reference_operands, data, group
-        )  # fmt: skip
+        known = [] if data is None or self.task is not reference.GROUP_GEMM else range(len(wants))
+        operands = tuple(functools.partial(reference_operands, data, n) for n in sorted(known, key=group.__ne__))
         why = patterns.explain(got[:, :, 0], want[:, :, 0], operands, others)
         return f"{problem}; {why}" if why else problem
 
