@@ -128,6 +128,10 @@ def unpack_slots(slots: np.ndarray, bits: int) -> np.ndarray:
     That is how f8f6f4 kinds find them in shared memory (ISA 9.7.16.10.4.4) and what tcgen05.cp expands (9.7.16.9.1).
     Low bits come first [inferred]. slots: uint8 [rows, K].
     """
-    groups = slots.reshape(len(slots), -1, 16)
-    digits = np.unpackbits(groups[:, :, : 2 * bits], axis=2, bitorder="little").reshape(*groups.shape, bits)
-    return np.packbits(digits, axis=3, bitorder="little").reshape(slots.shape)
+    return unpack(slots.reshape(len(slots), -1, 16)[:, :, : 2 * bits].reshape(len(slots), -1), bits)
+
+
+def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Codes, uint8 [rows, K], of elements that lie side by side, low bits first. packed: uint8 [rows, K * bits / 8]."""
+    digits = np.unpackbits(packed, axis=1, bitorder="little").reshape(len(packed), -1, bits)
+    return np.packbits(digits, axis=2, bitorder="little")[:, :, 0]

@@ -8,6 +8,8 @@ negate) and 56, 57 (scale vector sizes). [read from PTX ISA], all of it. Sparse 
     factors: on sm_107, which K = 128 tells here, 2 is ue5m3, for .kind::mxf4nvf4 and blocks of 16 or 32.
 [inferred, confirmed by exact results of CUTLASS's and FlashInfer's kernels] a row of a larger K has as many scale
     factors more: side by side, in the words that follow where one is full.
+[read from CUTLASS examples/python/CuTeDSL/cute/rubin, dense_blockscaled_mxfp6_gemm_persistent.py; of four bits
+    confirmed by exact results] K = 64 of .kind::mxf8f6f4 reads elements of four and six bits packed.
 CUTLASS and CuTe DSL 4.5.2 accept the same N as Table 39 for operands in shared memory and are stricter for A in tensor
 memory (M = 128: N % 16, pairs: N % 32); `units.mma` applies that.
 """
@@ -79,6 +81,10 @@ class InstructionDescriptor:
         """Two E2M1 per byte, as opposed to one element per 8-bit slot."""
         return self.kind in _FP4
 
+    def packs(self, element: ElementType) -> bool:
+        """Whether elements of this type, of A or B, lie side by side, and not each in a byte."""
+        return self.packed_fp4 or element.bits < 8 and self.k != _K[self.kind]
+
     @property
     def a_columns(self) -> int:
         """How many columns of tensor memory K of A takes: 8, if K is the usual one."""
@@ -141,6 +147,7 @@ def decode(
     if kind in ("f16", "tf32", "f8f6f4", "i8"):
         _require(scale_vec is None, idesc, f"scale_vec::{scale_vec}X for kind::{kind}")
         if kind == "f8f6f4" and 64 in has_k and idesc >> 29 & 1:
+            _require({types[a_code], types[b_code]} <= {E4M3, E5M2}, idesc, "K = 64 of less than eight bits")
             common["k"], idesc = 64, idesc & ~(1 << 29)
         _require(not idesc & 0xE080_0043, idesc, "reserved or weight-stationary bits")
         _require(kind != "i8" or not idesc & 0x6000, idesc, "negation of integers")

@@ -32,6 +32,7 @@ from ..formats.element_types import (
     F32,
     S32,
     ElementType,
+    unpack,
     unpack_slots,
 )
 from ..formats.instruction_descriptor import InstructionDescriptor, MmaForm
@@ -245,9 +246,11 @@ def _scale_factors_b(tmem: TensorMemory, addr: int, d: InstructionDescriptor, ct
 
 def _load_shared(smem: np.ndarray, desc: int, rows: int, k: int, d: InstructionDescriptor, of_a: bool) -> np.ndarray:
     element, mn_major = (d.a_type, d.a_mn_major) if of_a else (d.b_type, d.b_mn_major)
-    bits = 4 if d.packed_fp4 else max(element.bits, 8)
+    bits = element.bits if d.packs(element) else max(element.bits, 8)
     codes = matrix_descriptor.load_operand(smem, desc, rows, k, mn_major, bits)
-    return codes if d.packed_fp4 or element.bits >= 8 else unpack_slots(codes, element.bits)
+    if d.packed_fp4 or element.bits >= 8:
+        return codes
+    return (unpack if d.packs(element) else unpack_slots)(codes, element.bits)
 
 
 def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, cta_group: int) -> np.ndarray:
@@ -257,6 +260,8 @@ def _load_a_from_tmem(tmem: TensorMemory, addr: int, d: InstructionDescriptor, c
     """
     if d.a_mn_major:
         raise Fault("instruction-descriptor", "transposed A in tensor memory")
+    if d.packs(d.a_type) and not d.packed_fp4:
+        raise Unsupported(f"K = {d.k} with {d.a_type.name} of A in tensor memory")
     if d.n % (32 if cta_group == 2 else 16 if d.m == 128 else 8):
         raise Fault("instruction-descriptor", f"N = {d.n} with A in tensor memory, M = {d.m}")
     base, column = _base(addr, d.m, cta_group, "tcgen05.mma A")

@@ -217,7 +217,7 @@ def _operand(g: LaneGroup, cta, desc: int, description, group: int, of_a: bool, 
     rows = (description.m if of_a else description.n) // group
     mn_major = description.a_mn_major if of_a else description.b_mn_major
     element = description.a_type if of_a else description.b_type
-    bits = 4 if description.packed_fp4 else max(element.bits, 8)
+    bits = element.bits if description.packs(element) else max(element.bits, 8)
     lo, hi = matrix_descriptor.byte_ranges(desc, rows, description.k, mn_major, bits)
     words = matrix_descriptor.words(desc, rows, description.k, mn_major, bits)
     return cta.smem.begin(lo, hi, False, origin, g.warp.actor, component(g, PIPE), words)

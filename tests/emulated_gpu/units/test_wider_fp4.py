@@ -10,6 +10,7 @@ from emulated_gpu.device import DEVICE
 from emulated_gpu.errors import Fault, Unsupported
 from emulated_gpu.formats import instruction_descriptor, matrix_descriptor
 from emulated_gpu.state.tensor_memory import TensorMemory
+from emulated_gpu.units.mma import _load_shared as load_shared
 from emulated_gpu.units.mma import mma, scale_factors
 from tests.emulated_gpu.units.test_tcgen05_forms import SCALES, kernel, scale_image, small_float, store, vector
 
@@ -123,6 +124,23 @@ def test_fp8_of_sm_107_has_another_k(kind, bit, scales, ids, group):
         a, b = (x * np.repeat(2.0 ** (of - 127), 32, 1) for x, of in zip((a, b), factors))
     got = mma(d, *elements.astype(np.uint8), None, *(factors.astype(np.uint8) if scales else (None, None)))
     np.testing.assert_allclose(got, a @ b.T, rtol=1e-5)
+
+
+@pytest.mark.parametrize("code, bits", [(5, 4), (4, 6), (3, 6)])
+def test_small_elements_lie_side_by_side_with_the_other_k(code, bits):
+    """A row of 64 takes 32 or 48 bytes of shared memory, where that of K = 32 takes 32 with padding."""
+    rng = np.random.default_rng(code)
+    idesc = 8 >> 3 << 17 | 1 << 31 | 1 << 23 | 1 << 27 | code << 10
+    d = instruction_descriptor.MmaForm("mxf8f6f4", 1).decode(idesc, CHIPS["rubin"])
+    codes = rng.integers(0, 1 << bits, (8, 64))
+    lines = [sum(int(x) << bits * i for i, x in enumerate(row)).to_bytes(8 * bits, "little") for row in codes]
+    smem = np.zeros(1024, np.uint8)
+    for row, line in enumerate(lines):  # no swizzle: chunks of 16 bytes, eight rows of them side by side
+        for chunk in range(bits // 2):
+            smem[128 * chunk + 16 * row :][:16] = np.frombuffer(line[16 * chunk :][:16], np.uint8)
+    got = load_shared(smem, encode(0, 128, 0, 0), 8, 64, d, False)
+    np.testing.assert_array_equal(got, codes)
+    assert d.packs(d.b_type) and not d.packs(d.a_type)
 
 
 def test_scale_factors_of_sm_107():
