@@ -12,45 +12,61 @@ from functools import lru_cache
 
 from .chip import Chip
 from .errors import Fault, Unsupported
-from .ptx.syntax import Instr
+from .ptx.syntax import Instr, Special
 
 FAMILIES = {100: (100, 103, 107), 103: (103, 107), 107: (107,), 110: (110,), 120: (120, 121), 121: (121,)}
 EVER = range(1000)
 DATA_CENTRE = 100, 101, 103, 107, 110  # Blackwell and Rubin with tensor memory
 GEFORCE = 120, 121
-# (a pattern at the beginning of an opcode, the compute capabilities that have it, their targets in words): the first
+# (a pattern at the beginning of a form, the compute capabilities that have it, their targets in words): the first
 # pattern that matches decides, and what matches none every target has
 RULES = [
     (r"tcgen05\.(alloc|dealloc)\.exclusive|tcgen05\.mma.*collector::b::", (107,), "sm_107a"),
     (r"tcgen05\.ld\.red", (101, 103, 107, 110), "sm_103a, sm_107a, sm_110a"),
+    (r"tcgen05\.mma.*kind::i8", (100, 101, 110), "sm_100a, sm_110a"),
     (r"tcgen05", DATA_CENTRE, "sm_100a, sm_103a, sm_107a, sm_110a"),
     (r"wgmma", (90,), "sm_90a"),
-    (r"mma\.sync.*\.kind::f8f6f4", (100, 103, 107, *GEFORCE), "sm_100a, sm_103a, sm_120a, sm_121a"),
-    (r"mma\.sync.*\.kind::", GEFORCE, "sm_120a, sm_121a"),
-    (r"mma\.sync.*\.(e4m3|e5m2)", EVER[89:], "sm_89 and later"),
+    (r"mma\.s.*\.kind::.*\.e[23]m[123]", GEFORCE, "sm_120a, sm_121a"),
+    (r"mma\.s.*\.kind::f8f6f4", (100, 103, 107, *GEFORCE), "sm_100a, sm_103a, sm_120a, sm_121a"),
+    (r"mma\.s.*\.kind::", GEFORCE, "sm_120a, sm_121a"),
+    (r"mma\.s.*\.(e4m3|e5m2)", EVER[89:], "sm_89 and later"),
+    (r"mma\.sync.*m16n8k\d+.*\.f64", EVER[90:], "sm_90 and later"),
     (r"setmaxnreg", (90, *EVER[100:]), "sm_90a, sm_100a and later"),
     (r"clusterlaunchcontrol", EVER[100:], "sm_100 and later"),
-    (r"cp\.async\.bulk\.tensor.*tile::(gather|scatter)4", EVER[100:], "sm_100a and later"),
-    (r"st\.bulk", EVER[100:], "sm_100 and later"),
+    (r"cp\.async\.bulk\.tensor.*tile::(gather|scatter)4|cp\.async\.bulk.*\.cp_mask", EVER[100:], "sm_100a and later"),
+    (r"cp\.async\.bulk\.tensor.*shared::cluster.*im2col::w", DATA_CENTRE, "sm_100a, sm_103a"),
+    (r"st\.bulk|(st|red)\.async.*\.global", EVER[100:], "sm_100 and later"),
     (r"redux.*\.f32", DATA_CENTRE, "sm_100a, sm_103a"),
-    (r"(atom|red).*\.bf16", EVER[90:], "sm_90 and later"),
+    (r"multimem.*\.e[45]m[23]", EVER[100:], "sm_100a and later"),
+    (r"(atom|red)\b.*\.(bf16|b128|v[248])", EVER[90:], "sm_90 and later"),
+    (r".* %((is_explicit_|n)?cluster|aggr_smem)", EVER[90:], "sm_90 and later"),
     (r"cp\.(reduce\.)?async\.bulk|st\.async|red\.async|multimem", EVER[90:], "sm_90 and later"),
     (r"mbarrier\.(try_wait|expect_tx|complete_tx)|mbarrier\.arrive.*expect_tx", EVER[90:], "sm_90 and later"),
+    (r"mbarrier.*\.(relaxed|shared::cluster)|mbarrier\.arrive(?!.*noComplete).* 3", EVER[90:], "sm_90 and later"),
     (r"fence\.(proxy\.(async|tensormap)|mbarrier_init)|elect\.sync|griddepcontrol", EVER[90:], "sm_90 and later"),
+    (r"fence\.(acquire|release)|(fence|ld|st|atom|red|isspacep)\..*cluster", EVER[90:], "sm_90 and later"),
+    (r"stmatrix.*\.b8", (*DATA_CENTRE, *GEFORCE), "sm_100a, sm_120a"),
     (r"mapa|getctarank|barrier\.cluster|stmatrix|tensormap\.|prefetch\.tensormap", EVER[90:], "sm_90 and later"),
     (r"ldmatrix.*(\.b8x16|m16n16)", EVER[100:], "sm_100a, sm_120a"),
-    (r"(add|sub|mul|fma)\b.*\.f32x2", EVER[100:], "sm_100 and later"),
-    (r"cvt.*(e2m1|e2m3|e3m2|ue8m0)", EVER[100:], "sm_100a, sm_120a"),
+    (r"(add|sub|mul|fma)\b.*\.f32(x2|\.b?f16)|(min|max)\b.*\.f32 4", EVER[100:], "sm_100 and later"),
+    (r"(min|max)\b.*\.xorsign", EVER[86:], "sm_86 and later"),
+    (r"(add|sub|mul|setp?|tanh|ex2)\b.*\.bf16|fma.*\.oob", EVER[90:], "sm_90 and later"),
+    (r"(add|min|max)\..*[su]16x2|(min|max)\.relu\.s", EVER[90:], "sm_90 and later"),
+    (r"cvt\.rs", (100, 103), "sm_100a, sm_103a"),
+    (r"cvt\.r[nz]\..*satfinite.*\.tf32|cvt.*(e2m1|e2m3|e3m2|ue8m0)", EVER[100:], "sm_100 and later"),
     (r"cvt.*(e4m3|e5m2)", EVER[89:], "sm_89 and later"),
-    (r"(ld|st)\.global.*\.(v8\.[bfus]32|v4\.[bfus]64)", EVER[100:], "sm_100 and later"),
+    (r"cvt\.r[nz]\..*tf32|cvt.*\.bf16\.(?!f32)|cvt.*\.(?!f32)\w+\.bf16 ", EVER[90:], "sm_90 and later"),
+    (r"(ld|st)\b.*\.global.*\.(v8\.[bfus]32|v4\.[bfus]64)", EVER[100:], "sm_100 and later"),
     (r"cp\.async|redux|mbarrier", EVER[80:], "sm_80 and later"),
 ]
 GROUPS = {"cta_group::1", "cta_group::2"}
 # What the targets without an a or f lack, on whatever chip
 SPECIFIC = re.compile(
-    r"tcgen05|wgmma|setmaxnreg|tensormap\.replace|mma\.sync.*\.kind::|ldmatrix.*\.b8|redux.*\.f32"
-    r"|cvt.*(e2m1|e2m3|e3m2|ue8m0)"
+    r"tcgen05|wgmma|setmaxnreg|tensormap\.replace|mma\.s.*\.kind::|(ld|st)matrix.*\.b8|redux.*\.f32|multimem.*\.e[45]m"
+    r"|cvt.*(e2m1|e2m3|e3m2|ue8m0)|cp\.async\.bulk\.tensor.*shared::cluster.*im2col::w"
 )
+# What those with an f lack, too
+EXACT = re.compile(r"tcgen05\.(shift|mma.*kind::i8)|cvt\.rs")
 _RULES = [(re.compile(pattern), frozenset(have), names) for pattern, have, names in RULES]
 
 
@@ -72,13 +88,21 @@ def runs_on(target: str, chip: Chip) -> bool:
     return number <= chip.compute
 
 
+def form_of(one: Instr) -> str:
+    """Return an opcode with what else tells targets apart: how many operands it has, and which special registers."""
+    special = "".join(f" %{operand.name}" for operand in one.operands if isinstance(operand, Special))
+    return f"{one.op} {len(one.operands)}{special}"
+
+
 @lru_cache(maxsize=4096)
-def lacks(op: str, compute: int, suffix: str = "a") -> str | None:
-    """Return in words which targets have this opcode, where sm_`compute``suffix` has not; else None."""
-    if not suffix and SPECIFIC.match(op):
+def lacks(form: str, compute: int, suffix: str = "a") -> str | None:
+    """Return in words which targets have this form (`form_of`), where sm_`compute``suffix` has not; else None."""
+    if not suffix and SPECIFIC.match(form):
         return "targets that end in a or f"
+    if suffix != "a" and EXACT.match(form):
+        return "targets that end in a"
     for pattern, have, names in _RULES:
-        if pattern.match(op):
+        if pattern.match(form):
             return None if compute in have else names
     return None
 
@@ -93,7 +117,7 @@ def check(target: str, instructions: list[Instr], chip: Chip) -> None:
         raise Fault("launch", f"code of {target} does not run on an {chip.name}, which is {chip.arch}")
     number, suffix = parts(target)
     for one in instructions:
-        if names := lacks(one.op, number, suffix):
+        if names := lacks(form_of(one), number, suffix):
             raise Unsupported(f"{one.op} in code of {target} ({place(one)}): {names} have it")
     of_tensor_memory = (one for one in instructions if one.parts[0] == "tcgen05")
     groups = {part: one for one in of_tensor_memory for part in GROUPS.intersection(one.parts)}

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import subprocess
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from emulated_gpu.chip import B200, CHIPS, FOLDER, tomllib
 from emulated_gpu.device import DEVICE
 from emulated_gpu.page.sass import tools
 from emulated_gpu.ptx.parse import parse
-from emulated_gpu.target import check, lacks, parts
+from emulated_gpu.target import check, form_of, lacks, parts
 
 F = "{f1,f2,f3,f4}"
-A = "{r1,r1,r1,r1},{r1,r1}"
+A, B = "{r1,r1,r1,r1},{r1,r1}", "{r1,r1,r1,r1}"
 BULK = "shared::cluster.global.mbarrier::complete_tx::bytes"
 MMA = "mma.sync.aligned.m16n8k"
 FORMS = [
@@ -58,20 +59,61 @@ FORMS = [
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [r1], r2, [r3];",
     "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [s], d1;",
     "atom.global.add.noftz.bf16x2 r1, [d1], r2;",
+    f"mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.f32.e4m3.e4m3.f32 {F},{B},{B},{F},r1,0x0;",
+    f"mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32 {F},{B},{B},{F},r1,0x0;",
+    f"{MMA}32.row.col.kind::f8f6f4.f32.e2m1.e3m2.f32 {F},{A},{F};",
+    f"{MMA}4.row.col.f64.f64.f64.f64 {{g1,g2,g1,g2}},{{g1,g2}},{{g1}},{{g1,g2,g1,g2}};",
+    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {g1,g2},{g1},{g1},{g1,g2};",
+    *(
+        f"{one};"
+        for one in """
+stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [s], {r1}
+cp.async.bulk.global.shared::cta.bulk_group.cp_mask [d1], [s], 16, h
+cp.async.bulk.tensor.3d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes [s], [d1, {r1,r1,r1}], [s], {h, h}
+mbarrier.arrive.shared.b64 d2, [s], 2; mbarrier.arrive.shared.b64 d2, [s]
+mbarrier.arrive.noComplete.shared.b64 d2, [s], 1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r1]
+mbarrier.test_wait.relaxed.cta.shared::cta.b64 p, [s], d2; fence.acq_rel.cluster; fence.acq_rel.gpu; fence.acquire.gpu
+ld.acquire.cluster.global.u32 r1, [d1]; ld.acquire.gpu.u32 r1, [d1]; ld.shared::cluster.u32 r1, [r1]
+isspacep.shared::cluster p, d1; atom.acq_rel.cluster.global.add.u32 r1, [d1], r2; mov.u32 r1, %clusterid.x
+mov.u32 r1, %nclusterid.x; mov.u32 r1, %aggr_smem_size; mov.pred p, %is_explicit_cluster; mov.u32 r1, %cluster_ctarank
+mov.u32 r1, %total_smem_size; atom.global.exch.b128 q, [d1], q; red.global.add.v2.f32 [d1], {f1,f2}
+red.global.add.noftz.f16x2 [d1], r1; st.async.release.gpu.global.u32 [d1], r1; fma.rn.oob.f16x2 r1, r1, r2, r3
+fma.rn.bf16x2 r1, r1, r2, r3; add.bf16 h, h, h; mul.bf16x2 r1, r1, r2; min.bf16 h, h, h; setp.eq.bf16 p, h, h
+set.eq.u32.bf16x2 r1, r1, r2; tanh.approx.bf16x2 r1, r2; tanh.approx.f16 h, h; ex2.approx.ftz.bf16 h, h
+min.xorsign.abs.f32 f1, f2, f3; min.f32 f1, f2, f3, f4; min.NaN.f32 f1, f2, f3; min.relu.s32 r1, r1, r2
+min.s32 r1, r1, r2; add.u16x2 r1, r1, r2; max.u16x2 r1, r1, r2; add.f32.f16 f1, h, f2; fma.rn.f32.bf16 f1, h, h, f2
+cvt.rn.tf32.f32 r1, f1; cvt.rn.satfinite.tf32.f32 r1, f1; cvt.rna.tf32.f32 r1, f1; cvt.rna.satfinite.tf32.f32 r1, f1
+cvt.rn.bf16.s32 h, r1; cvt.rzi.s32.bf16 r1, h; cvt.f64.bf16 g1, h; cvt.f16.bf16 h, h; cvt.f32.bf16 f1, h
+cvt.rn.bf16.f32 h, f1; cvt.rs.f16x2.f32 r1, f1, f2, r3; cvt.rs.satfinite.e4m3x4.f32 r1, {f1,f2,f3,f4}, r3
+tcgen05.mma.cta_group::1.kind::f16 [r1], d1, d2, r2, p; tcgen05.mma.cta_group::1.kind::i8 [r1], d1, d2, r2, p
+tcgen05.shift.cta_group::1.down [r1]
+""".replace("\n", "; ")
+        .strip("; ")
+        .split("; ")
+    ),
 ]
-TARGETS = "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103a", "sm_120", "sm_120a", "sm_121a"
+FIRST = 9  # the line of what a kernel is given
+TARGETS = "sm_80 sm_86 sm_89 sm_90 sm_90a sm_100 sm_100a sm_100f sm_103a sm_120 sm_120a sm_120f sm_121a".split()
 
 
 def kernel(target: str, body: str = "") -> str:
     return f""".version 9.0\n.target {target}\n.address_size 64
 .visible .entry k(.param .u64 out) {{
-  .reg .pred p; .reg .b8 b; .reg .b16 h; .reg .b32 r<10>; .reg .f32 f<6>; .reg .b64 d<4>;
+  .reg .pred p; .reg .b8 b; .reg .b16 h; .reg .b32 r<10>; .reg .f32 f<6>; .reg .b64 d<4>; .reg .f64 g<3>; .reg .b128 q;
   .shared .align 128 .b8 s[1024];
   ld.param.u64 d1, [out]; mov.u64 d2, 0; mov.b16 h, 1; mov.u32 r1, 0; mov.u32 r2, 0; mov.u32 r3, 0;
   mov.f32 f1, 0f00000000; mov.f32 f2, f1; mov.f32 f3, f1; mov.f32 f4, f1;
   {body} ret;
 }}
 """
+
+
+@lru_cache
+def texts() -> list[str]:
+    """What the rules are asked with, of each form."""
+    return [
+        form_of(one) for one in parse(kernel("sm_100a", "\n".join(FORMS))).kernels["k"].instrs[-1 - len(FORMS) : -1]
+    ]
 
 
 def ptxas() -> str | None:
@@ -81,15 +123,11 @@ def ptxas() -> str | None:
 @pytest.mark.skipif(ptxas() is None, reason="no ptxas: pip install nvidia-cuda-nvcc")
 @pytest.mark.parametrize("target", TARGETS)
 def test_rules_say_what_ptxas_says(target, tmp_path):
-    number, suffix = parts(target)
-    running = []
-    for i, form in enumerate(FORMS):
-        file = tmp_path / f"{i}.ptx"
-        file.write_text(kernel(target, form))
-        command = [ptxas(), f"-arch={target}", file, "-o", "/dev/null"]
-        running.append(subprocess.run(command, capture_output=True, text=True))
-    said = {form: done.returncode == 0 for form, done in zip(FORMS, running)}
-    assert said == {form: lacks(form.split()[0], number, suffix) is None for form in FORMS}
+    (file := tmp_path / "k.ptx").write_text(kernel(target, "\n".join(FORMS)))  # a line each, of which ptxas tells each
+    done = subprocess.run([ptxas(), f"-arch={target}", file, "-o", "/dev/null"], capture_output=True, text=True)
+    refused = {int(line) - FIRST for line in re.findall(r"line (\d+); error", done.stderr)}
+    said = {form: i not in refused for i, form in enumerate(FORMS)}
+    assert said == {form: lacks(text, *parts(target)) is None for form, text in zip(FORMS, texts())}
 
 
 def test_one_kernel_has_one_cta_group(tmp_path):
@@ -108,14 +146,14 @@ def test_one_kernel_has_one_cta_group(tmp_path):
 
 
 def test_forms_tell_targets_apart():
-    """Each form is had by some target, and but for what sm_80 began each is lacked by some."""
+    """Each form is had by some target, and but for what sm_80 has, too, each is lacked by some."""
     everywhere = set()
-    for form in FORMS:
-        answers = {lacks(form.split()[0], *parts(target)) is None for target in TARGETS}
+    for form, text in zip(FORMS, texts()):
+        answers = {lacks(text, *parts(target)) is None for target in TARGETS}
         assert True in answers, form
         if False not in answers:
             everywhere.add(form.split(".")[0])
-    assert everywhere == {"cp", "mbarrier", "ldmatrix", "mma", "redux"}
+    assert everywhere == set("cp cvt fence fma ld ldmatrix mbarrier min mma mov red redux tanh".split())
 
 
 NEWEST = "b200 b300 rubin rtx5090 dgx-spark"
@@ -147,12 +185,13 @@ def test_each_machine_refuses_what_its_target_lacks_by_name(machine):
     chip = CHIPS[machine]
     assert chip.arch in TARGETS or machine in ("rtx3090", "rubin")  # sm_86 lacks what sm_80 does; sm_107a: newer ptxas
     number, suffix = parts(chip.arch)
-    for form in FORMS:
-        op, refused = form.split()[0].rstrip(";"), contextlib.nullcontext()
-        if lacks(op, number, suffix):
-            refused = pytest.raises(Unsupported, match=re.escape(f"{op} in code of {chip.arch} (PTX line 9)"))
+    instructions = parse(kernel(chip.arch, "\n".join(FORMS))).kernels["k"].instrs[-1 - len(FORMS) : -1]
+    for line, (one, text) in enumerate(zip(instructions, texts()), FIRST):
+        refused = contextlib.nullcontext()
+        if lacks(text, number, suffix):
+            refused = pytest.raises(Unsupported, match=re.escape(f"{one.op} in code of {chip.arch} (PTX line {line})"))
         with refused:
-            check(chip.arch, parse(kernel(chip.arch, form)).kernels["k"].instrs, chip)
+            check(chip.arch, [one], chip)
 
 
 @pytest.mark.parametrize("target, body, error, says", [
