@@ -380,6 +380,29 @@ def dp(a, b, c, signs: tuple[bool, bool], width: int, high: bool):
 
 
 @once
+def video(what: str, a, b, c, width: int, signs: tuple[bool, bool, bool], sat: bool, add: bool):
+    """Of each `width` bits of a and b a result, in its place, or all added to c. signs: of the result, a, b."""
+    total = resize(c, 32) if add else 0
+    a, b = resize(a, 32), resize(b, 32)
+    for i in range(32 // width):
+        x = extend(a >> width * i & MASK[width], width, signs[1], 32)
+        y = extend(b >> width * i & MASK[width], width, signs[2], 32)
+        low, high = min_int(x, y, 32, True), max_int(x, y, 32, True)
+        if what == "avrg":  # halves are rounded away from zero
+            both = resize(x + y, 32)
+            both = resize(both + select(less(both, 0, 32, True), 0, 1, 32), 32)
+            each = both >> 1 | both & 1 << 31
+        else:
+            each = {"add": x + y, "sub": x - y, "absdiff": high - low, "min": low, "max": high}[what]
+        each = resize(each, 32)
+        if sat:
+            least, most = (-(1 << width - 1) & MASK[32], (1 << width - 1) - 1) if signs[0] else (0, MASK[width])
+            each = min_int(max_int(each, least, 32, True), most, 32, True)
+        total = resize(total + each, 32) if add else total | (each & MASK[width]) << width * i
+    return total
+
+
+@once
 def sat_add(a, b, sub: bool):
     a, b = (extend(x, 32, True, 64) for x in (a, b))
     total = resize(a - b if sub else a + b, 64)

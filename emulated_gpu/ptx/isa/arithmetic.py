@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from ...errors import Unsupported
 from ..syntax import Imm
-from .registry import Mods, is_float, is_signed, op, width
+from .registry import UNTIMED, Mods, is_float, is_signed, op, width
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 FULL_RATE = {"f16", "f16x2", "bf16", "bf16x2", "f32"}  # types with as many products as sums a cycle in the guide
@@ -270,6 +270,19 @@ def _dp(w, i, m):
     of_b, of_a = m.type(), m.type()
     a, b, c = (w.read(o, 32) for o in i.operands[1:])
     w.write(i.operands[0], f"alu.dp({a}, {b}, {c}, {(is_signed(of_a), is_signed(of_b))}, {part}, {high})")
+
+
+@op(*(f"v{what}{parts}" for what in ("add", "sub", "avrg", "absdiff", "min", "max") for parts in (2, 4)), cost=UNTIMED)
+def _video(w, i, m):
+    """PTX ISA 9.7.20, of all halves or bytes in their order; ptxas makes several instructions of it."""
+    sat, add = m.take("sat"), m.take("add")
+    if sat and add:
+        raise Unsupported(".sat of a sum")
+    of_b, of_a, of_d = m.type(), m.type(), m.type()
+    signs = tuple(map(is_signed, (of_d, of_a, of_b)))
+    a, b, c = (w.read(o, 32) for o in i.operands[1:])
+    name = i.parts[0]
+    w.write(i.operands[0], f"alu.video({name[1:-1]!r}, {a}, {b}, {c}, {32 // int(name[-1])}, {signs}, {sat}, {add})")
 
 
 @op("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", cost="special")

@@ -236,6 +236,33 @@ GEMMS(H, , CUDA_R_16F, CUBLAS_COMPUTE_16F)
 VECTORS(S, CUDA_R_32F, CUBLAS_COMPUTE_32F)
 VECTORS(D, CUDA_R_64F, CUBLAS_COMPUTE_64F)
 
+// The same of vectors of any types, in float or double
+static cublasComputeType_t compute_in(cudaDataType execution) {
+  return execution == CUDA_R_64F ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+}
+
+cublasStatus_t cublasAxpyEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType type_alpha, const void *x,
+                            cudaDataType type_x, int incx, void *y, cudaDataType type_y, int incy,
+                            cudaDataType execution) {
+  static const float one = 1;  // a matrix of one element
+  Request r = product("cublasAxpyEx", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, nullptr, &one, CUDA_R_32F, 1, x,
+                      type_x, incx, nullptr, y, type_y, incy, compute_in(execution));
+  return r.alpha = number(alpha, type_alpha), r.beta = 1, send(r);
+}
+cublasStatus_t cublasScalEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType type_alpha, void *x,
+                            cudaDataType type_x, int incx, cudaDataType execution) {
+  Request r = product("cublasScalEx", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 0, nullptr, x, type_x, 1, x, type_x, 1,
+                      nullptr, x, type_x, incx, compute_in(execution));
+  return r.beta = number(alpha, type_alpha), send(r);
+}
+cublasStatus_t cublasDotEx(cublasHandle_t handle, int n, const void *x, cudaDataType type_x, int incx, const void *y,
+                           cudaDataType type_y, int incy, void *result, cudaDataType type_result,
+                           cudaDataType execution) {
+  Request r = product("cublasDotEx", handle, CUBLAS_OP_N, CUBLAS_OP_T, 1, 1, n, nullptr, x, type_x, incx, y, type_y,
+                      incy, nullptr, result, type_result, 1, compute_in(execution));
+  return r.alpha = 1, send(r);
+}
+
 // ---- cuBLASLt
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {

@@ -1,5 +1,6 @@
 """Arithmetic on register bits where silicon/golden has few operands: directed double precision, zeros, bit fields."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -133,3 +134,26 @@ def test_cvt_pack_clamps_and_shifts():
     assert convert.pack_saturated(70000, minus - 5, 0, 16, True) == 0x7FFFFFFB
     assert convert.pack_saturated(300, minus - 300, 0xABCDEF12, 8, True) == 0xEF127F80
     assert convert.pack_saturated(np.array([9, 1], np.uint32), 3, 5, 2, True).tolist() == [0x55, 0x55]
+
+
+VIDEO = {  # PTX ISA 9.7.20, "SIMD video instructions"
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "absdiff": lambda a, b: abs(a - b), "min": min, "max": max,
+    "avrg": lambda a, b: (a + b + (a + b >= 0)) >> 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", VIDEO)
+def test_video_instructions(what):
+    a, b, c = np.random.default_rng(len(what)).integers(0, 1 << 32, (3, 64), dtype=np.uint32)
+    for width, signs, how in itertools.product((8, 16), itertools.product((0, 1), repeat=3), ("", "sat", "add")):
+        found = alu.video(what, a, b, c, width, tuple(map(bool, signs)), how == "sat", how == "add")
+        ones = (1 << width) - 1
+        for x, y, z, d in zip(a.tolist(), b.tolist(), c.tolist(), found.tolist(), strict=True):
+            wanted = z if how == "add" else 0
+            for i in range(0, 32, width):
+                parts = [(v >> i & ones, s) for v, s in zip((x, y), signs[1:], strict=True)]
+                each = VIDEO[what](*(p - (p >> width - 1 << width) * s for p, s in parts))
+                if how == "sat":
+                    each = min(max(each, -signs[0] << width - 1), (1 << width - signs[0]) - 1)
+                wanted += each if how == "add" else (each & ones) << i
+            assert d == wanted & 0xFFFFFFFF

@@ -72,6 +72,10 @@ wmma.load.c.sync.aligned.row.m16n16k16.shared.f32 {r0, r1, r2, r3, r4, r5, r6, r
 wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {r0, r1}, {r2}, {r3}, {r4, r5};
 wmma.store.d.sync.aligned.row.m8n8k32.shared.s32 [r0], {r1, r2}, r3;
 """
+OTHERS += "".join(
+    f"v{what}{parts}.u32.s32.s32 r0, r1, r2, r3;"
+    for what in ("absdiff", "add", "avrg", "max", "min", "sub") for parts in (2, 4)
+)  # fmt: skip
 TEXTS = [*(c.ptx for c in CASES), *(k.header + k.ptx for k in KERNELS.values()), HEADER + entry("others", OTHERS)]
 
 
@@ -163,6 +167,7 @@ def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
     figures = set(load(profile)["issue"])
     here = {form: cost for form, cost in costs.items() if not form.startswith(family_of_others)}
     families = ("mma.sync", "wmma.", "tcgen05.ld.red", "tex.", "tld4.", "txq.", "suld.", "sust.", "sured.", "suq.")
+    families += ("vabsdiff", "vadd", "vavrg", "vmax", "vmin", "vsub")
     untimed = {"brkpt", "fns.b32", *(x for x in here if x.startswith(families))}
     assert {form: cost for form, cost in here.items() if cost not in figures} == dict.fromkeys(
         untimed, registry.UNTIMED

@@ -97,6 +97,21 @@ int main() {
           WANT(got[batch * ldc * n + j * ldc + i] ==
                sum(a, lda, false, b, ldb, false, i, j, k, batch * lda * k, batch * ldb * n));
   }
+  {  // vectors of halves
+    auto x = drawn<__half>(2 * n);
+    __half *dx = device(x), *dy = device(x), dot = 0;
+    DONE(cublasDotEx(blas, n, dx, CUDA_R_16F, 2, dy, CUDA_R_16F, 1, &dot, CUDA_R_16F, CUDA_R_32F));
+    DONE(cublasScalEx(blas, n, &beta, CUDA_R_32F, dy, CUDA_R_16F, 1, CUDA_R_32F));
+    DONE(cublasAxpyEx(blas, n, &alpha, CUDA_R_32F, dx, CUDA_R_16F, 2, dy, CUDA_R_16F, 1, CUDA_R_32F));
+    cudaStreamSynchronize(stream);
+    auto got = host(dy, 2 * n);
+    float wanted = 0;
+    for (int i = 0; i < n; ++i) {
+      wanted += float(x[2 * i]) * float(x[i]);
+      WANT(float(got[i]) == float(__half(alpha * float(x[2 * i]) + beta * float(x[i]))));
+    }
+    WANT(float(dot) == float(__half(wanted)) && float(got[n]) == float(x[n]));
+  }
   {  // vectors
     auto a = drawn<float>(lda * n), x = drawn<float>(3 * 16), y = drawn<float>(2 * 16);
     float *da = device(a), *dx = device(x), *dy = device(y);

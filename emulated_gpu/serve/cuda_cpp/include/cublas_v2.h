@@ -101,6 +101,12 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t op_a
     int k, const void *alpha, const void *const a[], cudaDataType type_a, int lda, const void *const b[],
     cudaDataType type_b, int ldb, const void *beta, void *const c[], cudaDataType type_c, int ldc, int batches,
     cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
+cublasStatus_t cublasAxpyEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType type_alpha, const void *x,
+    cudaDataType type_x, int incx, void *y, cudaDataType type_y, int incy, cudaDataType execution);
+cublasStatus_t cublasScalEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType type_alpha, void *x,
+    cudaDataType type_x, int incx, cudaDataType execution);
+cublasStatus_t cublasDotEx(cublasHandle_t handle, int n, const void *x, cudaDataType type_x, int incx, const void *y,
+    cudaDataType type_y, int incy, void *result, cudaDataType type_result, cudaDataType execution);
 cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
     const float *alpha, const void *a, cudaDataType type_a, int lda, const void *b, cudaDataType type_b, int ldb,
     const float *beta, void *c, cudaDataType type_c, int ldc);
