@@ -33,7 +33,5 @@ def install() -> None:
     kernels.install()
     names.install()
     compilers.install()
-    for chosen in ("flash", "mem_efficient", "cudnn"):  # machine code, of builds with CUDA: attention is by operators
-        getattr(torch.backends.cuda, f"enable_{chosen}_sdp")(False)
     after_import("triton", triton_driver.install)
     after_import("torch.utils.cpp_extension", extension.install)

@@ -8,6 +8,7 @@
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/native/SparseTensorUtils.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -258,6 +258,18 @@ def resized(resize):
     return change
 
 
+def with_default_kind(choose_kind):
+    """Return torch.set_default_tensor_type for the device's kinds, too, of what has no dtype and no device."""
+
+    def choose(kind) -> None:
+        on_device = isinstance(kind, OfOldName) or str(kind).startswith("torch.cuda.")
+        there = getattr(torch.cuda, str(kind).rpartition(".")[2], kind)
+        torch.set_default_device("cuda" if on_device else None)
+        torch.set_default_dtype(there.dtype) if on_device else choose_kind(kind)
+
+    return choose
+
+
 def install() -> None:
     """Put the names in place. A build with CUDA has all of them: what is not served is refused there, too."""
     served = bindings()
@@ -278,6 +290,7 @@ def install() -> None:
     refused = refusal("a tensor that torch.multiprocessing hands to another process,")
     setattr(torch.UntypedStorage, "_share_cuda_", refused)  # noqa: B010
     torch.cuda.nvtx._nvtx = Ranges()
+    torch.set_default_tensor_type = with_default_kind(torch.set_default_tensor_type)
     torch.UntypedStorage.__new__ = storage_of(torch.UntypedStorage.__new__)
     setattr(torch.UntypedStorage, "resize_", resized(torch.UntypedStorage.resize_))  # noqa: B010
     torch.version.cuda = VERSION

@@ -12,6 +12,11 @@ bool takes_both(const std::string &name) {
   return exactly.count(name) > 0;
 }
 
+// Results that are the host's: sizes of what a tensor is made of.
+bool stays(const std::string &name, size_t result) {
+  return name.rfind("aten::_nested_tensor_s", 0) == 0 || (name == "aten::_pack_padded_sequence" && result == 1);
+}
+
 // Draws from the device's generator where an operator of the CPU can only draw from the CPU's.
 class DrawsFromDevice {
  public:
@@ -144,7 +149,7 @@ class Call {
     if (!to_host_)
       for (size_t i = 0; i < results; i++)
         each((*stack_)[stack_->size() - results + i],
-             [&](const Tensor &t) { return into ? put(t, (*into)[next++]) : up(t); });
+             [&](const Tensor &t) { return stays(name, i) ? t : into ? put(t, (*into)[next++]) : up(t); });
     if (dry_)
       remember(std::move(record), results);
     else if (touches() || !tensors_.empty() || made_)
@@ -367,7 +372,11 @@ class Call {
     if (t._is_zerotensor()) return at::zeros(t.sizes(), t.options().device(Device(DeviceType::CUDA, where_)));
     if (!is_plain(t))
       return of_parts(t, true, schema_.name(), [&](const Tensor &part) { return up(part); },
-                      [&](const Storage &s) { return device_of(s, nullptr); });
+                      [&](const Storage &s) {
+                        Storage made = device_of(s, nullptr);
+                        if (made.data()) pool().write(const_cast<void *>(made.data()));
+                        return made;
+                      });
     const size_t known = storages_.size();
     Tensor made = alias(t, device_of(t.storage(), &t), DispatchKey::CUDA);
     if (storages_.size() > known && schema_.name().find("empty") == std::string::npos) {  // which writes nothing
@@ -548,14 +557,22 @@ void softmax(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 void softmax_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   auto &dtype = (*stack)[stack->size() - 1];
   const auto wanted = dtype.toScalarType();
-  dtype = (*stack)[stack->size() - 4].toTensor().scalar_type();
+  const Tensor gradient = (*stack)[stack->size() - 4].toTensor(), output = (*stack)[stack->size() - 3].toTensor();
+  dtype = gradient.scalar_type();
+  if (c10::isReducedFloatingType(gradient.scalar_type()) && op.schema().name() == "aten::_softmax_backward_data") {
+    const Tensor product = (gradient * output).to(at::kFloat);  // rounded, as SoftMax.cu hands it on
+    const Tensor sum = product.sum((*stack)[stack->size() - 2].toInt(), true).to(at::kDouble);
+    torch::jit::drop(*stack, 4);
+    stack->push_back((product - output * sum).to(at::kFloat).to(wanted));  // an fma
+    return;
+  }
   by_the_cpu(op, stack);
   if (stack->back().toTensor().scalar_type() != wanted) stack->back() = stack->back().toTensor().to(wanted);
 }
 
-// Sums of halves that CUDA makes in float, as accscalar_t, acc_type or opmath_t of aten/src/ATen/native/cuda say, and torch's
-// CPU kernels in halves (gradients of grid_sampler and of upsampling are halves there, too): those operands whose dtypes results get, the
-// others staying float, and those that it writes to without saying so in its schema.
+// Operators that CUDA carries out in float on halves, and torch's CPU kernels in halves, as an H200 gave them for torch's
+// own samples (tests/emulated_gpu/serve/halves_of_cuda.py), in all their forms: those operands whose dtypes results
+// get, the others staying float, and those that it writes to without saying so in its schema.
 struct InFloat {
   std::vector<int> like, written;
   bool numbers = false;  // only beside numbers, such as alpha, which CUDA has in float, and torch's CPU kernels as one of the halves
@@ -566,19 +583,33 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"native_batch_norm", {{0}, {3, 4}}},
     {"native_batch_norm_backward", {{1, 2, 2}, {}}},
     {"_native_batch_norm_legit", {{0}, {3, 4}}},
-    {"_native_batch_norm_legit.no_stats", {{0}, {}}},
     {"_batch_norm_with_update", {{0}, {3, 4}}},
     {"batch_norm_backward", {{1, 2, 2}, {}}},
-    {"convolution", {{0}, {}}},
     {"convolution_backward", {{1, 2, 2}, {}}},
+    {"native_group_norm_backward", {{1, 4, 4}, {}}},
     {"nll_loss_forward", {{0, 0}, {}}},
     {"nll_loss2d_forward", {{0, 0}, {}}},
     {"prod", {{0}, {}}},
-    {"prod.dim_int", {{0}, {}}},
     {"logit", {{0}, {}}},
+    {"logit_backward", {{0}, {}}},
+    {"log_sigmoid_forward", {{0}, {}}},
+    {"log_sigmoid_backward", {{0}, {}}},
+    {"rsqrt", {{0}, {}}},
+    {"xlogy", {{0}, {}}},
+    {"special_xlog1py", {{0}, {}}},
+    {"special_i0e", {{0}, {}}},
+    {"_index_put_impl_", {{0}, {}}},
     {"embedding_dense_backward", {{0}, {}}},
     {"_embedding_bag_backward", {{0}, {}}},
     {"_embedding_bag_dense_backward", {{0}, {}}},
+    {"_upsample_bilinear2d_aa", {{0}, {}}},
+    {"_upsample_bilinear2d_aa_backward", {{0}, {}}},
+    {"_upsample_bicubic2d_aa", {{0}, {}}},
+    {"_upsample_bicubic2d_aa_backward", {{0}, {}}},
+    {"multi_margin_loss", {{0}, {}}},
+    {"multi_margin_loss_backward", {{1}, {}}},
+    {"multilabel_margin_loss_forward", {{0, 0}, {}}},
+    {"multilabel_margin_loss_backward", {{1}, {}}},
     {"max_pool2d_with_indices_backward", {{1}, {}}},
     {"avg_pool2d_backward", {{1}, {}}},
     {"avg_pool3d", {{0}, {}}},
@@ -589,16 +620,7 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"upsample_linear1d", {{0}, {}}},
     {"upsample_bicubic2d", {{0}, {}}},
     {"upsample_trilinear3d", {{0}, {}}},
-    {"_upsample_bilinear2d_aa", {{0}, {}}},
-    {"_upsample_bilinear2d_aa_backward", {{0}, {}}},
-    {"_upsample_bicubic2d_aa", {{0}, {}}},
-    {"_upsample_bicubic2d_aa_backward", {{0}, {}}},
-    {"multi_margin_loss", {{0}, {}}},
-    {"multi_margin_loss_backward", {{1}, {}}},
-    {"multilabel_margin_loss_forward", {{0, 0}, {}}},
-    {"multilabel_margin_loss_backward", {{1}, {}}},
     {"rrelu_with_noise", {{0}, {1}}},
-    {"round.decimals", {{0}, {}}},
     {"polygamma", {{1}, {}}},
     {"col2im", {{0}, {}}},
     {"glu_backward", {{0}, {}}},
@@ -606,35 +628,13 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"sinc", {{0}, {}}},
     {"mish_backward", {{0}, {}}},
     {"_fft_r2c", {{0}, {}}},
-    {"_fft_r2c.out", {{4}, {4}}},
     {"_fft_c2c", {{0}, {}}},
-    {"_fft_c2c.out", {{4}, {4}}},
     {"_fft_c2r", {{0}, {}}},
-    {"_fft_c2r.out", {{4}, {4}}},
-    {"add.Tensor", {{0}, {}, true}},
-    {"add_.Tensor", {{0}, {0}, true}},
-    {"add.out", {{3}, {3}, true}},
-    {"sub.Tensor", {{0}, {}, true}},
-    {"sub_.Tensor", {{0}, {0}, true}},
-    {"sub.out", {{3}, {3}, true}},
-    {"rsub.Tensor", {{0}, {}, true}},
-    {"add.Scalar", {{0}, {}, true}},
-    {"add_.Scalar", {{0}, {0}, true}},
-    {"sub.Scalar", {{0}, {}, true}},
-    {"sub_.Scalar", {{0}, {0}, true}},
-    {"rsub.Scalar", {{0}, {}, true}},
-    {"_foreach_add.Scalar", {{0}, {}, true}},
-    {"_foreach_add_.Scalar", {{}, {0}, true}},
-    {"_foreach_sub.Scalar", {{0}, {}, true}},
-    {"_foreach_sub_.Scalar", {{}, {0}, true}},
-    {"_foreach_add.ScalarList", {{0}, {}, true}},
-    {"_foreach_add_.ScalarList", {{}, {0}, true}},
-    {"_foreach_sub.ScalarList", {{0}, {}, true}},
-    {"_foreach_sub_.ScalarList", {{}, {0}, true}},
-    {"_foreach_add.List", {{0}, {}, true}},
-    {"_foreach_add_.List", {{}, {0}, true}},
-    {"_foreach_sub.List", {{0}, {}, true}},
-    {"_foreach_sub_.List", {{}, {0}, true}},
+    {"add", {{0}, {}, true}},
+    {"sub", {{0}, {}, true}},
+    {"rsub", {{0}, {}, true}},
+    {"_foreach_add", {{0}, {}, true}},
+    {"_foreach_sub", {{0}, {}, true}},
 };
 std::vector<Tensor> tensors_of(IValue v) {
   std::vector<Tensor> all;
@@ -664,82 +664,189 @@ bool rounds(const IValue &v, at::ScalarType half) {
   const double x = number.toDouble();
   return x != (half == at::kHalf ? double(float(c10::Half(float(x)))) : double(float(c10::BFloat16(float(x)))));
 }
-// Whether CUDA takes another way than torch's CPU kernel: of halves, which beside them may have parameters of norms in
-// float and nothing else.
-bool differs(const std::string &name, const InFloat &how, const c10::FunctionSchema &schema, const torch::jit::Stack &given) {
-  if (how.numbers) {
-    const auto first = tensors_of(given[0]);
-    if (first.empty() || !is_half(first[0])) return false;
-    if (is_number(given[1]) && first[0].dim() == 0 && !given[1].isScalar() && !given[1].toTensor().unsafeGetTensorImpl()->is_wrapped_number())
-      return false;  // which has its part in the result's dtype
-    const bool alpha = given.size() > 2 && given[2].isScalar() && !given[2].toScalar().equal(1);
-    if (!alpha && !rounds(given[1], first[0].scalar_type())) return false;
-  }
-  std::optional<at::ScalarType> dtype;
-  bool alike = true, halves = false, others = false;
-  for (size_t i = 0; i < given.size(); i++) {
-    if (schema.arguments()[i].name() == "dtype" && !given[i].isNone()) return false;
-    if (how.numbers && is_number(given[i])) continue;
-    for (const Tensor &t : tensors_of(given[i])) {
-      if (!t.defined()) continue;
-      halves |= is_half(t), others |= t.is_floating_point() && !is_half(t);
-      alike &= t.scalar_type() == dtype.value_or(t.scalar_type());
-      dtype = t.scalar_type();
+// An operator's form in float.
+class InFloatForm : public c10::OperatorKernel {
+ public:
+  // how: of the operator's first form; of others the schema says what they write.
+  InFloatForm(const c10::FunctionSchema &schema, const InFloat &how)
+      : how_(how), mixed_(schema.name().find("norm") != std::string::npos || schema.name().find("log_sigmoid") != std::string::npos), fft_(schema.name().rfind("aten::_fft", 0) == 0) {
+    how_.like.resize(schema.returns().size(), -1);
+    const auto &arguments = schema.arguments();
+    for (size_t i = 0; i < arguments.size(); i++) {
+      outs_.push_back(arguments[i].is_out());
+      if (arguments[i].name() == "accumulate") accumulate_ = int(i);
+      if (arguments[i].name() == "dtype") dtype_ = int(i);
+      if (!arguments[i].alias_info() || !arguments[i].alias_info()->isWrite()) continue;
+      how_.written.push_back(int(i));
+      for (size_t k = 0; k < schema.returns().size(); k++)
+        if (const auto *info = schema.returns()[k].alias_info(); info && *info == *arguments[i].alias_info()) how_.like[k] = int(i);
     }
   }
-  return halves && (alike || !how.numbers) && (!others || name.find("norm") != std::string::npos);
-}
-void in_float(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
-  const std::string name = toString(op.operator_name()).substr(6);  // behind aten::
-  const auto &how = IN_FLOAT.at(name);
-  const size_t given = op.schema().arguments().size();
-  const torch::jit::Stack narrow(stack->end() - given, stack->end());
-  if (!differs(name, how, op.schema(), narrow)) return by_the_cpu(op, stack);
-  torch::jit::Stack wide = narrow;
-  for (auto &v : wide) each(v, widened);
-  std::copy(wide.begin(), wide.end(), stack->end() - given);
-  by_the_cpu(op, stack);
-  for (int i : how.written) {
-    const auto from = tensors_of(wide[i]), to = tensors_of(narrow[i]);
-    for (size_t k = 0; k < to.size(); k++) {
-      if (!to[k].defined() || from[k].is_same(to[k])) continue;
-      if (from[k].sizes() != to[k].sizes()) to[k].resize_(from[k].sizes());
-      to[k].copy_(from[k]);
+
+  void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stack *stack) {
+    const size_t given = op.schema().arguments().size();
+    const torch::jit::Stack narrow(stack->end() - given, stack->end());
+    if (!differs(narrow)) return by_the_cpu(op, stack);
+    if (fft_) refuse_size(op, narrow);
+    torch::jit::Stack wide = narrow;
+    for (size_t i = 0; i < given; i++)
+      each(wide[i], [&](const Tensor &t) {
+        return !outs_[i] || !is_half(t) ? widened(t) : at::empty(t.sizes(), t.options().dtype(t.is_complex() ? at::kComplexFloat : at::kFloat));
+      });
+    std::copy(wide.begin(), wide.end(), stack->end() - given);
+    by_the_cpu(op, stack);
+    for (int i : how_.written) {
+      const auto from = tensors_of(wide[i]), to = tensors_of(narrow[i]);
+      for (size_t k = 0; k < to.size(); k++) {
+        if (!to[k].defined() || from[k].is_same(to[k])) continue;
+        if (from[k].sizes() != to[k].sizes()) to[k].resize_(from[k].sizes());
+        to[k].copy_(from[k]);
+      }
+    }
+    const size_t results = stack->size() - how_.like.size();
+    for (size_t i = 0; i < how_.like.size(); i++) {
+      if (how_.like[i] < 0) continue;
+      auto &v = (*stack)[results + i];
+      const auto *like = &narrow[how_.like[i]];
+      if (std::find(how_.written.begin(), how_.written.end(), how_.like[i]) != how_.written.end()) {
+        v = *like;
+        continue;
+      }
+      for (size_t k = 0; is_number(*like); k++) like = &narrow[k];
+      if (const auto of = tensors_of(*like); of.size()) each(v, [&](const Tensor &t) { return narrowed(t, of[0]); });
     }
   }
-  const size_t results = stack->size() - op.schema().returns().size();
-  for (size_t i = 0; i < how.like.size(); i++) {
-    auto &v = (*stack)[results + i];
-    const auto of = tensors_of(narrow[how.like[i]]);
-    if (std::find(how.written.begin(), how.written.end(), how.like[i]) != how.written.end())
-      v = narrow[how.like[i]];
-    else if (of.size())
-      each(v, [&](const Tensor &t) { return narrowed(t, of[0]); });
+
+ private:
+  // Whether CUDA takes another way than torch's CPU kernel: of halves, which beside them may have parameters of norms in
+  // float, what log_sigmoid has kept, and nothing else.
+  bool differs(const torch::jit::Stack &given) const {
+    if (how_.numbers) {
+      const auto first = tensors_of(given[0]);
+      if (first.empty() || !is_half(first[0])) return false;
+      if (is_number(given[1]) && first[0].dim() == 0 && !given[1].isScalar() && !given[1].toTensor().unsafeGetTensorImpl()->is_wrapped_number())
+        return false;  // which has its part in the result's dtype
+      const bool alpha = given.size() > 2 && given[2].isScalar() && !given[2].toScalar().equal(1);
+      if (!alpha && !rounds(given[1], first[0].scalar_type())) return false;
+    }
+    if (accumulate_ >= 0 && !given[accumulate_].toBool()) return false;
+    if (dtype_ >= 0 && !given[dtype_].isNone()) return false;
+    std::optional<at::ScalarType> dtype;
+    bool alike = true, halves = false, others = false;
+    for (const IValue &v : given) {
+      if (is_number(v)) continue;
+      for (const Tensor &t : tensors_of(v)) {
+        if (!t.defined()) continue;
+        halves |= is_half(t), others |= t.is_floating_point() && !is_half(t);
+        alike &= t.scalar_type() == dtype.value_or(t.scalar_type());
+        dtype = t.scalar_type();
+      }
+    }
+    return halves && (alike || !how_.numbers) && (!others || mixed_);
   }
-}
 
-// Of integers, CUDA has it.
-void histc(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
-  auto &x = (*stack)[stack->size() - op.schema().arguments().size()];
-  const auto dtype = x.toTensor().scalar_type();
-  const bool integers = c10::isIntegralType(dtype, false);
-  if (integers) x = x.toTensor().to(at::kDouble);
-  by_the_cpu(op, stack);
-  if (integers) stack->back() = stack->back().toTensor().to(dtype);
-}
-
-// Fourier transforms of halves: CUDA's libraries have them for powers of two.
-void fft(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
-  const size_t first = stack->size() - op.schema().arguments().size();
-  const Tensor x = (*stack)[first].toTensor();
-  if (is_half(x))
-    for (int64_t d : (*stack)[first + 1].toIntVector()) {
-      const int64_t size = op.schema().name() == "aten::_fft_c2r" && d == (*stack)[first + 1].toIntVector().back()
-                               ? (*stack)[first + 3].toInt() : x.size(d);
+  // Fourier transforms of halves: CUDA's libraries have them for powers of two.
+  static void refuse_size(const c10::OperatorHandle &op, const torch::jit::Stack &given) {
+    const auto dimensions = given[1].toIntVector();
+    for (int64_t d : dimensions) {
+      const bool last = op.schema().name() == "aten::_fft_c2r" && d == dimensions.back();
+      const int64_t size = last ? given[3].toInt() : given[0].toTensor().size(d);
       TORCH_CHECK(size > 0 && !(size & (size - 1)), "cuFFT only supports dimensions whose sizes are powers of two when computing "
                   "in half precision, but got a signal size of ", size);
     }
-  in_float(op, stack);
+  }
+
+  InFloat how_;
+  std::vector<bool> outs_;
+  const bool mixed_, fft_;
+  int accumulate_ = -1, dtype_ = -1;
+};
+
+// cuDNN's result is rounded before the bias is added.
+void convolution(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  static InFloatForm in_float(op.schema(), {{0}, {}});
+  const size_t first = stack->size() - op.schema().arguments().size();
+  const Tensor x = (*stack)[first].toTensor();
+  for (size_t i : {1, 2})
+    for (const Tensor &t : tensors_of((*stack)[first + i]))
+      TORCH_CHECK(!t.defined() || t.scalar_type() == x.scalar_type(), "Input type (", x.toString(), ") and ", i == 1 ? "weight" : "bias",
+                  " type (", t.toString(), ") should be the same");
+  IValue &bias = (*stack)[first + 2];
+  const Tensor apart = bias.isTensor() && is_half(bias.toTensor()) ? bias.toTensor() : Tensor();
+  if (apart.defined()) bias = IValue();
+  in_float(op, {}, stack);
+  if (!apart.defined()) return;
+  const Tensor y = stack->back().toTensor();
+  std::vector<int64_t> shape(y.dim(), 1);
+  shape[1] = -1;
+  stack->back() = y + apart.view(shape);
+}
+
+// CUDA keeps a group's statistics as halves where its elements are, and scales by them: group_norm_kernel.cu.
+void group_norm(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  const torch::jit::Stack given(stack->end() - 8, stack->end());
+  const Tensor x = given[0].toTensor();
+  if (!is_half(x)) return by_the_cpu(op, stack);
+  for (size_t i = stack->size() - 8; i < stack->size() - 5; i++) each((*stack)[i], widened);
+  by_the_cpu(op, stack);
+  const size_t first = stack->size() - 3;
+  auto of = [&](const IValue &v) {
+    const auto all = tensors_of(v);
+    return all.size() && all[0].defined() ? widened(all[0]).view({1, given[6].toInt(), -1, 1}) : Tensor();
+  };
+  for (size_t i = first + 1; i < stack->size(); i++) (*stack)[i] = narrowed((*stack)[i].toTensor(), x);
+  const Tensor mean = widened((*stack)[first + 1].toTensor()).unsqueeze(-1).unsqueeze(-1), weight = of(given[1]), bias = of(given[2]);
+  Tensor scale = widened((*stack)[first + 2].toTensor()).unsqueeze(-1).unsqueeze(-1);
+  if (weight.defined()) scale = scale * weight;
+  const Tensor grouped = widened(x).reshape({given[3].toInt(), given[6].toInt(), given[4].toInt() / given[6].toInt(), -1});
+  Tensor y;
+  if (given[5].toInt() == 1 || (!weight.defined() && !bias.defined()))
+    y = bias.defined() ? (grouped - mean) * scale + bias : (grouped - mean) * scale;
+  else
+    y = grouped * scale + (bias.defined() ? bias - mean * scale : -mean * scale);
+  (*stack)[first] = narrowed(y.reshape(x.sizes()), x);
+}
+
+// Of halves CUDA rounds each step: BinaryMiscBackwardOpsKernels.cu.
+void tanh_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  const Tensor gradient = (*stack)[stack->size() - 2].toTensor(), output = stack->back().toTensor();
+  if (!is_half(gradient) || !is_half(output) || output.is_complex()) return by_the_cpu(op, stack);
+  torch::jit::drop(*stack, 2);
+  stack->push_back(gradient * at::rsub(output * output, 1));
+}
+
+// Where CUDA's kernel has a dtype that the CPU's lacks.
+void of_other_dtype(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  auto &x = (*stack)[stack->size() - op.schema().arguments().size()];
+  const auto dtype = x.toTensor().scalar_type();
+  const bool counts = op.schema().name() == "aten::histc";
+  const bool other = counts ? c10::isIntegralType(dtype, false) : dtype == at::kBool;
+  if (other) x = x.toTensor().to(counts ? at::kDouble : at::kByte);
+  by_the_cpu(op, stack);
+  if (other && op.schema().name() != "aten::trace") stack->back() = stack->back().toTensor().to(dtype);
+}
+
+// CUDA has one driver of LAPACK's.
+void lstsq(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  IValue &driver = (*stack)[stack->size() - op.schema().arguments().size() + 3];
+  TORCH_CHECK(driver.isNone() || driver.toStringView() == "gels",
+              "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA");
+  driver = "gels";
+  by_the_cpu(op, stack);
+}
+
+// Which attention there is: any for which CUDA has a kernel among those that a script allows.
+int64_t attention(const Tensor &q, const Tensor &k, const Tensor &v, const std::optional<Tensor> &mask, double dropout, bool causal,
+                  std::optional<double>, bool grouped) {
+  const auto &allowed = at::globalContext();
+  const bool half = c10::isReducedFloatingType(q.scalar_type()), matrices = q.dim() == 4;
+  const bool flash = half && matrices && !mask && q.size(-1) == v.size(-1) && q.size(-1) <= 256;
+  const bool efficient = matrices && !grouped && (half ? q.size(-1) % 8 == 0 : q.scalar_type() == at::kFloat);
+  const bool cudnn = half && matrices && q.size(-1) % 8 == 0 && q.size(-1) <= 128 && v.size(-1) % 8 == 0;
+  const bool any = allowed.userEnabledMathSDP() || (allowed.userEnabledFlashSDP() && flash) ||
+                   (allowed.userEnabledMemEfficientSDP() && efficient) || (allowed.userEnabledCuDNNSDP() && cudnn);
+  TORCH_CHECK(any, "No available kernel. Aborting execution.");
+  return 0;  // by torch's own operators
 }
 
 constexpr int64_t MANY = 1 << 22;  // numbers: of fewer, LLVM takes longer for the faster generator than torch does
@@ -812,10 +919,23 @@ void register_kernels(bool built_with_cuda) {
   serve.operator()<DispatchKey::QuantizedCPU>(DispatchKey::QuantizedCUDA);
   // Else torch looks for what the device has registered, and for depthwise ones for what CUDA alone has
   aten->impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
-  for (auto &[name, how] : IN_FLOAT)
-    aten->impl(name.c_str(), name.rfind("_fft", 0) ? torch::CppFunction::makeFromBoxedFunction<&in_float>()
-                                                   : torch::CppFunction::makeFromBoxedFunction<&fft>());
-  aten->impl("histc", torch::CppFunction::makeFromBoxedFunction<&histc>());
+  for (const auto &name : c10::Dispatcher::singleton().getAllOpNames()) {
+    std::string base = name.getNamespace() == "aten" ? name.name.substr(6) : "";
+    auto found = IN_FLOAT.find(base);
+    if (found == IN_FLOAT.end() && base.size() && base.back() == '_') found = IN_FLOAT.find((base.pop_back(), base));
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    if (found == IN_FLOAT.end() || !op) continue;
+    if (op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !op->hasKernelForDispatchKey(DispatchKey::CPU)) continue;
+    aten->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedKernel(c10::BoxedKernel::makeFromFunctor(
+                                           std::make_unique<InFloatForm>(op->schema(), found->second))));
+  }
+  aten->impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
+  aten->impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&group_norm>());
+  aten->impl("tanh_backward", torch::CppFunction::makeFromBoxedFunction<&tanh_backward>());
+  for (const char *name : {"histc", "abs", "trace"})
+    aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&of_other_dtype>());
+  aten->impl("linalg_lstsq", torch::CppFunction::makeFromBoxedFunction<&lstsq>());
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&attention);
   aten->impl("zero_", zero_);
   aten->impl("normal_", normal_);
   aten->impl("record_stream", record_stream);
