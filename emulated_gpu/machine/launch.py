@@ -215,7 +215,7 @@ class Launch:
             f"launch {number} ({kernel.title})", memory, before, program.triggers, self.checks, options.notes_reads
         )
         self.depends = bool(self.dependencies.before)
-        self.order = shared.order if shared else Order()
+        self.order = shared.order if shared else Order(listens=program.listens)
         apart = shared is None and not program.hands_on
         self.shadow = GlobalShadow(self.order, memory, self.found, shared and shared.shadow, apart)
         # Where others look on from other devices, a load is used

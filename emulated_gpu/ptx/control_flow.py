@@ -17,7 +17,7 @@ from types import ModuleType
 from ..errors import Unsupported
 from ..formats import alu, convert, lanes
 from . import predication, undefined_bits
-from .effects import hands_on, may_stop, meets, shares, shares_global
+from .effects import hands_on, listens, may_stop, meets, shares, shares_global
 from .isa import Mods, lookup
 from .mma_result_taint import Results
 from .syntax import SINK, Imm, Instr, Kernel, Mem, Pair, Reg, Special, Target, Vec, float_immediate, leaves
@@ -275,6 +275,11 @@ class ControlFlow:
     def hands_on(self) -> bool:
         """Whether any instruction does; see `hands_on`."""
         return any(map(hands_on, self.kernel.instrs))
+
+    @functools.cached_property
+    def listens(self) -> bool:
+        """Whether it does; see effects.py."""
+        return listens(self.kernel.instrs)
 
     @functools.cached_property
     def triggers(self) -> bool:

@@ -39,6 +39,13 @@ def hands_on(instr: Instr) -> bool:
     return base in ATOMICS or base in ("ld", "st") and not STRONG_FORMS.isdisjoint(parts)
 
 
+def listens(instrs: list[Instr]) -> bool:
+    """Whether a kernel may look by strong loads at what it has stored weakly, told so by atomics or strong stores."""
+    weak = any(i.parts[0] == "st" and "global" in i.parts and STRONG_FORMS.isdisjoint(i.parts) for i in instrs)
+    strong = {i.parts[0] for i in instrs if hands_on(i)}
+    return weak and "ld" in strong and len(strong) > 1
+
+
 def shares(instr: Instr) -> bool:
     """Whether lanes may hand something to each other by this instruction: a load or store of shared memory."""
     return instr.parts[0] in ("ld", "st") and not {"global", "local", "param", "const"} & {*instr.parts}

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import Fault
 from .global_memory import GlobalMemory, Region
-from .order import ASYNC_GLOBAL, GENERIC, STRONG, SYSTEM, Actor, Order
+from .order import ASYNC_GLOBAL, GENERIC, HEARD, STRONG, SYSTEM, Actor, Order
 from .shadow import WORD, Shadow, loads_of, reads, store, unfenced
 
 
@@ -116,10 +116,26 @@ class GlobalShadow:
                 places = self._places(found[1], region, at, size)
                 self._reach(places, region, by, f"{who} reads", system)
                 number = self.order.next(by.key, who, STRONG)
+                if self.order.listens:
+                    self._unfenced(places, region, by)
                 for plane, index in places:
                     plane.observe(index, by, number)
                     if region.peers:
                         plane.note_read(index, by.key, number, by)
+
+    def _unfenced(self, places, region: Region, by: Actor) -> None:
+        """A strong read by a warp, which has been told of the last write, a weak one, without a fence behind that."""
+        for plane, index in places:
+            numbers = plane.written[index]
+            late = (self.order.marks[numbers] & STRONG == 0) & by.unknown(numbers)
+            late[late] = ~by.unknown(numbers[late], HEARD)
+            for which in np.flatnonzero(late)[:1].tolist():
+                number, at = int(numbers[which]), plane.place(index, which) - region.start % WORD
+                message = f"read of {region.name} at byte {at}, which {self.order.who(number)} may still write: {by} "
+                message += "has been told of it by an atomic or a strong store behind it, which orders nothing without "
+                message += "a fence before that (__threadfence)"
+                self.report(Fault("race", message, other=number))
+                return
 
     def _reach(self, places, region: Region, by: Actor, does: str, system: bool) -> None:
         """A strong access by a warp, and the last write by another device: both are to be strong in the system."""

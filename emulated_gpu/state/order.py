@@ -26,6 +26,7 @@ from .lanes import EPOCHS, STRIDE
 KNOWN = 0  # the rows of a clock: what has happened before
 SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 4}  # what has passed a fence of that scope
 ASYNC_GLOBAL, ASYNC_SHARED = 5, 6  # what the async proxy sees: of global memory, of the shared memory of CTA 0 and on
+HEARD = -1  # of an order that listens: what would be known if each strong write were a release
 EVER = np.iinfo(np.int32).max
 KEPT = 8  # waits of an actor, for reports
 UNITED = 1024  # sets of clocks whose unions are kept, and where they lie
@@ -38,16 +39,17 @@ class Order:
     """The events of one launch, numbered from 1; of each: its component and that one's cluster, marks, and who it was.
 
     component, space, marks: arrays by number, which shadows of memory index by the numbers that they keep. devices: how
-    many devices' launches share it; histories: then, of each device, the space of what it has done before.
+    many devices' launches share it; histories: then, of each device, the space of what it has done before. listens:
+    whether clocks have a row HEARD.
     """
 
-    def __init__(self, devices: int = 1):
+    def __init__(self, devices: int = 1, listens: bool = False):
         self.now = 0
         self.log: list[object] = [None]
         self.component, self.space = np.zeros((2, 1024), np.int32)
         self.marks = np.zeros(1024, np.uint8)
         self.spaces: list[Space] = []
-        self.devices = devices
+        self.devices, self.listens = devices, listens
         self._devices = np.zeros(0, np.int32)  # by space
         self.histories = [Space(self, device=device) for device in range(devices)] if devices > 1 else []
         self.united: dict[tuple[int, int], tuple[Clocks, Clocks, Clocks]] = {}  # see Order.unite
@@ -123,7 +125,7 @@ class Space:
     def __init__(self, order: Order, warps: int = 0, ctas: int = 1, device: int = 0):
         self.order, self.index, self.warps, self.device = order, len(order.spaces), warps, device
         self.last = EVER
-        self.rows = ASYNC_SHARED + ctas
+        self.rows = ASYNC_SHARED + ctas + order.listens
         self.keys: dict[object, tuple[Space, int]] = {}
         self.count = warps + 1
         self.size = max(64, 2 * self.count)
@@ -237,14 +239,18 @@ class Knowledge:
 
     def only(self, row: int) -> Knowledge | None:
         """What of it has passed a fence, which that row says; None if nothing has."""
+        listens = self.space.order.listens
 
         def of(clock: np.ndarray) -> np.ndarray:
             kept = np.minimum(clock, clock[row])
             kept[KNOWN] = clock[row]
+            if listens:
+                kept[HEARD] = np.maximum(clock[HEARD], clock[KNOWN])
             return kept
 
-        elsewhere = {space: of(clock) for space, clock in self.elsewhere.items() if clock[row].any()}
-        return Knowledge(self.space, of(self.clock), elsewhere) if elsewhere or self.clock[row].any() else None
+        elsewhere = {space: of(clock) for space, clock in self.elsewhere.items() if listens or clock[row].any()}
+        some = listens or elsewhere or self.clock[row].any()
+        return Knowledge(self.space, of(self.clock), elsewhere) if some else None
 
 
 class Actor:
@@ -306,7 +312,10 @@ class Actor:
         """What it hands on: all that it knows and did, or what of that has passed a fence."""
         mine = self.knowledge
         if row:
-            return mine.only(row)
+            handed = mine.only(row)
+            if handed is not None and self.order.listens:
+                handed.clock[HEARD, self.uid] = self.order.now
+            return handed
         clock = mine.clock.copy()
         clock[KNOWN, self.uid] = self.order.now
         return Knowledge(self.space, clock, mine.elsewhere)

@@ -31,6 +31,14 @@ KINDS = {
         ld.global.b32 y, [at+64];""",
         "bar.sync 0;", {"grid": 2},
     ),
+    "who comes last reads by volatile loads what others have stored weakly": (
+        "race",
+        f"""{AT} @!lead bra MET; mad.wide.u32 d, cta, 4, out; st.global.b32 [d+64], 5; MEND
+        atom.global.add.u32 x, [out], 1; setp.ne.u32 p, x, 1; st.shared.b32 [tile], x; MET: bar.sync 0;
+        ld.shared.b32 x, [tile]; setp.ne.u32 p, x, 1; @p ret; ld.volatile.global.b32 y, [out+64];
+        ld.volatile.global.b32 y, [out+68];""",
+        "membar.gl;", {"grid": 2},
+    ),
     "a bulk copy of what another CTA's threads have stored": (
         "missing-proxy-fence",
         f"""@lead mbarrier.init.shared::cta.b64 [full], 1; fence.mbarrier_init.release.cluster; {AT}
