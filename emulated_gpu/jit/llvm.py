@@ -352,13 +352,7 @@ class Compiler:
     def compiled(self, text: str):
         """Compile a module, unless a process has before; returns its engine."""
         name = hashlib.sha256(text.encode()).hexdigest()
-        kept = build_cache.found(self.folder, name)
-        size = hashlib.sha256().digest_size
-        digest, code = (both := kept.read_bytes() if kept else b"")[:size], both[size:]
-        if digest != hashlib.sha256(code).digest():
-            code = self.machine_code(text)
-            with contextlib.suppress(OSError):  # no room, or nowhere to write
-                build_cache.keep(hashlib.sha256(code).digest() + code, self.folder, name)
+        code = build_cache.taken(self.folder, name, lambda: self.machine_code(text))
         engine = self.llvm.create_mcjit_compiler(self.llvm.parse_assembly(""), self.machine)
         engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()

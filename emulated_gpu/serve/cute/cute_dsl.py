@@ -21,6 +21,7 @@ from ...errors import EmulatorError, Unsupported
 from ..driver import cuda_bindings, launches, modules
 from ..host import entry_points, source_lines
 from ..host.after_import import after_import
+from . import kept_passes
 
 RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
 DSLS = "CUTE_DSL", "CUTE_EXPERIMENTAL_DSL"  # as their variables begin; the second one: `cutlass.cute.experimental`
@@ -230,9 +231,11 @@ def _patch() -> None:
                 return export(*args, **kwargs)
 
             self.export_to_c = export_and_keep
+        source_lines.forget()
 
     CudaDialectJitCompiledFunction.__init__ = make_and_note
     source_lines.install()
+    kept_passes.install()
     # Else it cannot be unpickled, and a pool of processes whose result it is waits for ever.
     DSLCudaRuntimeError.__reduce__ = lambda error: (type(error), (error._error_code, error._error_name))
     # CuTe DSL 4.5 leaves this folder on sys.path, and its `utils` hides everybody else's.

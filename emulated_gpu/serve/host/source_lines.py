@@ -13,14 +13,25 @@ import functools
 import os
 import re
 import sys
+import threading
 
 FIRST, LAST = 10_000, 65_535  # columns that are numbers of calls
 ENTRY = "kernel_wrapper"  # the function of the DSL that calls the body of a kernel
 
 Call = tuple[str, int, str]  # file, line, function
-_calls: list[tuple[Call, ...]] = []  # outermost first; number - FIRST is the index
-_numbers: dict[tuple[Call, ...], int] = {}
-_innermost: tuple = (None, None)  # the user's frame that built the last operation, and what led there
+
+
+class Traced(threading.local):
+    """What this thread has traced since its last compile: a kernel's numbers do not hang on those before it."""
+
+    def __init__(self):
+        self.calls: list[tuple[Call, ...]] = []  # outermost first; number - FIRST is the index
+        self.numbers: dict[tuple[Call, ...], int] = {}
+        self.innermost: tuple = (None, None)  # the user's frame that built the last operation, and what led there
+
+
+_traced = Traced()
+_functions: set[str] = set()  # that are kernels' bodies
 _LOC = re.compile(r"^([ \t]*\.loc[ \t]+)(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t]*$", re.MULTILINE)
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"]*)"', re.MULTILINE)
 
@@ -30,7 +41,6 @@ def calls(frame, library: str) -> tuple[Call, ...]:
 
     library: where the DSL lies. A part of a function that the DSL calls back (the body of a loop) stands for all of it.
     """
-    global _innermost
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(library):
@@ -41,9 +51,9 @@ def calls(frame, library: str) -> tuple[Call, ...]:
         frame = frame.f_back
     else:
         return ()
-    if _innermost[0] is not frame:  # while it runs, what has called it stays where it is
-        _innermost = frame, callers(frame, library)
-    outer = _innermost[1]
+    if _traced.innermost[0] is not frame:  # while it runs, what has called it stays where it is
+        _traced.innermost = frame, callers(frame, library)
+    outer = _traced.innermost[1]
     if outer is None:
         return ()
     here = code.co_filename, frame.f_lineno, code.co_name
@@ -72,10 +82,12 @@ def callers(frame, library: str) -> tuple[Call, ...] | None:
 
 def number_of(found: tuple[Call, ...]) -> int:
     """The column that stands for these calls; 0, which stands for none, if all are taken."""
-    if found not in _numbers and FIRST + len(_calls) <= LAST:
-        _numbers[found] = FIRST + len(_calls)
-        _calls.append(found)
-    return _numbers.get(found, 0)
+    calls, numbers = _traced.calls, _traced.numbers
+    if found not in numbers and FIRST + len(calls) <= LAST:
+        numbers[found] = FIRST + len(calls)
+        calls.append(found)
+        _functions.add(found[0][2])
+    return numbers.get(found, 0)
 
 
 def function_of(kernel: str) -> str:
@@ -84,8 +96,7 @@ def function_of(kernel: str) -> str:
     CuTe DSL lengthens its name by the types of all arguments; that of `self` is `moduleClass_object_at`, where a class
     is taken to begin with the first capital.
     """
-    traced = {found[0][2] for found in _calls}
-    name = max((name for name in traced if f"kernel_cutlass_{name}_" in kernel), key=len, default="")
+    name = max((name for name in _functions if f"kernel_cutlass_{name}_" in kernel), key=len, default="")
     owner = re.search(rf"kernel_cutlass_{name}_[a-z0-9_]*([A-Z]\w*?)_object_at_", kernel)
     return f"{owner[1]}.{name}" if name and owner else name
 
@@ -114,19 +125,23 @@ def install() -> None:
         ir.OpView.build_generic = classmethod(build)
 
 
+def forget() -> None:
+    """A kernel is compiled, and need not be kept alive: the next one has numbers from the first on."""
+    _traced.__init__()
+
+
 def resolved(text: str) -> str:
     """PTX with the calls in the place of their numbers."""
-    global _innermost
-    _innermost = None, None  # what has been compiled need not be kept alive
+    calls = _traced.calls
     files = {name: int(number) for number, name in _FILE.findall(text)}
     functions: dict[str, str] = {}  # name -> its label in .debug_str
 
     def lines(match) -> str:
         start, file, line, column = match.groups()
-        if not FIRST <= int(column) < FIRST + len(_calls):
+        if not FIRST <= int(column) < FIRST + len(calls):
             return match[0]
         at, out = "", []
-        for name, number, function in _calls[int(column) - FIRST]:
+        for name, number, function in calls[int(column) - FIRST]:
             place = f"{files.setdefault(name, len(files) + 1)} {number} 0"
             label = functions.setdefault(function, f"$L__function{len(functions)}")
             out.append(f"{start}{place}" + (f", function_name {label}, inlined_at {at}" if at else ""))

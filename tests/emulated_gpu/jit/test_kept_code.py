@@ -1,6 +1,7 @@
 """Machine code is compiled once for all processes of a machine."""
 
 import ctypes
+import os
 
 import pytest
 
@@ -55,3 +56,14 @@ def test_without_room_all_is_as_before(compiled, monkeypatch):
     monkeypatch.setattr(build_cache, "keep", full)
     assert [twice(llvm.Compiler()) for _ in range(2)] == [42] * 2
     assert len(compiled) == 2
+
+
+def test_what_was_used_last_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv(build_cache.CACHE, str(tmp_path))
+    monkeypatch.setattr(build_cache, "MOST", 4)
+    for n in range(4):
+        build_cache.taken("kept", str(n), lambda: b"made")
+        os.utime(tmp_path / "kept" / str(n), (n, n))
+    assert build_cache.taken("kept", "0", lambda: b"made again") == b"made"
+    build_cache.taken("kept", "4", lambda: b"made")
+    assert sorted(file.name for file in (tmp_path / "kept").iterdir()) == ["0", "3", "4"]

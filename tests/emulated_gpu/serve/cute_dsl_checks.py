@@ -9,7 +9,14 @@ import cutlass
 import cutlass.cute as cute
 import torch
 from check_scripts import run
-from cutlass.cute.runtime import find_runtime_libraries, load_module, make_fake_compact_tensor, make_fake_stream
+from cutlass._mlir.passmanager import PassManager
+from cutlass.cute.runtime import (
+    find_runtime_libraries,
+    from_dlpack,
+    load_module,
+    make_fake_compact_tensor,
+    make_fake_stream,
+)
 
 from emulated_gpu import build_cache
 from emulated_gpu.device import DEVICE
@@ -60,6 +67,24 @@ def check_tensors_of_the_host_and_of_other_types_are_refused():
     assert "expected dtype=float32" in fails(lambda: function(x.to(torch.float16), x, 2.0, 2))
 
 
+def check_what_the_passes_made_is_taken_again():
+    """Also by another process: only a folder is kept. Lines and results are those of the first time."""
+    runs, run_passes = [], PassManager.run
+    PassManager.run = lambda self, operation: runs.append(self) or run_passes(self, operation)
+    y = torch.zeros_like(x)
+    given = from_dlpack(x), from_dlpack(y), cutlass.Float32(5), cutlass.Int32(2), cuda.CUstream(0)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[build_cache.CACHE] = folder
+        made = [(cute.compile(scaled, *given), len(runs)) for _ in range(2)]
+        os.environ.pop(build_cache.CACHE)
+    PassManager.run = run_passes
+    (first, ran), (second, in_all) = made
+    assert ran and in_all == ran
+    assert first.artifacts.PTX == second.artifacts.PTX and first.artifacts.CUBIN == second.artifacts.CUBIN
+    second(*given)
+    assert torch.equal(y, 5 * x)
+
+
 loaded = []  # which ends when Python has
 
 
@@ -82,7 +107,7 @@ def check_an_exported_function_is_taken_back():
 def check_a_launch_that_fails_is_an_error():
     y = torch.zeros_like(x)
     assert "cudaErrorLaunchFailure" in fails(lambda: function(x, y, 2.0, 3))
-    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:22" in str(DEVICE.session.failure)
+    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:29" in str(DEVICE.session.failure)
 
 
 run(globals())

@@ -78,7 +78,7 @@ def without_lines():
     return [line for line in lines if ".loc" not in line and ".file" not in line]
 
 from emulated_gpu.serve.host import source_lines
-assert source_lines._calls
+assert source_lines._functions
 compiled = without_lines()
 source_lines.calls = lambda *_: ()
 print(len(compiled) > 40 and compiled == without_lines())
@@ -187,7 +187,7 @@ def test_profile_of_a_program_is_refused(tmp_path):
 
 def test_numbers_of_calls_become_inlined_at(monkeypatch):
     chain = (("kernel.py", 7, "kernel"), ("other.py", 3, "helper"), ("other.py", 1, "asm"))
-    monkeypatch.setattr(source_lines, "_calls", [chain])
+    monkeypatch.setattr(source_lines._traced, "calls", [chain])
     text = '.file 1 "other.py"\n\t.loc\t1 1 10000\n\t.loc\t1 5 9\n\t.loc\t1 1 10001\n'
     found = source_lines.resolved(text).splitlines()
     assert found[1:4] == [
@@ -201,7 +201,7 @@ def test_numbers_of_calls_become_inlined_at(monkeypatch):
 
 
 def test_columns_that_are_taken_stand_for_no_calls(monkeypatch):
-    monkeypatch.setattr(source_lines, "_calls", [()] * (source_lines.LAST - source_lines.FIRST + 1))
+    monkeypatch.setattr(source_lines._traced, "calls", [()] * (source_lines.LAST - source_lines.FIRST + 1))
     assert source_lines.number_of((("a.py", 1, "f"),)) == 0
 
 
@@ -526,7 +526,7 @@ def test_findings_for_other_tools():
 
 def test_a_kernel_is_called_as_its_function_is(monkeypatch):
     """Of a method with the class whose object CuTe DSL has put into the name."""
-    monkeypatch.setattr(source_lines, "_calls", [(("/a/b.py", 7, name),) for name in ("kernel", "kernel_two")])
+    monkeypatch.setattr(source_lines, "_functions", {"kernel", "kernel_two"})
     method = "kernel_cutlass_kernel_submissionGroupGemm_object_at__tensorptri64gmem_0"
     assert source_lines.function_of(method) == "GroupGemm.kernel"
     assert source_lines.function_of("kernel_cutlass_kernel_two_tensorptri64gmem_0") == "kernel_two"
