@@ -15,6 +15,7 @@ import marshal
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 from ... import build_cache
 
@@ -34,9 +35,10 @@ def install() -> None:
     """Let the DSL's passes take what they have made before."""
     from cutlass._mlir import ir
     from cutlass._mlir.passmanager import PassManager
-    from cutlass.base_dsl.compiler import Compiler
+    from cutlass.base_dsl import compiler
 
-    compile_now = Compiler.compile
+    patched: Any = compiler.Compiler
+    compile_now = patched.compile
     version = importlib.metadata.version(PACKAGE)
 
     @functools.wraps(compile_now)
@@ -69,7 +71,7 @@ def install() -> None:
             hook(module)
         return module
 
-    Compiler.compile = compile_or_take
+    patched.compile = compile_or_take
 
 
 def become(module, other) -> None:

@@ -25,6 +25,9 @@ class Traced(threading.local):
     """What this thread has traced since its last compile: a kernel's numbers do not hang on those before it."""
 
     def __init__(self):
+        self.forget()
+
+    def forget(self) -> None:
         self.calls: list[tuple[Call, ...]] = []  # outermost first; number - FIRST is the index
         self.numbers: dict[tuple[Call, ...], int] = {}
         self.innermost: tuple = (None, None)  # the user's frame that built the last operation, and what led there
@@ -127,7 +130,7 @@ def install() -> None:
 
 def forget() -> None:
     """A kernel is compiled, and need not be kept alive: the next one has numbers from the first on."""
-    _traced.__init__()
+    _traced.forget()
 
 
 def resolved(text: str) -> str:
