@@ -547,7 +547,10 @@ class Group(LaneGroup):
         return f"kernel {self.program.kernel.title}, {self.warp}{lanes}" + at(instr)
 
     def origin(self, label: str) -> Origin:
-        return self.origin_at(label, self.pc, sys._getframe(2).f_lineno)
+        frame: Any = sys._getframe(2)
+        while not frame.f_code.co_filename.startswith(self.program.source_name):  # a unit that works by another one
+            frame = frame.f_back
+        return self.origin_at(label, self.pc, frame.f_lineno)
 
     def origin_at(self, label: str, block: int, line: int) -> Origin:
         """A name for the instruction at a line of a block's Python."""

@@ -107,7 +107,7 @@ class LaneGroup(ABC):
 
     @abstractmethod
     def origin(self, label: str) -> Any:
-        """A name for the instruction that is executed, for reports; only the function that its code calls may ask."""
+        """A name for the instruction that is executed, for reports."""
 
     @abstractmethod
     def later(self, when: float, origin, call) -> None:

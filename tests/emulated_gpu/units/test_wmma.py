@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import emulated_gpu
+from emulated_gpu.errors import Fault
 from emulated_gpu.formats.element_types import TF32, U1
 from emulated_gpu.formats.wmma_form import _SHAPES, Fragment, sizes
 from emulated_gpu.ptx.control_flow import ControlFlow
@@ -102,3 +103,17 @@ def test_two_warps_without_a_barrier():
     with pytest.raises(emulated_gpu.Fault) as found:
         emulated_gpu.launch(HEAD + body.replace("MEND", ""), "k", 1, 64, [np.zeros(4, np.uint32)])
     assert found.value.kind in ("race", "uninitialized-read")
+
+
+@pytest.mark.parametrize("what", ["wmma.load.a", "wmma.store.d"])
+def test_a_race_names_the_line_of_both(what):
+    """Warp 0 accesses a matrix by wmma, warp 1 writes to it: both are told by the lines of their PTX."""
+    names = ", ".join(f"x{k}" for k in range(8))
+    access = f"wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {{{names}}}, [a], 16;"
+    if what == "wmma.store.d":
+        access = f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [a], {{{names}}}, 16;"
+    text = HEAD + ".visible .entry k(.param .u64 pa) {\n.reg .b64 a; .reg .b32 t, x<8>; .reg .pred p;\n"
+    text += "".join(f"mov.b32 x{k}, 0;" for k in range(8)) + "\nld.param.u64 a, [pa];\nmov.u32 t, %tid.x;\n"
+    text += f"setp.gt.u32 p, t, 31;\n@p bra other;\n{access}\nret;\nother: st.global.b32 [a], t;\nret; }}\n"
+    with pytest.raises(Fault, match=r"(?s)race.* of warp 0 of CTA \(0, 0, 0\) \(PTX line 11\).* PTX line 13"):
+        emulated_gpu.launch(text, "k", 1, 64, [np.zeros(1024, np.uint8)])
