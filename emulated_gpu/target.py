@@ -2,7 +2,7 @@
 
 Code of sm_NN runs on NN and later, of sm_NNf on its family from NN on, of sm_NNa on NN alone (PTX ISA, 11.1.2). What
 each target has stands in the "Target ISA Notes" of its chapter 9; ptxas is the oracle that the rules are held against
-(tests/emulated_gpu/ptx/test_target.py).
+(tests/emulated_gpu/ptx/test_target.py); of sm_107a that of CUDA 13.5, by hand.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ GEFORCE = 120, 121
 # (a pattern at the beginning of a form, the compute capabilities that have it, their targets in words): the first
 # pattern that matches decides, and what matches none every target has
 RULES = [
-    (r"tcgen05\.(alloc|dealloc)\.exclusive|tcgen05\.mma.*collector::b::", (107,), "sm_107a"),
+    (r"tcgen05\.mma.*collector::b::", (107,), "sm_107a"),
     (r"tcgen05\.ld\.red", (101, 103, 107, 110), "sm_103a, sm_107a, sm_110a"),
     (r"tcgen05\.mma.*kind::i8", (100, 101, 110), "sm_100a, sm_110a"),
     (r"tcgen05", DATA_CENTRE, "sm_100a, sm_103a, sm_107a, sm_110a"),
     (r"wgmma", (90,), "sm_90a"),
     (r"mma\.s.*\.kind::.*\.e[23]m[123]", GEFORCE, "sm_120a, sm_121a"),
-    (r"mma\.s.*\.kind::f8f6f4", (100, 103, 107, *GEFORCE), "sm_100a, sm_103a, sm_120a, sm_121a"),
+    (r"mma\.s.*\.kind::f8f6f4", (*DATA_CENTRE, *GEFORCE), "sm_100a, sm_103a, sm_120a, sm_121a"),
     (r"mma\.s.*\.kind::", GEFORCE, "sm_120a, sm_121a"),
     (r"mma\.s.*\.(e4m3|e5m2)", EVER[89:], "sm_89 and later"),
     (r"mma\.sync.*m16n8k\d+.*\.f64", EVER[90:], "sm_90 and later"),
@@ -36,7 +36,7 @@ RULES = [
     (r"cp\.async\.bulk\.tensor.*tile::(gather|scatter)4|cp\.async\.bulk.*\.cp_mask", EVER[100:], "sm_100a and later"),
     (r"cp\.async\.bulk\.tensor.*shared::cluster.*im2col::w", DATA_CENTRE, "sm_100a, sm_103a"),
     (r"st\.bulk|(st|red)\.async.*\.global", EVER[100:], "sm_100 and later"),
-    (r"redux.*\.f32", DATA_CENTRE, "sm_100a, sm_103a"),
+    (r"redux.*\.f32", (100, 103, 107), "sm_100a, sm_103a, sm_107a"),
     (r"multimem.*\.e[45]m[23]", EVER[100:], "sm_100a and later"),
     (r"(atom|red)\b.*\.(bf16|b128|v[248])", EVER[90:], "sm_90 and later"),
     (r".* %((is_explicit_|n)?cluster|aggr_smem)", EVER[90:], "sm_90 and later"),
@@ -52,7 +52,8 @@ RULES = [
     (r"(min|max)\b.*\.xorsign", EVER[86:], "sm_86 and later"),
     (r"(add|sub|mul|setp?|tanh|ex2)\b.*\.bf16|fma.*\.oob", EVER[90:], "sm_90 and later"),
     (r"(add|min|max)\..*[su]16x2|(min|max)\.relu\.s", EVER[90:], "sm_90 and later"),
-    (r"cvt\.rs", (100, 103), "sm_100a, sm_103a"),
+    (r"cvt.*ue5m3", (107,), "sm_107a"),
+    (r"cvt\.rs", (100, 103, 107), "sm_100a, sm_103a, sm_107a"),
     (r"cvt\.r[nz]\..*satfinite.*\.tf32|cvt.*(e2m1|e2m3|e3m2|ue8m0)", EVER[100:], "sm_100 and later"),
     (r"cvt.*(e4m3|e5m2)", EVER[89:], "sm_89 and later"),
     (r"cvt\.r[nz]\..*tf32|cvt.*\.bf16\.(?!f32)|cvt.*\.(?!f32)\w+\.bf16 ", EVER[90:], "sm_90 and later"),
@@ -63,7 +64,7 @@ GROUPS = {"cta_group::1", "cta_group::2"}
 # What the targets without an a or f lack, on whatever chip
 SPECIFIC = re.compile(
     r"tcgen05|wgmma|setmaxnreg|tensormap\.replace|mma\.s.*\.kind::|(ld|st)matrix.*\.b8|redux.*\.f32|multimem.*\.e[45]m"
-    r"|cvt.*(e2m1|e2m3|e3m2|ue8m0)|cp\.async\.bulk\.tensor.*shared::cluster.*im2col::w"
+    r"|cvt.*(e2m1|e2m3|e3m2|ue8m0|ue5m3)|cp\.async\.bulk\.tensor.*shared::cluster.*im2col::w"
 )
 # What those with an f lack, too
 EXACT = re.compile(r"tcgen05\.(shift|mma.*kind::i8)|cvt\.rs")

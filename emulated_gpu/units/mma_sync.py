@@ -6,7 +6,8 @@ An H100 ran what silicon/golden/mma_sync.py has, and agrees bit for bit:
     D's type, C is added by an ordinary addition. So it has more bits than FP8 of wgmma;
   * f64 one fused multiply-add for each k, in ascending order;
   * integers exactly; sums wrap, or clamp with .satfinite.
-No card was asked about sm_100, which is taken to do the same.
+No card was asked about sm_100, which is taken to do the same: of FP8 ptxas 13.0 makes the same two HMMAs and FADDs,
+with .kind::f8f6f4, too. On sm_120 it makes one QMMA of either, which adds all products at once [read from MMA-Sim].
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from . import ampere_mma, wgmma_arithmetic
 from .group import LaneGroup
 from .mma import mma as tensor_core
 
+GEFORCE = 120  # the compute capability from which there is an instruction for FP8
 DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
 
 
@@ -60,8 +62,9 @@ def multiply_kind(g: LaneGroup, form: MmaScaledForm, a: tuple, b: tuple, c: tupl
                 raise Unsupported(f"byte id {byte}, thread id {thread} of scale_vec::{form.scale_vec}X")
             held = np.ascontiguousarray(g.lane_array(word, 32)).view(np.uint8).reshape(32, 4)
             scales[i] = held[lane + step * thread, byte : byte + form.scale_vec]
-    of_a, of_b = codes
-    return tuple(store_d(tensor_core(form, of_a, of_b, added, *scales)))
+    if form.scale_type is None:
+        return tuple(store_d(_float8(form, *codes, added, g.launch.chip.compute)))
+    return tuple(store_d(tensor_core(form, *codes, added, *scales)))
 
 
 def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray, compute: int = 90) -> np.ndarray:
@@ -80,7 +83,7 @@ def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray, comp
     if compute < 90:
         return ampere_mma.product(form, a, b, c)
     if form.a_type in (E4M3, E5M2):
-        return _float8(form, a, b, c)
+        return _float8(form, a, b, c, compute)
     return wgmma_arithmetic.sums(form.a_type, form.b_type, form.d_type, a, b, c)
 
 
@@ -93,8 +96,10 @@ def _codes(words: np.ndarray, bits: int) -> np.ndarray:
     return words.view(f"u{bits // 8}")
 
 
-def _float8(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """The products of two halves, one after the other, then C."""
+def _float8(form: MmaSyncForm | MmaScaledForm, a: np.ndarray, b: np.ndarray, c: np.ndarray, compute: int) -> np.ndarray:
+    """On sm_120 all products at once; before it those of two halves, one after the other, then C."""
+    if compute >= GEFORCE:
+        return tensor_core(MmaScaledForm("f8f6f4", form.a_type, form.b_type, form.d_type), a, b, c)
     total, second = None, np.arange(form.k) % 4 >= 2
     for half in (~second, second):
         total = wgmma_arithmetic.sums(form.a_type, form.b_type, form.d_type, a[:, half], b[:, half], total)

@@ -147,3 +147,20 @@ def test_sm_89_keeps_thirteen_bits_of_fp8():
     assert first_element(E4M3, 32, [16.0, 0.125], [16.0, 0.125], 89) == 256
     assert first_element(E4M3, 32, [16.0, 0.125], [16.0, 0.125], 90) == 256 + 2.0**-6
     assert first_element(E4M3, 32, [16.0, 0.5], [16.0, 0.125], 89) == 256 + 2.0**-4
+
+
+def test_sm_120_adds_all_products_of_fp8_at_once():
+    """Before it those of bytes 0 and 1, which cancel, come before that of byte 2; 2 ** 16 has bits down to 2 ** -9."""
+    row, column = [256.0, 256.0, 2.0**-6], [256.0, -256.0, 2.0**-6]
+    assert [first_element(E4M3, 32, row, column, of) for of in (90, 100, 103, 120, 121)] == [2.0**-12] * 3 + [0, 0]
+
+
+def test_kind_f8f6f4_of_sm_100_is_made_of_halves_too():
+    rng, order = np.random.default_rng(5), "row.col.{}f32.e4m3.e4m3.f32"
+    a, b = (rng.integers(0, 0x7F, shape).astype(np.uint8) for shape in ((16, 32), (8, 32)))
+    results = []
+    for name in "", "kind::f8f6f4.":
+        results.append(np.zeros(128, np.float32))
+        arrays = [a, b, np.zeros(128, np.float32), np.zeros(64, np.uint32), results[-1]]
+        run(f"mma.sync.aligned.m16n8k32.{order.format(name)}", arrays, target="sm_103a", machine="b300")
+    np.testing.assert_array_equal(*results)

@@ -257,7 +257,11 @@ def test_a_kernel_gets_all_columns_of_rubin_by_exclusive(machine):
     assert out.tolist() == list(range(32))
 
 
-def test_exclusive_is_of_sm_107(machine):
+def test_other_chips_have_no_more_columns_by_exclusive(machine):
     machine("b300")
-    with pytest.raises(Unsupported, match="tcgen05.alloc.exclusive.*sm_107a have it"), emulated_gpu.session():
-        emulated_gpu.launch(ALLOC.replace("sm_107a", "sm_103a"), "k", 1, 32, [np.zeros(32, np.uint32)])
+    out, text = np.zeros(32, np.uint32), ALLOC.replace("sm_107a", "sm_103a")
+    with pytest.raises(Fault, match="576 columns: must be a power of two"), emulated_gpu.session():
+        emulated_gpu.launch(text, "k", 1, 32, [out])
+    with emulated_gpu.session():
+        emulated_gpu.launch(text.replace("576", "512").replace("575", "511"), "k", 2, 32, [out])
+    assert out.tolist() == list(range(32))
