@@ -62,9 +62,10 @@ def multiply_kind(g: LaneGroup, form: MmaScaledForm, a: tuple, b: tuple, c: tupl
                 raise Unsupported(f"byte id {byte}, thread id {thread} of scale_vec::{form.scale_vec}X")
             held = np.ascontiguousarray(g.lane_array(word, 32)).view(np.uint8).reshape(32, 4)
             scales[i] = held[lane + step * thread, byte : byte + form.scale_vec]
+    of_a, of_b = codes
     if form.scale_type is None:
-        return tuple(store_d(_float8(form, *codes, added, g.launch.chip.compute)))
-    return tuple(store_d(tensor_core(form, *codes, added, *scales)))
+        return tuple(store_d(_float8(form, of_a, of_b, added, g.launch.chip.compute)))
+    return tuple(store_d(tensor_core(form, of_a, of_b, added, *scales)))
 
 
 def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray, compute: int = 90) -> np.ndarray:
