@@ -50,6 +50,8 @@ _SPECIALS = re.compile(
 )
 # No blank has to follow, and one may come before a modifier: `tcgen05.ld.sync.aligned .32x32b.x1.b32{%r1}, [%r2]`
 _OPCODE = re.compile(r"[\w.:$]*(?:\s+\.[\w.:$]+)*")
+_SPACE, _LOC, _LABEL = re.compile(r"\s*"), re.compile(r"\.loc\s"), re.compile(r"([\w$%]+)\s*:(?!:)")
+_MARKS = re.compile(r'"[^"]*"|[\[\](){};]')
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)  # or a string, in which there is none: .file "a//b"
 
 
@@ -133,23 +135,18 @@ class _Parser:
         raise Unsupported(f"PTX line {line}: {why}: {source}")
 
     def skip_space(self):
-        while self.pos < len(self.text) and self.text[self.pos].isspace():
-            self.pos += 1
+        self.pos = _SPACE.match(self.text, self.pos).end()  # type: ignore[union-attr]  # which may be empty
 
     def until(self, stops: str) -> str:
+        """Return the text up to one of these marks, outside of brackets and strings, and go there."""
         start = self.pos
         depth = 0
-        while self.pos < len(self.text):
-            c = self.text[self.pos]
-            if c == '"':
-                self.pos = self.text.index('"', self.pos + 1)
-            elif depth == 0 and c in stops:
+        for mark in _MARKS.finditer(self.text, start):
+            c = mark[0]
+            if depth == 0 and c in stops:
+                self.pos = mark.start()
                 return self.text[start : self.pos]
-            elif c in "[({":
-                depth += 1
-            elif c in "])}":
-                depth -= 1
-            self.pos += 1
+            depth += (c in "[({") - (c in "])}")
         self.fail("unexpected end of text", start)
 
     def rest_of_line(self) -> str:
@@ -328,10 +325,10 @@ class _Parser:
             if c == ";":
                 self.pos += 1
                 continue
-            if re.compile(r"\.loc\s").match(self.text, self.pos):
+            if _LOC.match(self.text, self.pos):
                 self.location(self.rest_of_line())
                 continue
-            label = re.compile(r"([\w$%]+)\s*:(?!:)").match(self.text, self.pos)
+            label = _LABEL.match(self.text, self.pos)
             if label:
                 self.pos = label.end()
                 self.skip_space()
