@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from ..chip import SYSTEM_SHARED, Chip, registers_of_cta
@@ -22,25 +23,31 @@ MOVED = {  # what is shown of the counts of tally.py: bytes
 }  # fmt: skip
 
 
-def report(run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: Path) -> dict:
+def report(
+    run: TimedRun, trace: Trace, counted: list[dict[str, int]], folder: Path,
+    show: Callable[[dict], None] = lambda found: None,
+) -> dict:  # fmt: skip
     """Writes timeline.json.gz and overview.png to the folder; returns what emulated_gpu/RUN.md says of JSON reports.
 
-    counted: what each launch moved and multiplied, see tally.py.
+    counted: what each launch moved and multiplied, see tally.py. show: gets the report before the files are written.
     """
+    over_time = timeline.Timeline(run, trace)
     launches = [of_launch(launch) for launch in run.launches if launch.end is not None]
-    found = {
+    found: dict = {
         "kind": "modelled",
         "profile": run.profile.name,
         "validation": run.profile.validation,
         "launches": launches,
         "kernels": kernels(run, trace, counted),
-        "breakdown": timeline.write_timeline(run, trace, folder),
+        "breakdown": over_time.breakdown(),
         "folder": str(folder),
         "partial": partial(run),
     }
     if run.cut_off:
         share = run.cut_off[0]
-        return found | {name: [whole(row, share) for row in found[name]] for name in ("launches", "kernels")}
+        found |= {name: [whole(row, share) for row in found[name]] for name in ("launches", "kernels")}
+    show(found)
+    found["breakdown"]["facts"] += timeline.write_timeline(over_time, folder)
     return found
 
 

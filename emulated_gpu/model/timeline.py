@@ -1,7 +1,7 @@
 """A timed run to look at: a Perfetto timeline, a picture, and where the time of a launch goes.
 
     with emulated_gpu.timing("b200", trace := Trace()) as timed: ...
-    timeline.write_timeline(timed.run, trace, Path("somewhere"))
+    timeline.write_timeline(Timeline(timed.run, trace), Path("somewhere"))
 
 The format of timeline.json.gz is the Trace Event Format, which https://ui.perfetto.dev and chrome://tracing open:
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Its times are microseconds, too.
@@ -410,16 +410,14 @@ class Timeline:
         return [(sm, ", ".join(why)) for sm, why in merged.items()]
 
 
-def write_timeline(run: TimedRun, trace: Trace, folder: Path) -> dict:
-    """Writes timeline.json.gz and, where matplotlib is installed, overview.png; returns the breakdown."""
+def write_timeline(timeline: Timeline, folder: Path) -> list[str]:
+    """Writes timeline.json.gz and, where matplotlib is installed, overview.png; returns sentences about what is not."""
     folder.mkdir(parents=True, exist_ok=True)
-    timeline = Timeline(run, trace)
-    note = {"what": "modelled, not measured", "profile": run.profile.name}
+    note = {"what": "modelled, not measured", "profile": timeline.run.profile.name}
     with gzip.open(folder / "timeline.json.gz", "wt", compresslevel=5) as file:
-        json.dump({"traceEvents": timeline.events(), "displayTimeUnit": "ns", "otherData": note}, file)
-    breakdown = timeline.breakdown()
+        file.write(json.dumps({"traceEvents": timeline.events(), "displayTimeUnit": "ns", "otherData": note}))
     try:
         timeline.picture(folder / "overview.png")
     except ModuleNotFoundError as error:
-        breakdown["facts"].append(f"no overview.png: {error.name} is not installed")
-    return breakdown
+        return [f"no overview.png: {error.name} is not installed"]
+    return []

@@ -148,10 +148,10 @@ def sweep(
 
 
 def compare(
-    sides, task, tests, spec, case, device, profile, jobs, timeout, memory, json_file, html, within
+    a, b, task, tests, spec, case, device, profile, jobs, timeout, memory, json_file, html, within
 ) -> int:  # fmt: skip
     try:
-        sides = [comparison.Side.parse(text) for text in sides]
+        sides = [comparison.Side.parse(text) for text in (a, b)]
     except ValueError as error:
         raise Failure(str(error)) from None
     for side in sides:

@@ -131,7 +131,8 @@ def sweep(**options):
 
 
 @cli.command()
-@click.argument("sides", nargs=2, metavar="A B")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
 @option.TASK
 @option.TESTS
 @option.CASE

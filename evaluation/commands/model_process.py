@@ -81,13 +81,17 @@ def timed_reply(
     show(reply)
     if not request.timeline or trace is None:
         return reply
-    found = report.report(run, trace, timed.counted, Path(request.timeline))
     timeline = Timeline(run, trace)
     lines = hot.lines(hot.instructions(timeline), trace)
-    found |= {"partial": partial, "verdicts": verdicts(timeline, found, lines), "gains": []}
 
-    def so_far() -> dict:
+    def so_far(found: dict) -> dict:
         return reply | {key: found[key] for key in ("breakdown", "kernels", "verdicts", "gains")}
+
+    def show_first(found: dict) -> None:
+        found |= {"partial": partial, "verdicts": verdicts(timeline, found, lines), "gains": []}
+        show(so_far(found))
+
+    found = report.report(run, trace, timed.counted, Path(request.timeline), show_first)
 
     def write() -> None:
         if page:
@@ -95,17 +99,16 @@ def timed_reply(
             write_page(Path(request.page), page, run, trace, found, sources(request.submission), before)
 
     write()
-    show(so_far())
     if mended and mended.jobs and not run.was_cut:
         may_be = uncertainty.written(reply["us_interval"])
         told = f"{reply['us_corrected']:.2f} us a call ({may_be}); Ctrl-C shows what is known"
         watch.on_stderr(f"{ANSWER}{told}")
     for gains in mended.gains(timeline, found) if mended else ():
         found |= {"verdicts": with_gains(timeline, found, lines, gains), "gains": [one.told() for one in gains]}
-        show(so_far())
+        show(so_far(found))
     if found["gains"]:
         write()
-    return so_far()
+    return so_far(found)
 
 
 def child(kind: type, serve) -> None:

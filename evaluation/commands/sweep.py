@@ -295,6 +295,8 @@ def show(screen: Screen, rows: list[list[Outcome]], numbers: Sequence[int]) -> N
         screen.line(("not ranked", "red"), f"{of_cases}: {shown}")
     for number, outcome in zip(numbers, rows[0]):
         screen.line(f"as submitted, case {number}: {outcome.config}")
+    if any(outcome.status == profiling.NOT_JUDGED for row in rows for outcome in row):
+        screen.line(profiling.ALONE)
     best = alike[0][0]
     if mean(best) is None:
         return
@@ -307,7 +309,5 @@ def show(screen: Screen, rows: list[list[Outcome]], numbers: Sequence[int]) -> N
     close = [same[0] for same in alike[1:] if mean(same[0]) and not ranking.tells(mean(best), mean(same[0]))]
     if close:
         screen.line(f"{count(len(close), 'other')} may be as fast or faster. {ranking.basis()}")
-    if any(outcome.status == profiling.NOT_JUDGED for row in rows for outcome in row):
-        screen.line(profiling.ALONE)
     replies = [outcome.modelled for row in rows for outcome in row if outcome.modelled]
     screen.line(f"Times are {modelled.label(replies)}.")

@@ -162,7 +162,9 @@ def test_rates_add_up(traced):
 
 def test_files(traced, tmp_path):
     run, trace = traced
-    breakdown = write_timeline(run, trace, tmp_path)
+    timeline = Timeline(run, trace)
+    breakdown = timeline.breakdown()
+    assert write_timeline(timeline, tmp_path) == []
     assert any("steady interval" in fact for fact in breakdown["facts"])
     assert (tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
     with gzip.open(tmp_path / "timeline.json.gz", "rt") as file:
