@@ -83,9 +83,10 @@ def timed_reply(
         return reply
     timeline = Timeline(run, trace)
     lines = hot.lines(hot.instructions(timeline), trace)
+    written: list[str] = []
 
     def so_far(found: dict) -> dict:
-        return reply | {key: found[key] for key in ("breakdown", "kernels", "verdicts", "gains")}
+        return reply | {key: found[key] for key in ("breakdown", "kernels", "verdicts", "gains")} | {"written": written}
 
     def show_first(found: dict) -> None:
         found |= {"partial": partial, "verdicts": verdicts(timeline, found, lines), "gains": []}
@@ -98,7 +99,10 @@ def timed_reply(
             before = request.baseline and Path(request.baseline)
             write_page(Path(request.page), page, run, trace, found, sources(request.submission), before)
 
+    written.append(request.timeline)
     write()
+    written += [request.page] if page else []
+    show(so_far(found))
     if mended and mended.jobs and not run.was_cut:
         may_be = uncertainty.written(reply["us_interval"])
         told = f"{reply['us_corrected']:.2f} us a call ({may_be}); Ctrl-C shows what is known"

@@ -298,7 +298,8 @@ def show(screen: Screen, title: str, reply: dict, folder: str, page: str | None)
     rows = [[name, f"{100 * share:.1f}"] for name, share in reply["breakdown"]["shares"].items()]
     screen.table(["<share of the steady interval", "%"], rows, title)
     uses = [line for kernel in reply["kernels"] for line in report.kernel_lines(kernel)]
-    files = [f"{folder}: timeline.json.gz, overview.png", *([page] if page else [])]
+    names = {folder: f"{folder}: timeline.json.gz, overview.png"} | ({page: page} if page else {})
+    files = [name if file in reply["written"] else f"no time was left for {name}" for file, name in names.items()]
     partly = [f"PARTIAL: {reply['partial']}"] if reply["partial"] else []
     held_up = report.verdict_lines(reply["verdicts"])
     for line in (*partly, *reply["breakdown"]["facts"], *uses, *held_up, *files):

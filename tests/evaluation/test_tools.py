@@ -433,6 +433,7 @@ def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None, within=Non
         breakdown = {"interval_us": us, "shares": {"tensor busy": 1.0}, "facts": []}
         reply = {"us": us, "us_corrected": us, "us_interval": [us, us], "unlike": ""} if us else {}
         reply |= {"breakdown": breakdown | {"hbm_tb_s": {}}, "kernels": [], "verdicts": []} if us else {}
+        reply |= {"written": [request.timeline]} if us else {}
         reply |= {"partial": "", "done": 1.0, "ends_us": [us + 1, 2 * us], "simulated": 2} if us else {}
         label = {"profile": "b200", "validation": "none"}
         replies.append(reply | label if us else {"error": f"stages={stages}: no"})
@@ -459,6 +460,8 @@ def test_a_profile_tries_changes(monkeypatch, tmp_path):
         ]
         assert [line.strip() for line in output if "experiment" in line][3 * case : 3 * case + 3] == experiments
         (view,) = views(tmp_path / f"page-case{case}.html")
+        assert f"  {tmp_path}/case{case}: timeline.json.gz, overview.png" in output
+        assert f"  no time was left for {tmp_path}/page-case{case}.html" in output
         assert [verdict["text"] for verdict in view["verdicts"]] == ["0", "1", *experiments]
     assert "is no config" in invoke("profile", "--try", "stages")[2][-1]
 
