@@ -199,7 +199,7 @@ class Call {
     if (device < 0) device = current;
     const auto &returns = schema_.returns();
     const auto *info = returns.size() == 1 ? returns[0].alias_info() : nullptr;
-    const bool looks = any && info && !info->isWrite(), empty = schema_.name().find("empty") != std::string::npos;
+    const bool looks = any && info && !info->isWrite(), empty = writes_nothing();
     if (device >= DEVICES || !capturing[device] || looks || empty || schema_.name() == "aten::set_") return nullptr;
     if (!is_captured(streams[device])) return nullptr;
     auto made = std::make_shared<Recorded>(Recorded{op_, {}, {}, {}, {}, key_, device});
@@ -379,11 +379,18 @@ class Call {
                       });
     const size_t known = storages_.size();
     Tensor made = alias(t, device_of(t.storage(), &t), DispatchKey::CUDA);
-    if (storages_.size() > known && schema_.name().find("empty") == std::string::npos) {  // which writes nothing
+    if (storages_.size() > known && !writes_nothing()) {
       made_ = true;
       note(made, true);
     }
     return made;
+  }
+
+  // Whether what it returns is memory as it is found, and not what torch fills that with under deterministic algorithms.
+  bool writes_nothing() const {
+    auto &torch = at::globalContext();
+    if (torch.deterministicAlgorithms() && torch.deterministicFillUninitializedMemory()) return false;
+    return schema_.name().find("empty") != std::string::npos;
   }
 
   Storage host_of(const Storage &s) {

@@ -67,6 +67,19 @@ def stream_race_operators(mended):
     return y + 1
 
 
+def stream_race_deterministic_fill(mended):
+    """torch fills what it gives out under deterministic algorithms, on the current stream."""
+    a = torch.cuda.Stream()
+    torch.use_deterministic_algorithms(True)
+    a.wait_stream(torch.cuda.current_stream())
+    x = torch.empty(N, device="cuda")
+    torch.use_deterministic_algorithms(False)
+    if mended:
+        a.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(a):
+        fill[(4,)](x, 3.0, 256)
+
+
 def stream_race_event(mended):
     x, y, a, b, event = cuda(), cuda(), torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Event()
     torch.cuda.synchronize()
