@@ -30,6 +30,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.gpcs": ["run", "FOLDER/x"],
     "silicon.probes.halves": [],
     "silicon.probes.in_flight": ["run", "FOLDER/x"],
+    "silicon.probes.k_steps": ["run", "FOLDER/x"],
     "silicon.probes.link": ["run", "FOLDER/x"],
     "silicon.probes.map_switches": ["run", "FOLDER/x"],
     "silicon.probes.operands": [],
