@@ -663,6 +663,12 @@ def check_names_that_are_not_served():
     raises(NotImplementedError, "_cslt_compress", lambda: torch._cslt_compress(torch.eye(8, device="cuda")))
 
 
+def check_nccl_wants_ranks():
+    store = torch.distributed.HashStore()
+    alone = functools.partial(torch.distributed.init_process_group, store=store, rank=0, world_size=1)
+    raises(Unsupported, "single process", lambda: alone("nccl"))
+
+
 def check_scaled_mm_refuses():
     x = torch.zeros(32, 64, dtype=torch.float8_e4m3fn, device="cuda")
     few = torch.ones(512, device="cuda").to(torch.float8_e4m3fn)
