@@ -158,7 +158,8 @@ class Utils:
         chip = DEVICE.chip
         return {
             "max_shared_mem": chip.shared_per_cta, "max_num_regs": chip.registers_per_sm, "warpSize": 32,
-            "multiprocessor_count": chip.sms,
+            "multiprocessor_count": chip.sms, "sm_clock_rate": chip.clock_khz, "mem_clock_rate": chip.memory_clock_khz,
+            "mem_bus_width": chip.memory_bus_bits,
         }  # fmt: skip
 
     def load_binary(self, name, binary, shared, device):
