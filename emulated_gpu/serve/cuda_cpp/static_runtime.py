@@ -148,7 +148,8 @@ def serve(path: str) -> None:
         return
     _served.add(path)
     parts = parts_of(path)
-    functions = elf.functions(parts)
+    names = parts.get(".strtab", b"")
+    functions = elf.functions(parts) if HAS_RUNTIME.encode() in names else {}  # LLVM's library has 70,000
     if wants(elf.needed(parts)):
         load_driver()
     elif HAS_RUNTIME not in functions and parts and looks_for_driver(path):
