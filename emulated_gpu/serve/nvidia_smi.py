@@ -21,6 +21,7 @@ def uuid(index: int) -> str:
 
 def fields(chip: Chip, index: int, count: int) -> dict[str, tuple[str, str]]:
     """Return the fields of --query-gpu: (value, unit)."""
+    memory_clock = str(chip.memory_clock_khz // 1000), "MHz"
     return {
         "index": (str(index), ""), "count": (str(count), ""), "name": (chip.name, ""), "gpu_name": (chip.name, ""),
         "uuid": (uuid(index), ""), "gpu_uuid": (uuid(index), ""), "driver_version": (DRIVER, ""),
@@ -28,7 +29,7 @@ def fields(chip: Chip, index: int, count: int) -> dict[str, tuple[str, str]]:
         "memory.total": (str(chip.memory // MIB), "MiB"), "memory.free": (str(chip.memory // MIB), "MiB"),
         "memory.used": ("0", "MiB"), "pci.bus_id": (f"00000000:{index:02X}:00.0", ""),
         "clocks.max.sm": (str(chip.clock_khz // 1000), "MHz"),
-        "clocks.max.memory": (str(chip.memory_clock_khz // 1000), "MHz"),
+        "clocks.max.memory": memory_clock, "clocks.max.mem": memory_clock,
     }  # fmt: skip
 
 

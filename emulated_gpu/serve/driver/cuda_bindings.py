@@ -82,7 +82,7 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     106: lambda chip: chip.ctas_per_sm,
     111: lambda chip: SYSTEM_SHARED,
     115: lambda chip: 0,  # memory pools, without which cuda.core allocates by cuMemAlloc
-    120: lambda chip: 1,  # launches in clusters
+    120: lambda chip: int(chip.cluster > 1),  # launches in clusters
 }  # fmt: skip
 
 NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING

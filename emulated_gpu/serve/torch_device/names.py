@@ -52,7 +52,7 @@ def properties(device: int) -> Properties:
         warp_size=32, total_memory=chip.memory, L2_cache_size=chip.l2, regs_per_multiprocessor=chip.registers_per_sm,
         max_threads_per_multi_processor=chip.threads_per_sm, max_threads_per_block=chip.threads_per_cta,
         shared_memory_per_block=chip.shared_by_default, shared_memory_per_block_optin=chip.shared_per_cta,
-        shared_memory_per_multiprocessor=chip.shared_per_sm, is_integrated=False, is_multi_gpu_board=False,
+        shared_memory_per_multiprocessor=chip.shared_per_sm, is_integrated=chip.integrated, is_multi_gpu_board=False,
         clock_rate=chip.clock_khz, memory_clock_rate=chip.memory_clock_khz, memory_bus_width=chip.memory_bus_bits,
         gcnArchName="", uuid=f"GPU-{device:08x}-0000-0000-0000-000000000000", pci_bus_id=device, pci_device_id=0,
         pci_domain_id=0,

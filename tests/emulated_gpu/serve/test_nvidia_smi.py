@@ -4,6 +4,8 @@
 import pytest
 
 from emulated_gpu.chip import B200, CHIPS, H200
+from emulated_gpu.device import DEVICE
+from emulated_gpu.serve.driver.cuda_bindings import attribute
 from emulated_gpu.serve.nvidia_smi import answer
 from tests import forked
 
@@ -32,6 +34,15 @@ CAPABILITIES = {
     "a100": "8.0", "rtx3090": "8.6", "rtx4090": "8.9", "l40s": "8.9", "h100": "9.0", "h200": "9.0", "b200": "10.0",
     "b300": "10.3", "rubin": "10.7", "rtx5090": "12.0", "dgx-spark": "12.1",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", CHIPS)
+def test_each_machine_says_what_its_file_has(machine):
+    chip = CHIPS[machine]
+    (line,) = answer(["--query-gpu=clocks.max.mem,clocks.max.memory", "--format=csv,noheader,nounits"], chip, 1)
+    assert line.split(", ") == [str(chip.memory_clock_khz // 1000)] * 2
+    with DEVICE.as_chip(chip):
+        assert attribute(120) == (chip.capability >= (9, 0)) and attribute(18) == (machine == "dgx-spark")
 
 
 @pytest.mark.parametrize("machine", CHIPS)
