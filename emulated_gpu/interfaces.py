@@ -15,6 +15,7 @@ class Allocator(Protocol):
     library: Any  # what does it, see serve/torch_device/library.py
     regions: dict[int, Region]  # by address
     recorded: list[int]  # operators that the capture under way has recorded, by their numbers
+    captures: int  # the number of the last capture
     speaks_of_waits: int  # whether the host's waits warn (1), or are an error (2)
 
     def limit(self, device: int, size: int) -> None:
@@ -36,6 +37,9 @@ class Allocator(Protocol):
 
     def register(self, address: int, size: int) -> None:
         """Memory that the host has allocated is pinned from now on; size 0: no more."""
+
+    def capture(self, on: bool) -> None:
+        """Record operators for a CUDA graph from now on, or no more."""
 
     def count(self, devices: int) -> None:
         """There are this many devices now."""

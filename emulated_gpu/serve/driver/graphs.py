@@ -104,6 +104,8 @@ def begin(stream: int) -> None:
         raise WrongCall("a capture of the default stream", UNSUPPORTED)
     if DEVICE.capture is not None:
         raise Unsupported("a second capture of a stream at a time")
+    if DEVICE.allocator is not None:
+        DEVICE.allocator.capture(True)
     DEVICE.capture = Capture({stream}, lambda handle: DEVICE.order.stream(DEVICE.index, handle).blocking)
 
 
@@ -113,6 +115,8 @@ def end(stream: int) -> Graph:
     captured, DEVICE.capture = DEVICE.capture, None
     if captured is None:
         raise Unsupported("the end of a capture that has not begun")
+    if DEVICE.allocator is not None:
+        DEVICE.allocator.capture(False)
     if captured.failed:
         raise WrongCall("the end of a capture that has failed", INVALIDATED)
     made = Graph(Replays(captured, captured.places, stream))

@@ -45,6 +45,7 @@ class TorchMemory:
         self.regions: dict[int, Region] = {}
         self.keeping = False
         self.recorded: list[int] = []  # operators of the capture under way, by C++'s numbers
+        self.captures = self.captured_on = 0  # number and device of the last capture
         self.speaks_of_waits = 0  # torch.cuda.set_sync_debug_mode: 1 warns, 2 is an error
         self.dtypes: dict[int, torch.dtype] = {}
         self.born: dict[int, int] = {}  # by address of a region, how many operators had run when it was allocated
@@ -54,6 +55,13 @@ class TorchMemory:
 
     def choose(self, device: int) -> None:
         self.library.emulated_set(device)
+
+    def capture(self, on: bool) -> None:
+        if on:
+            self.works()
+            self.recorded.clear()
+            self.captured_on = DEVICE.index
+        self.captures = self.library.emulated_capture(self.captured_on, on)  # memory is a replay's, too
 
     def count(self, devices: int) -> None:
         self.library.emulated_devices(devices)

@@ -217,20 +217,16 @@ class CUDAGraph:
         if self.work is not None:
             raise RuntimeError("This CUDAGraph instance already owns a captured graph.")
         self.number = pool or self.number
-        self.origin, self.device = stream.stream_id, DEVICE.index
-        _order()
+        self.origin = stream.stream_id
         graphs.begin(self.origin)
-        DEVICE.tensors.recorded.clear()
-        # Replays use memory that is allocated meanwhile
-        self.captured = DEVICE.tensors.library.emulated_capture(self.device, True)
 
     def capture_end(self):
-        DEVICE.tensors.library.emulated_capture(self.device, False)
         self.operators = tuple(DEVICE.tensors.recorded)
         try:
             self.work = graphs.end(self.origin).captured
         except WrongCall as error:
             raise RuntimeError(f"CUDA error: {error}") from None
+        self.captured = DEVICE.tensors.captures
         if DEVICE.tensors.library.emulated_has_allocated(self.captured):
             there = _graphs.setdefault(self.number, weakref.WeakSet())
             for other in there - {self}:

@@ -663,6 +663,23 @@ def check_names_that_are_not_served():
     raises(NotImplementedError, "_cslt_compress", lambda: torch._cslt_compress(torch.eye(8, device="cuda")))
 
 
+def check_torch_in_a_capture_of_the_driver():
+    driver = importlib.import_module("cuda.bindings.driver")
+    stream, x = torch.cuda.Stream(), torch.zeros(4, device="cuda")
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        driver.cuStreamBeginCapture(stream.cuda_stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+        x.add_(1)
+        _, graph = driver.cuStreamEndCapture(stream.cuda_stream)
+    torch.cuda.synchronize()
+    assert x.tolist() == [0] * 4
+    _, whole = driver.cuGraphInstantiate(graph, 0)
+    for _ in range(3):
+        driver.cuGraphLaunch(whole, stream.cuda_stream)
+    torch.cuda.synchronize()
+    assert x.tolist() == [3] * 4
+
+
 def check_nccl_wants_ranks():
     store = torch.distributed.HashStore()
     alone = functools.partial(torch.distributed.init_process_group, store=store, rank=0, world_size=1)
