@@ -1,7 +1,7 @@
 """`Config`: the tile shape and the schedule that a GEMM kernel is compiled for, and its shared memory."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ragged_moe.kernels.block_scaled import W4A8, BlockScaled
 from ragged_moe.kernels.ptx import FIRST, NORMAL
@@ -71,6 +71,10 @@ class Config:
     # Weights in e2m1: how many tokens a tile is multiplied as, the most first, where experts are cut into even tiles;
     # if none, tiles have block_m tokens, and the rest of an expert as many as TMA has boxes for
     widths: tuple[int, ...] = ()
+    # Consumers multiply experts whose tiles have up to this many tokens in a loop of its own, behind the others', to
+    # which ptxas gives as many registers as if it were alone
+    narrow: int = 0
+    room: int = 0  # of the config of such a loop: tokens that a stage has room for
     bf16: bool = False  # sm90: both operands are in bf16, and K is counted in bytes: a k-block is 64 of it
     channels: bool = False  # operands in e4m3: weights have a scale a row instead of one for 128 x 128
     bias: bool = False  # weights in e2m1, not of W4A4: results get an addend for each weight row of the expert
@@ -87,6 +91,7 @@ class Config:
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and (not self.gated or self.block_m == 16)
             assert self.gated == self.permuted and (self.permuted or not self.copied)
             assert not self.widths or self.widths[0] == self.block_m and all(x % CUT == 0 for x in self.widths)
+            assert not self.narrow or self.widths[-1] <= self.narrow < self.block_m
         elif self.block_scaled:
             assert self.arch == "sm100" and not self.swap_ab and self.cluster == self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and not self.gated
@@ -136,6 +141,14 @@ class Config:
             return self.widths
         least = 8 if self.fp4_tokens in ("bf16", "f16") and self.block_m == 16 else 16
         return tuple(x for x in (256, 128, 64, 32, 16, 8) if least <= x <= self.block_m)
+
+    @property
+    def loops(self) -> tuple["Config", ...]:
+        """What each of the consumers' loops over work tiles is compiled for."""
+        if not self.narrow:
+            return (self,)
+        wide, lean = (tuple(x for x in self.widths if (x > self.narrow) == wider) for wider in (True, False))
+        return tuple(replace(self, block_m=x[0], widths=x, narrow=0, room=self.block_m) for x in (wide, lean))
 
     @property
     def schedule_ctas(self) -> int:
@@ -229,7 +242,8 @@ class Config:
     @property
     def partial_bytes(self) -> int:
         """Bytes of a CTA's partial sums of a tile that it does not finish."""
-        return self.accumulators * GROUP_THREADS * CONSUMER_GROUPS * 4
+        of_room = self.accumulators * (self.room or self.block_m) // self.block_m
+        return of_room * GROUP_THREADS * CONSUMER_GROUPS * 4
 
     @property
     def ends_inside(self) -> bool:
@@ -332,7 +346,7 @@ class Config:
         behind the tokens are the weights' scales, then the tokens'.
         """
         if self.fp4_tokens:  # the next stage's tokens begin with a whole pattern of the swizzle
-            return -(-(self.block_m * self.token_row + self.block_n * self.fp4_row) // 1024) * 1024
+            return -(-(self.token_bytes + self.block_n * self.fp4_row) // 1024) * 1024
         if self.block_scaled:
             used = self.token_scales_offset + self.block_m * self.block_scaled.row_scales
             return -(-used // 1024) * 1024  # the next stage's operands begin with a whole pattern of the swizzle
@@ -343,6 +357,11 @@ class Config:
     def token_row(self) -> int:
         """Bytes of a token in a stage, with weights in e2m1 on a Hopper GPU."""
         return BLOCK_K if self.fp4_tokens == "e4m3" else 2 * BLOCK_K
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the tokens in a stage there."""
+        return (self.room or self.block_m) * self.token_row
 
     @property
     def fp4_scale(self) -> int:

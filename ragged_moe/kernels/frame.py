@@ -55,6 +55,7 @@ from ragged_moe.kernels.mainloop import MainloopState
 from ragged_moe.kernels.pipeline import PipelineState
 from ragged_moe.kernels.ptx import (
     let_next_kernel_start,
+    load_shared,
     mbarrier_init,
     mbarrier_wait,
     minimum,
@@ -76,20 +77,21 @@ class GroupedGemm:
     """A kernel under one config, composed of its roles.
 
     arguments: unpacks the host's words. loads: issues a stage's TMA copies. scales: fills a stage's scales, and, where
-    tokens are gathered, its tokens. mainloop: multiplies (sm90), scales and adds a work tile's k-blocks in the
-    consumers' registers. epilogue: stores its results. issue: the MMA warps, which have tensor memory (sm100).
+    tokens are gathered, its tokens. mainloops: multiply (sm90), scale and add a work tile's k-blocks in the
+    consumers' registers; epilogues: store its results; both of each of Config.loops. issue: the MMA warps, which have
+    tensor memory (sm100).
     """
 
-    def __init__(self, config: Config, arguments, loads, scales, mainloop, epilogue, issue=None):
+    def __init__(self, config: Config, arguments, loads, scales, mainloops, epilogues, issue=None):
         self.config, self.arguments, self.words = config, arguments, arguments.WORDS
-        self.loads, self.scales, self.mainloop, self.epilogue, self.issue = loads, scales, mainloop, epilogue, issue
+        self.loads, self.scales, self.issue = loads, scales, issue
         # Of the TMA warp, which expects the bytes, and of warps that bring tokens or, into the same ring, scales
         self.full_arrivals = 1 + (scales.token_arrivals if config.scale_ring else scales.scale_arrivals)
-        layout, self.mma_warp = AccumulatorLayout(config), SCALED_MMA_WARP if config.block_scaled else MMA_WARP
+        self.mma_warp = SCALED_MMA_WARP if config.block_scaled else MMA_WARP
         self.registers = BLOCK_SCALED_REGISTERS if config.block_scaled else REGISTERS
         self.scheduler, self.producer = Scheduler(config), Producer(config, loads, self.full_arrivals)
-        self.stream_k = StreamK(config, layout)
-        self.split_k = SplitK(config, layout) if config.split_k == 2 else None
+        self.split_k = SplitK(config, AccumulatorLayout(config)) if config.split_k == 2 else None
+        self.loops = [TileLoop(*x, self.split_k) for x in zip(config.loops, mainloops, epilogues)]
         assert (issue is not None) == config.scale_ring  # who commits MMAs does not read scales
 
     def init_barriers(self, cta: Cta) -> None:
@@ -224,11 +226,27 @@ class GroupedGemm:
     @cute.jit
     def consume(self, warp: Warp, plan: Plan, iteration: Int32):
         """A consumer warpgroup: its part of each work tile, multiplied, scaled and added in registers, and stored."""
+        state, turn = MainloopState(PipelineState(Int32(0), Int32(0)), Int32(0)), Int32(0)
+        if const_expr(len(self.loops) == 2):
+            end = minimum(load_shared(plan.tables.data_parallel + 4) * plan.shape.k_blocks, plan.end)
+            iteration, state, turn = self.loops[0](warp, plan, iteration, end, state, turn)
+        self.loops[-1](warp, plan, iteration, plan.end, state, turn)
+
+
+class TileLoop:
+    """A loop of the consumers over work tiles. config: what it is compiled for, of Config.loops."""
+
+    def __init__(self, config: Config, mainloop, epilogue, split_k: SplitK | None):
+        self.config, self.mainloop, self.epilogue, self.split_k = config, mainloop, epilogue, split_k
+        self.stream_k = StreamK(config, AccumulatorLayout(config))
+
+    @cute.jit
+    def __call__(self, warp: Warp, plan: Plan, iteration: Int32, end: Int32, state: MainloopState, turn: Int32):
+        """Do the work tiles up to the iteration `end`. turn: of split-K. Returns (iteration, state, turn) behind it."""
         config, cta = self.config, warp.cta
         acc = cute.make_rmem_tensor((config.accumulators,), Float32)
         partials = self.stream_k.partials_of(warp)
-        state, turn = MainloopState(PipelineState(Int32(0), Int32(0)), Int32(0)), Int32(0)
-        while iteration < plan.end:
+        while iteration < end:
             for i in range_constexpr(config.accumulators):
                 acc[i] = Float32(0.0)
             mbarrier_wait(cta.scales_full + 8 * state.stage.index, state.stage.phase)
@@ -254,3 +272,4 @@ class GroupedGemm:
                     self.stream_k.collect(warp, plan, tile, partials, acc)
                 self.epilogue(warp, tile, acc, *begun)
             iteration = tile.next
+        return iteration, state, turn

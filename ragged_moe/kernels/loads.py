@@ -89,7 +89,7 @@ class Fp4Loads:
         """Issue the copies of the k-block at element k of K into a stage of the ring."""
         config, bar, policy = self.config, cta.full + 8 * slot, self.config.weights_policy
         tokens = cta.ring + slot * config.stage_bytes
-        weights = tokens + config.block_m * config.token_row
+        weights = tokens + config.token_bytes
         scales = weights + config.block_n * (BLOCK_K // 2)
         mbarrier_expect(bar, tile.width * config.token_row + config.block_n * config.fp4_row)
         tma_load(weights, maps.weights, self.weights.box(tile, k, 2048), bar, policy, Int32(1), None)

@@ -60,7 +60,7 @@ class Tables(NamedTuple):
 
     tiles: Int32  # [experts + 1]: cluster tiles of the experts before, in the order of `order`
     offsets: Int32  # [experts + 1]: m_indptr, made monotone and clipped to total_m
-    data_parallel: Int32  # [1]: 1 if clusters take whole tiles in turn
+    data_parallel: Int32  # [2]: 1 if clusters take whole tiles in turn; if Config.narrow, how many tiles are wider
     order: Int32  # [experts], if Config.widths: those of the widest tiles first
 
 
@@ -213,10 +213,12 @@ def tile_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, iteration: Int32
     of_tile = tile_tokens(token_end - token, m_tiles) if const_expr(config.widths) else block_m
     token = token + m_tile * of_tile - (overlaps & rank) * (block_m >> 1)
     valid = minimum(token_end - token, of_tile)
-    width, box = Int32(block_m), Int32(0)
+    width, box, room = Int32(block_m), Int32(0), valid
+    if const_expr(config.narrow > 0):  # an expert's last tile is multiplied in the loop of its others
+        room = select(of_tile > config.narrow, maximum(valid, config.narrow + 1), valid)
     for i, narrower in enumerate(boxes[1:]):
-        width = select(valid <= narrower, narrower, width)
-        box = select(valid <= narrower, i + 1, box)
+        width = select(room <= narrower, narrower, width)
+        box = select(room <= narrower, i + 1, box)
     after, next_whole = iteration + count, iteration + shape.clusters * shape.k_blocks
     if const_expr(config.widths):  # there and back: who had the widest tile of a round has the next one's narrowest
         place = tile - divide(tile, shape.clusters) * shape.clusters
@@ -266,7 +268,7 @@ class Scheduler:
     def count_tiles(self, tables: Tables, total_m: Int32, shape: Shape, lane: Int32):
         """One warp clips m_indptr and makes it monotone, and counts the cluster tiles before each expert."""
         config, offsets, n_tiles, experts = self.config, tables.offsets, shape.n_tiles, shape.experts
-        before, most, wrong = Int32(0), Int32(0), Int32(0)
+        before, most, wrong, wide = Int32(0), Int32(0), Int32(0), Int32(0)
         for base in cutlass.range(0, experts, 32, unroll=1):
             i = minimum(base + lane, experts - 1)
             start, end = load_shared(offsets + 4 * i), load_shared(offsets + 4 * i + 4)
@@ -290,12 +292,18 @@ class Scheduler:
                 if const_expr(config.cluster == 2):
                     depth = (m_tiles + 1) >> 1
             total = prefix_sum(tiles, lane)
+            if const_expr(config.narrow > 0):
+                expert = load_shared(tables.order + 4 * minimum(i, experts - 1))
+                wider = select(self.width(tables, expert) > config.narrow, tiles, 0)
+                wide = wide + cute.arch.warp_redux_sync(wider, "add")
             if i < experts:
                 store_shared(tables.tiles + 4 * i, before + total - tiles)
             before = before + cute.arch.shuffle_sync(total, 31)
             most = maximum(most, select(cute.arch.vote_any_sync(depth > 1), 1, 0))
         if lane == 0:
             store_shared(tables.tiles + 4 * experts, before)
+            if const_expr(config.narrow > 0):
+                store_shared(tables.data_parallel + 4, wide)
             store_shared(tables.data_parallel, most if config.data_parallel is None else Int32(config.data_parallel))
 
     @cute.jit

@@ -139,7 +139,7 @@ def kernel(config: Config) -> GroupedGemm:
         roles, tmem = BLOCK_SCALED[config.gated], ScaledTensorMemory(config)
         return GroupedGemm(
             config, BlockScaledArguments(config), roles.loads(config), roles.scales(config),
-            roles.mainloop(config, tmem), roles.epilogue(config), ScaledMmaIssue(config, tmem),
+            [roles.mainloop(config, tmem)], [roles.epilogue(config)], ScaledMmaIssue(config, tmem),
         )  # fmt: skip
     if config.fp4_tokens:
         by_e4m3 = config.fp4_tokens == "e4m3"
@@ -150,14 +150,14 @@ def kernel(config: Config) -> GroupedGemm:
         roles = KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
         of_kind = Gemm1Arguments if config.gated else GroupedGemmArguments
     arguments = of_kind(config)
-    loads, scales, epilogue = roles.loads(config), roles.scales(config), roles.epilogue(config)
+    loads, scales, epilogue = roles.loads(config), roles.scales(config), [*map(roles.epilogue, config.loops)]
     if config.channels:
-        epilogue = ChannelScaled(config, epilogue)
+        epilogue = [ChannelScaled(config, epilogue[0])]
     if config.arch == "sm90":
-        return GroupedGemm(config, arguments, loads, scales, roles.mainloop(config), epilogue)
+        return GroupedGemm(config, arguments, loads, scales, [*map(roles.mainloop, config.loops)], epilogue)
     tmem = TensorMemory(config)
     return GroupedGemm(
-        config, arguments, loads, scales, roles.mainloop(config, tmem), epilogue, MmaIssue(config, tmem)
+        config, arguments, loads, scales, [roles.mainloop(config, tmem)], epilogue, MmaIssue(config, tmem)
     )  # fmt: skip
 
 

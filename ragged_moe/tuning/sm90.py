@@ -45,14 +45,15 @@ def fp4(tokens: str, block_m: int, **fields) -> Config:
 # At 4096, 7168, us; in brackets tiles with the other number of weight rows, 128 or 256: 1 x 16: 11.2 (13.8), 8 x 16:
 # 40.1 (42.9), 32 x 16: 145.3 (157.2); 1 x 64: 14.8 (19.1), 8 x 64: 53.3 (60.0), 32 x 64: 223.0 (238.6); 1 x 128: 18.9
 # (27.8), 8 x 128: 78.0 (86.0), 32 x 128: 363.3 (453.6); 8 x 512: 331.5 (330.4), 32 x 512: 1388 (1408)
-# Of uneven experts, medians of an H200 at 32 x 64, 7168, 2048: even, drawn uniformly, by Zipf's law (0.6): tiles of 64
-# cut from the front 123.9, 187.7, 164.7; of WIDTHS 126.5, 171.9, 157.6; 125.8, 137.1, 155.0; 134.3, 143.1, 149.6
-# The last is for experts of which most have a few rows more than 128, or 256: worklog/moe.md, F108
-WIDTHS = (64, 48, 32, 16), (96, 80, 64), (128, 112, 96, 80, 64, 32), (144, 128, 112, 96, 64)
+# Widths of tiles, and up to which of them a loop of its own multiplies, for uneven experts: worklog/moe.md, F129, F130
+WIDTHS = (
+    ((64, 48, 32, 16), 0), ((112, 96, 80, 64, 48, 32, 16), 64), ((144, 128, 112, 96, 80, 64, 48, 32), 80),
+)  # fmt: skip
 FP4 = {
     tokens: (
         dataclasses.replace(fp4(tokens, 16, burst=4), prefetch=8),
-        *(fp4(tokens, widths[0], block_n=256, widths=widths) for widths in WIDTHS), fp4(tokens, 64), fp4(tokens, 128),
+        *(fp4(tokens, widths[0], block_n=256, widths=widths, narrow=narrow) for widths, narrow in WIDTHS),
+        fp4(tokens, 64), fp4(tokens, 128),
         dataclasses.replace(fp4(tokens, 16, block_n=256, burst=2), prefetch=4),
     )
     for tokens in ("bf16", "f16")
@@ -68,7 +69,7 @@ FP4_BY_E4M3_GEMM1 = tuple(dataclasses.replace(x, gated=True, permuted=True) for 
 FP4_GEMM1 = tuple(
     dataclasses.replace(fp4("bf16", block_m, **fields), gated=True, permuted=True)
     for block_m, fields in (
-        (16, {"block_n": 256, "burst": 2}), *((x[0], {"block_n": 256, "widths": x}) for x in WIDTHS[:-1]),
+        (16, {"block_n": 256, "burst": 2}), *((x[0], {"block_n": 256, "widths": x, "narrow": y}) for x, y in WIDTHS),
         (16, {"burst": 4}),  # T = 1 of a layer on an H100: 31.1 us, the first 31.9
     )
 )  # fmt: skip
@@ -144,7 +145,7 @@ def choose_fp4_by_e4m3_gemm1(rows: int, experts: int) -> Config:
 
 def choose_fp4_gemm1(rows: int, experts: int, n: int) -> Config:
     """The config of GEMM1 with weights in e2m1. n: up and gate."""
-    block_m = min(uneven_tokens(-(-rows // experts)), 128)  # wider ones are not measured there
+    block_m = uneven_tokens(-(-rows // experts))
     few = block_m == 16 and 2 * min(experts, rows) * -(-n // 256) <= SMS
     return fp4_tile(FP4_GEMM1, block_m, 128 if few else 256)
 
@@ -158,5 +159,4 @@ def uneven_tokens(mean: int) -> int:
     """Tokens of the widest tile for experts of this many rows in the mean: what most of them have, however they are
     drawn, as each tile makes its weights 16 bits.
     """
-    steps = (16, 8), (64, 48), (96, 80), (128, 112), (144, 144), (128, 224), (144, 288)
-    return next((tile for tile, most in steps if mean <= most), 128)
+    return next((tile for tile, most in ((16, 8), (64, 40), (112, 80)) if mean <= most), 144)

@@ -183,14 +183,13 @@ def test_choose():
 
 
 def test_choose_fp4():
-    """Every config is chosen for some sizes; the widest tile holds what most experts of a mean have, but for GEMM1 144.
-    """
+    """Every config is chosen for some sizes; the widest tile holds what most experts of a mean have."""
     sizes = [(e * m, e, 4096, 7168) for e in (1, 32) for m in (8, 16, 64, 80, 128, 200)]
     assert {sm90.choose_fp4(*x, "bf16") for x in sizes} == {*sm90.FP4["bf16"]}
-    tiles = {8: 16, 9: 64, 48: 64, 49: 96, 112: 128, 113: 144, 128: 144, 145: 128, 225: 144, 256: 144, 289: 128}
+    tiles = {8: 16, 9: 64, 40: 64, 41: 112, 80: 112, 81: 144, 128: 144, 289: 144}
     for mean, tile in tiles.items():
         assert sm90.choose_fp4(32 * mean, 32, 4096, 7168, "f16").block_m == tile
-        assert sm90.choose_fp4_gemm1(32 * mean, 32, 4096).block_m == min(tile, 128)
+        assert sm90.choose_fp4_gemm1(32 * mean, 32, 4096).block_m == tile
 
 
 @pytest.mark.parametrize("arch, tuning", [("sm90", sm90), ("sm100", sm100)])

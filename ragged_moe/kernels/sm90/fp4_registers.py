@@ -46,7 +46,7 @@ def weight_places(config: Config, warp: Warp, of_row: int) -> tuple[Int32, Int32
     64 of K.
     """
     row, of_warp = warp.number >> 2, warp.number & 3  # row: of 64
-    weights = warp.cta.ring + config.block_m * config.token_row
+    weights = warp.cta.ring + config.token_bytes
     scales = weights + config.block_n * (BLOCK_K // 2)
     weights = weights + row * 4096 + of_warp * 512 + warp.lane * 16
     return weights, scales + row * (64 * of_row) + of_warp * (8 * of_row) + (warp.lane >> 2) * of_row
