@@ -95,6 +95,7 @@ CASES = {
     "mxfp4": Case((3, 18), 128, 192, "mxfp4"),
     "m_indptr not monotone": Case((16, 16, 16), 128, 128, "indptr"),
     "many tiles of a CTA": Case((1, 0, 130, *range(29)), 384, 64),
+    "an expert's rest is narrow": Case((130,), 256, 192),
     "every width, the widest last": Case((1, 0, 17, 50, 70, 90, 100, 130, 120), 320, 192),
 }
 

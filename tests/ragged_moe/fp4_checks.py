@@ -29,14 +29,14 @@ def configs():
     return FP4
 
 
-UNEVEN = "every width, the widest last"
+UNEVEN, REST = "every width, the widest last", "an expert's rest is narrow"
 CASES = [
     ("ragged", 5), (UNEVEN, 2), *(("ragged", i) for i in (0, 3, 4)), *(("one expert has all", i) for i in (1, 2, 6)),
-    (UNEVEN, 1), (UNEVEN, 3),
+    (UNEVEN, 1), (UNEVEN, 3), (REST, 2),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name, config", all_but([(UNEVEN, 2)], CASES))
+@pytest.mark.parametrize("name, config", all_but([(UNEVEN, 2), (REST, 2)], CASES))
 def test_cases(fp4, name, config):
     assert fp4.error_of(fp4.CASES[name], configs()["bf16"][config]) <= fp4.BOUND
 
