@@ -132,6 +132,8 @@ def unpack_slots(slots: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Codes, uint8 [rows, K], of elements that lie side by side, low bits first. packed: uint8 [rows, K * bits / 8]."""
-    digits = np.unpackbits(packed, axis=1, bitorder="little").reshape(len(packed), -1, bits)
-    return np.packbits(digits, axis=2, bitorder="little")[:, :, 0]
+    """Codes, uint8 [.., K], of elements that lie side by side, low bits first. packed: uint8 [.., K * bits / 8]."""
+    if bits == 8:
+        return packed
+    digits = np.unpackbits(packed, axis=-1, bitorder="little").reshape(*packed.shape[:-1], -1, bits)
+    return np.packbits(digits, axis=-1, bitorder="little")[..., 0]

@@ -54,14 +54,6 @@ def store_d(d: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(pairs.transpose(0, 1, 4, 2, 3)).view(unsigned).reshape(-1, 32)
 
 
-def unpack(rows: np.ndarray, bits: int) -> np.ndarray:
-    """Elements of 4, 6 or 8 bits that lie one after another in rows of bytes [..], each in the low bits of a byte."""
-    if bits == 8:
-        return rows
-    of_each = np.unpackbits(rows, axis=-1, bitorder="little").reshape(*rows.shape[:-1], -1, bits)
-    return np.packbits(of_each, axis=-1, bitorder="little")[..., 0]
-
-
 def store_transposed_bytes(matrix: np.ndarray) -> list[np.ndarray]:
     """The two registers of ldmatrix.m16n16.trans of a matrix as it lies in memory, uint8 [16, 16].
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Fault, ResultsDecide, Unsupported
-from ..formats import alu, convert, fragments, tensormap
+from ..formats import alu, convert, element_types, fragments, tensormap
 from ..ptx.syntax import TYPE_BITS
 from ..state.lanes import SEVERAL
 from ..state.order import GENERIC, STRONG, SYSTEM, Location, handed_over
@@ -583,7 +583,7 @@ def ldmatrix(g: LaneGroup, address, count: int, bits: int, trans: bool):
         matrices = parts.view(np.uint16).reshape(count, 8, 8)
         matrices = (matrices.transpose(0, 2, 1) if trans else matrices).astype(np.uint32)
         return tuple((matrices[:, :, 0::2] | matrices[:, :, 1::2] << 16).reshape(count, 32))
-    matrices = fragments.unpack(parts.view(np.uint8).reshape(count, len(rows) // count, -1), bits)
+    matrices = element_types.unpack(parts.view(np.uint8).reshape(count, len(rows) // count, -1), bits)
     if trans:
         return tuple(register for matrix in matrices for register in fragments.store_transposed_bytes(matrix))
     return tuple(matrices.view(np.uint32).reshape(count, 32))
