@@ -59,6 +59,7 @@ KINDS = {
 NOTES = {
     "arrives-twice": "Warps arrive at a named barrier and then wait at it, and count twice in one phase.",
     "cas-guess": "A plain load races with an atomic, and atom.cas at the same address compares its value.",
+    "dependency-alone": "A store comes behind a load since its value has let it go, and nothing releases the load.",
     "exit-before-arrival": "A CTA exits before an arrival of another CTA at its mbarrier, for which nobody waits.",
     "exit-before-store": "A CTA exits before its bulk stores have read its shared memory.",
     "identical-stores": "Bulk or tensor stores that nothing orders write the same bytes to one place.",

@@ -29,6 +29,7 @@ from ..state.parameters import Parameters
 from ..state.pdl_dependency import Dependencies
 from ..state.shadow import Room
 from ..state.shared_memory import BASE, RANK_SHIFT
+from .by_value import ByValue
 from .clock import Clock
 from .cta import Cluster
 from .engine import Engine
@@ -36,7 +37,7 @@ from .placement import Needs, Placement
 from .schedule import FunctionalClock, Schedule, Watched
 from .special import TIMERS, Origins
 from .unused import Unused
-from .warp import actor_of, follows, guesses, place_of, selects_alone
+from .warp import actor_of, follows, guesses, instruction_of, place_of, selects_alone
 
 _BLAS = ThreadpoolController()
 
@@ -221,6 +222,7 @@ class Launch:
         # Where others look on from other devices, a load is used
         alone = environment.engine is None if shared is None else shared.order.devices == 1
         self.unused = Unused(self.order) if self.checks and alone else None
+        self.by_value = ByValue(self.order)
         self.shared_room = Room()  # in shadows of its CTAs' shared memory
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}
@@ -443,8 +445,10 @@ class Launch:
                 fault.elements = None  # it is one where it is used
                 return
         if fault.loads and not fault.note and self.unused is not None:
-            fault.where = place_of(sys._getframe(1))
-            if self.unused.holds(fault, actor_of(sys._getframe(1))):
+            fault.where, by = place_of(sys._getframe(1)), actor_of(sys._getframe(1))
+            if by is not None and self.by_value.orders(fault.loads, by, *instruction_of(sys._getframe(1))):
+                fault.note = "dependency-alone"
+            elif self.unused.holds(fault, by):
                 return
         self._tell(fault, sys._getframe(1))
 

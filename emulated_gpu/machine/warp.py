@@ -17,8 +17,9 @@ from ..errors import EmulatorError, Fault, Unsupported
 from ..formats import alu
 from ..formats.lanes import Absent, as_array, elect, lane_mask, ranges
 from ..native import hot_blocks
-from ..ptx.control_flow import BLOCKED, EXIT, SPLIT
+from ..ptx.control_flow import BLOCKED, EXIT, SPLIT, ControlFlow
 from ..ptx.isa.registry import flat
+from ..ptx.syntax import Instr
 from ..state.lanes import GlobalStores
 from ..state.order import Actor, Released
 from ..units import (
@@ -114,6 +115,13 @@ def place_of(frame) -> str:
     if who is None:
         return ""
     return who.place() if isinstance(who, Origin) else who.place(who.program.instruction_at(who.pc, line))
+
+
+def instruction_of(frame: FrameType | None) -> tuple[ControlFlow, Instr | None]:
+    """The instruction that a Python frame works for, and its program."""
+    who, line = at_work(frame)
+    assert who is not None
+    return who.program, who.instruction() if isinstance(who, Origin) else who.program.instruction_at(who.pc, line)
 
 
 def selects_alone(frame) -> bool:

@@ -42,6 +42,7 @@ TITLES = {  # by kind: errors.KINDS, errors.NOTES, and what stops a launch other
     "unsupported": "Avoid this, or ask for it: not emulated yet",
     "error": "See what stopped the launch",
     "arrives-twice": "Let each warp come to the barrier once a phase",
+    "dependency-alone": "Fence these loads before telling others",
     "exit-before-arrival": "Wait for the arrival before the CTA exits",
     "exit-before-store": "Wait until bulk stores have read shared memory",
     "identical-stores": "Let one of these stores write this place",

@@ -109,11 +109,9 @@ cudaError_t cudaFuncSetAttribute(const void *host, cudaFuncAttribute attribute, 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
   std::memset(a, 0, sizeof *a);
   int threads = 0, shared = 0, constant = 0, local = 0, dynamic = 0;
-  int major = 0, minor = 0;  // the code runs as what the machine is: CUB asks for it
   int status = emulator.function_attribute(&threads, host, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-  if (!status) status = emulator.attribute(&major, cudaDevAttrComputeCapabilityMajor);
-  if (!status) status = emulator.attribute(&minor, cudaDevAttrComputeCapabilityMinor);
-  a->ptxVersion = a->binaryVersion = 10 * major + minor;
+  if (!status) status = emulator.function_attribute(&a->ptxVersion, host, CU_FUNC_ATTRIBUTE_PTX_VERSION);
+  if (!status) status = emulator.function_attribute(&a->binaryVersion, host, CU_FUNC_ATTRIBUTE_BINARY_VERSION);
   if (!status) status = emulator.function_attribute(&shared, host, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
   if (!status) status = emulator.function_attribute(&constant, host, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES);
   if (!status) status = emulator.function_attribute(&local, host, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,7 @@ def attribute(function, number) -> int:
         2: lambda: sum(v.size for v in loaded.module.variables.values() if v.space == "const"),
         3: lambda: used.get("frame", 0),
         4: lambda: used.get("registers", 0),
-        5: lambda: 10 * DEVICE.chip.capability[0] + DEVICE.chip.capability[1],  # of the PTX, which runs as what it is
+        5: lambda: int(re.sub(r"\D", "", loaded.module.target)),  # CUB has its policies by what was compiled
         6: lambda: 10 * DEVICE.chip.capability[0] + DEVICE.chip.capability[1],
         MAX_DYNAMIC_SHARED: lambda: kernel.dynamic_shared or DEVICE.chip.shared_by_default,
     }

@@ -110,6 +110,14 @@ def check_shared_memory_above_48_kib_is_asked_for():
     assert y[:3].tolist() == [31, 30, 29]
 
 
+def check_the_version_of_a_function_is_that_of_its_ptx():
+    """CUB chooses by it among the policies that it was compiled for."""
+    older = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(ptx.replace(b"sm_100a", b"sm_90"))), b"turn"))
+    of = driver.CUfunction_attribute
+    versions = of.CU_FUNC_ATTRIBUTE_PTX_VERSION, of.CU_FUNC_ATTRIBUTE_BINARY_VERSION
+    assert [ok(driver.cuFuncGetAttribute(number, older)) for number in versions] == [90, 100]
+
+
 def check_attributes_of_a_launch_are_read():
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = 4, 1, 1

@@ -291,6 +291,39 @@ def test_a_flag_between_ctas_releases_at_its_scope(write, read, good):
 
 
 
+# CTA 0 loads its tile, adds it up and tells the sum; CTA 1 waits for that, and stores over the tile.
+TILE = f"{AT} setp.ne.u32 p, cta, 0; @p bra AFTER; ld.global.b32 a, [at+64];"
+SUM = "st.shared.b32 [mine], a; bar.sync 0; @!lead ret; ld.shared.b32 b, [tile+4]; add.u32 b, b, 1;"
+ONE = "bar.sync 0; @!lead ret; mov.b32 b, 1;"
+TELL, LOOK = "st.relaxed.gpu.global.b32 [out], b;", "ld.relaxed.gpu.global.b32 y, [out]; setp.eq.u32 q, y, 0;"
+OVER = f"AFTER: S: {LOOK} @q bra S; st.global.b32 [at+64], tid;"
+LATER = f"AFTER: {SPIN.format('W')}"
+
+
+@pytest.mark.parametrize("body, kinds", [
+    (f"{TILE} {SUM} {TELL} ret; {OVER}", ""),
+    (f"{TILE} st.global.b32 [at+2048], a; {ONE} {TELL} ret; {OVER}", "race"),
+    (f"{TILE} setp.eq.u32 q, a, 77; @q ret; {ONE} {TELL} ret; {OVER}", "race"),
+    (f"{TILE} setp.eq.u32 q, a, 77; @q bra END; {ONE} {TELL} ret; {OVER} END:", ""),
+    (f"{TILE} {SUM} ld.global.b32 x, [at+72]; {TELL} st.global.b32 [out+512], x; ret; {OVER}", "race"),
+    (f"{TILE} {SUM} {TELL} ld.global.b32 x, [at+72]; st.global.b32 [out+512], x; ret; {OVER}", "race"),
+    (f"{TILE} {SUM} red.global.add.u32 [out+512], 1; {TELL} ret; {OVER}", "race"),  # perhaps by this
+    (f"{TILE} {SUM} {TELL} ret; {LATER} {LOOK} st.global.b32 [at+64], y;", "race"),  # waits for nothing
+    (f"{TILE} {SUM} {TELL} ret; {LATER} {LOOK} @!q st.global.b32 [at+64], y;", ""),
+    (f"{TILE} {SUM} {TELL} ret; {LATER} st.global.b32 [at+64], tid; {LOOK} @q ret;", "race"),
+    (f"""{AT} mov.b32 b, 0; setp.ne.u32 p, cta, 0; @p bra AFTER; AGAIN: ld.global.b32 a, [at+64]; {SPIN.format("W")}
+        add.u32 b, b, a; @lead {TELL} setp.lt.u32 p, b, 2; @p bra AGAIN; ret; {OVER}""", "race"),
+])  # fmt: skip
+def test_a_store_that_the_value_of_a_load_has_let_go_is_noted(body, kinds):
+    """Of a loop the second load is a race: the first one has let the store go."""
+    out = np.ones(1024, np.int32)
+    out[0] = 0
+    with emulated_gpu.session(most=9) as session:
+        emulated_gpu.launch(kernel(body), "kernel", 2, 64, [out, np.zeros(64, np.int32)])
+    assert {fault.kind for fault in session.errors} == {*kinds.split()}
+    assert kinds or {note.note for note in session.notes} == {"dependency-alone"}
+
+
 @pytest.mark.parametrize("fence", ["fence.proxy.async;", "fence.proxy.async.global;", "", FENCE])
 def test_global_data_of_threads_is_copied_behind_a_proxy_fence(fence):
     body = f"""@lead mbarrier.init.shared::cta.b64 [full], 1; fence.mbarrier_init.release.cluster; {AT}
