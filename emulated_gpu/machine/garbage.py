@@ -57,6 +57,13 @@ class Garbage:
                 held[r] = (held[r][0], held[r][1] | lanes) if r in held else (fault, lanes)
         return cls(parts[0].program, held)
 
+    def stores(self, number: int, lanes: list[int]) -> None:
+        """Instruction `number`, which is being executed, makes of garbage what it stores: by value, in which lanes."""
+        if self.watches:
+            self.stored = lanes
+        else:
+            self.ahead[number] = lanes
+
     def hold(self, fault: Fault, registers, lanes: int) -> None:
         """Lanes are about to have garbage in registers."""
         for r in registers:

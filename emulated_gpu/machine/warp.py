@@ -18,6 +18,7 @@ from ..formats import alu
 from ..formats.lanes import Absent, as_array, elect, lane_mask, ranges
 from ..native import hot_blocks
 from ..ptx.control_flow import BLOCKED, EXIT, SPLIT, ControlFlow
+from ..ptx.effects import ATOMICS
 from ..ptx.isa.registry import flat
 from ..ptx.syntax import Instr
 from ..state.lanes import GlobalStores
@@ -224,6 +225,7 @@ class Warp:
         self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
         self.cluster_released: Released | None = None  # what those hand on who come to that phase
         self.at_cluster_barrier = 0  # the lanes that have arrived in that phase
+        self.met_cluster = 0  # for how many of its phases lanes have waited
         self.bulk = actor.bulk
         self.copies: list = []  # cp.async groups
         self.remote_arrivals: list = []  # at mbarriers of other CTAs, under way
@@ -244,6 +246,11 @@ class Warp:
         if phase != self.cluster_phase:
             self.cluster_phase, self.at_cluster_barrier = phase, 0
         self.at_cluster_barrier |= lanes
+
+    def next_at_cluster_barrier(self) -> int:
+        """The phase of the cluster's barrier to which its lanes come next."""
+        phase = self.cta.cluster.barrier.phase
+        return phase + (phase == self.cluster_phase and self.at_cluster_barrier > 0)
 
     def forget_cluster_arrivals(self, lanes: int) -> int:
         """Forget arrivals of lanes in the phase that is still open; returns how many there were."""
@@ -467,15 +474,14 @@ class Group(LaneGroup):
         """Follow what a load has found that nothing has written, instead of reporting the fault, if that can be.
         executing: the lanes that load."""
         number = self.number_of(instr)
-        if number is None or instr.parts[0] not in ("ld", "ldmatrix"):
+        if number is None or instr.parts[0] not in ("ld", "ldmatrix", *ATOMICS):
             return False
         registers = [o.index for o in flat(instr.operands[0]) if hasattr(o, "index")]
         here, bad = lane_mask(executing.tobytes()), fault.elements
-        lanes = [here] * len(registers)
-        if bad is not None and instr.parts[0] == "ldmatrix":
-            lanes = of_rows(instr, bad)
-        elif bad is not None and len(bad) % len(executing) == 0:
-            lanes = [lane_mask(executing[bad.reshape(-1, len(executing)).any(axis=0)].tobytes())] * len(registers)
+        each = here
+        if bad is not None and len(bad) % len(executing) == 0 and instr.parts[0] != "ldmatrix":
+            each = lane_mask(executing[bad.reshape(-1, len(executing)).any(axis=0)].tobytes())
+        lanes = of_rows(instr, bad) if instr.parts[0] == "ldmatrix" else [each] * len(registers)
         loaded = {r: (fault, mask & here) for r, mask in zip(registers, lanes, strict=True) if mask}
         garbage = Garbage(self.program) if self.garbage is None else self.garbage
         if not garbage.watches and not garbage.held_behind(self, number, loaded):
@@ -487,6 +493,8 @@ class Group(LaneGroup):
         if garbage.watches:
             for r, (_, mask) in loaded.items():
                 garbage.hold(fault, [r], mask)
+        if instr.parts[0] in ATOMICS and "exch" not in instr.parts:
+            garbage.stores(number, [each])
         self.garbage = garbage
         return True
 

@@ -50,6 +50,7 @@ TITLES = {  # by kind: errors.KINDS, errors.NOTES, and what stops a launch other
     "lanes-wrap": "Use lanes below 128 of tensor memory",
     "non-coherent-load": "Load plainly what this launch has written, not .nc",
     "cas-guess": "Load the first guess of a compare-and-swap volatile",
+    "relaxed-init": "Put fence.mbarrier_init between the init and the barrier",
     "rounded-stores": "Let one warp store this word",
     "selected-away": "Mask the load, too, not only its value",
     "never-written": "Write this global memory before it is read",

@@ -492,6 +492,8 @@ def atomic(
                 g.launch.dependencies.note_atomic(place, size * count, who if wants_old and what != "exch" else None)
             marks = GENERIC | STRONG | SYSTEM * sync.startswith("sys")
             note_global(g, unique, size * count, True, who, marks=marks)
+        elif g.garbage is not None:
+            g.follow_store(space, np.array(at, np.uint64), size, count, g.lanes[lanes])
         _acquire(g, space, unique, sync.rstrip("+"), acquires)
         _release(g, space, unique, sync, mask)
         g.hesitate(Meeting((space, unique), size * count, True, not wants_old and what not in ("exch", "cas")))

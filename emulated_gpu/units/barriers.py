@@ -119,6 +119,7 @@ def cluster_wait(g: LaneGroup, acquires: bool) -> bool:
         actor, released = g.warp.actor, g.warp.cluster_released
         (actor.learn if acquires else actor.hear)(released and released.knowledge)
         actor.waited(g.origin("barrier.cluster.wait"), barrier, g.warp.cluster_phase)
+        g.warp.met_cluster = g.warp.cluster_phase + 1
     take_dependency(g, barrier)
     return True
 
@@ -154,7 +155,8 @@ def mbarrier_init(g: LaneGroup, address, count, mask):
         cta.smem.check_write(offset, offset + 8, "mbarrier.init")
         name = f"mbarrier at shared {offset:#x} of CTA {cta.ctaid}"
         key = g.warp.actor.space.key(("mbarrier", cta.rank, offset))
-        cta.smem.add_barrier(offset, MBarrier(arrivals, name, g.warp.actor, g.origin("mbarrier.init"), key))
+        shown = g.warp.next_at_cluster_barrier() + 1
+        cta.smem.add_barrier(offset, MBarrier(arrivals, name, g.warp.actor, g.origin("mbarrier.init"), key, shown))
         made[cta.rank, offset] = arrivals
 
 

@@ -194,6 +194,8 @@ class Warp(Protocol):
     """By named barrier: the phase in which its lanes last came there, and the block."""
     cluster_phase: int
     """The phase of the cluster's barrier in which its lanes last arrived."""
+    met_cluster: int
+    """For how many phases of the cluster's barrier its lanes have waited."""
     remote_arrivals: list[Callable[[], None]]
     """What makes its arrivals at mbarriers of other CTAs, those that are under way, land."""
     bulk: dict
@@ -202,6 +204,9 @@ class Warp(Protocol):
     """The cp.async groups; the last one is open."""
     wgmmas: Any
     """The wgmmas that it has issued and not waited for (units/wgmma.Issued)."""
+
+    def next_at_cluster_barrier(self) -> int:
+        """The phase of the cluster's barrier to which its lanes come next."""
 
     def arrived_at_cluster_barrier(self, phase: int, lanes: int) -> None:
         """Note that lanes, a bit each, have arrived in a phase of the cluster's barrier."""

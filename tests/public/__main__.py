@@ -126,7 +126,9 @@ def run(case: Case, machine: str, folders: Sequence[Path], logs: Path | None) ->
             made = command(case, machine, folders, report)
         except DoesNotCompile as why:
             errors = [one for one in str(why).splitlines() if "error" in one or "undefined" in one] or ["nvcc fails"]
-            return {"verdict": "fails", "why": PLACE.sub("", errors[0]), "seconds": 0.0, "launches": 0}
+            refused = toolkit.why_it_is_not_served(str(why))
+            row = {"verdict": "refused" if refused else "fails", "why": refused or PLACE.sub("", errors[0])}
+            return row | {"seconds": 0.0, "launches": 0}
         if made is None:
             return None
         line, path = made

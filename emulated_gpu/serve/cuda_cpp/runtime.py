@@ -10,7 +10,7 @@ from ...device import DEVICE, LoadedModule
 from ...errors import Fault, LaunchRefused, Unsupported
 from ...formats import fatbin
 from ...state import host_order
-from ..driver import c_driver, cuda_bindings, cuda_modules, launches, modules
+from ..driver import c_calls, c_driver, cuda_bindings, cuda_modules, launches, modules
 from ..host import native_lines, source_lines
 from . import blas, toolkit
 
@@ -21,7 +21,6 @@ NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
 # cudaError_t
 INVALID_SYMBOL, INVALID_DIRECTION, INVALID_FUNCTION, INVALID_HANDLE = 13, 21, 98, 400
 MANAGED = 3  # cudaMemoryType
-OF_PROGRAMS = {99: 1, 115: 1}  # cudaDeviceAttr that are otherwise for Python: cudaHostRegister, pools of memory
 # cudaMemcpyKind: whether the target and the source are the device's; None: they may be anything
 DIRECTIONS = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True), 4: (None, None)}
 
@@ -182,7 +181,7 @@ def fill(to, value: int, size: int, queue: int, waits: int) -> None:
 
 
 def attribute(out, number: int) -> None:
-    _int.from_address(out).value = OF_PROGRAMS.get(number) or cuda_bindings.attribute(number)
+    _int.from_address(out).value = c_calls.attribute(number)
 
 
 def properties(name, size: int, memory) -> None:

@@ -25,6 +25,7 @@ STACK, PRINTF, HEAP, DEPTH, PENDING, FETCH, PERSISTING = range(7)  # CUlimit, wh
 # What CUDA has where nobody has set another; the rest is the machine's
 LIMITS = {STACK: 1024, HEAP: 8 << 20, DEPTH: 2, PENDING: 2048, FETCH: 128, PERSISTING: 0}
 UNSUPPORTED_LIMIT = 215
+OF_PROGRAMS = {99: 1, 115: 1}  # attributes that are otherwise for Python: memory is registered, pools of memory
 
 _pools = itertools.count(POOL + 1)
 _limits: dict[int, int] = {}  # those that have been set
@@ -183,6 +184,11 @@ def pitched(width: int, height: int, element: int) -> tuple[int, int]:
     return cuda_bindings.allocate_bytes(pitch * height), pitch
 
 
+def attribute(number: int) -> int:
+    """cuDeviceGetAttribute, cudaDeviceGetAttribute."""
+    return OF_PROGRAMS.get(number) or cuda_bindings.attribute(number)
+
+
 def pool_attribute(pool: int, number: int, out: int) -> None:
     """cuMemPoolGetAttribute: the three about reuse are ints, the others bytes."""
     used = sum(region.size for region in DEVICE.memory.regions)
@@ -283,6 +289,8 @@ def calls() -> dict:
         "cuMemcpy3D": copy_3d, "cuMemcpy3DAsync": functools.partial(copy_3d, waits=False),
         **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,
+        "cuMemGetDefaultMemPool": lambda place, kind: POOL, "cuMemGetMemPool": lambda place, kind: POOL,
+        "cuDeviceGetAttribute": lambda number, device: attribute(number),
         "cuMemPoolCreate": lambda properties: next(_pools),
         "cuMemPoolGetAttribute": pool_attribute,
         "cuMemPoolGetAccess": lambda pool, place: READ_WRITE,

@@ -183,7 +183,7 @@ def calls() -> dict:
     from cuda.bindings import driver
 
     own = c_calls.calls() | virtual_memory.calls() | graph_nodes.calls()
-    return own | cuda_bindings.driver_calls(driver) | graph_calls.driver_calls()
+    return cuda_bindings.driver_calls(driver) | own | graph_calls.driver_calls()
 
 
 def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:

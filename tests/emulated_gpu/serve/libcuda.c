@@ -80,6 +80,8 @@ int main() {
   WANT(of("cuMemHostRegister", 12000)(values, (size_t)128, 0) == 0);
   WANT(of("cuMemHostRegister", 12000)(values, (size_t)128, 0) == 712);
   WANT(of("cuMemHostUnregister", 12000)(values) == 0);
+  int pools = 0;  // they are served
+  WANT(of("cuDeviceGetAttribute", 12000)(&pools, 115, 0) == 0 && pools == 1);
   Address pool = 0, pooled = 0;
   WANT(of("cuDeviceGetDefaultMemPool", 12000)(&pool, 0) == 0 && pool);
   WANT(of("cuMemAllocFromPoolAsync", 12000)(&pooled, (size_t)64, pool, (void *)0) == 0 && pooled);

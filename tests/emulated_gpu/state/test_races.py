@@ -545,6 +545,10 @@ SHUFFLED = "shfl.sync.idx.b32 a, y, {}, 31, -1; mad.wide.u32 at, tid, 4, out; st
     (f"@!first bra L; st.shared.b32 [mine+512], y; L: bar.sync 0; @first bra M; {KEPT.format('other+512')} M:", True),
     (f"add.u32 b, y, 1; st.shared.v2.b32 [wide], {{tid, b}}; {KEPT.format('wide')}", False),
     (f"st.shared.v2.b32 [wide], {{tid, y}}; {KEPT.format('wide+4')}", True),
+    ("red.shared.add.u32 [mine+512], 1; atom.shared.cas.b32 b, [mine+1024], 0, 1;", False),
+    (f"red.shared.add.u32 [mine+512], 1; {KEPT.format('mine+512')}", True),
+    ("atom.shared.exch.b32 a, [mine+512], 1; setp.eq.u32 p, a, 0; @p bra END; END:", True),
+    (f"atom.shared.exch.b32 a, [mine+512], 1; {KEPT.format('mine+512')}", False),
 ])  # fmt: skip
 def test_what_nothing_has_written_is_wrong_where_it_is_used(more, found):
     """Lane by lane: the first warp's upper half reads what no lane of the second one has written."""

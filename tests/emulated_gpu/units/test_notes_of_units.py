@@ -21,6 +21,9 @@ USE = """.visible .entry k(.param .u64 out) {
     tcgen05.st.sync.aligned.32x32b.x1.b32 [a], {tid}; tcgen05.wait::st.sync.aligned;
     tcgen05.ld.sync.aligned.32x32b.x1.b32 {x}, [a]; WAIT mad.wide.u32 at, tid, 4, at; st.global.b32 [at], x;
     tcgen05.wait::ld.sync.aligned; tcgen05.dealloc.cta_group::1.sync.aligned.b32 a, 32; ret; }"""
+MADE = """.visible .entry k() { .shared .b64 bar; .reg .pred lead; .reg .b32 tid; mov.u32 tid, %tid.x;
+    setp.eq.u32 lead, tid, 0; BETWEEN mbarrier.arrive.shared::cta.b64 _, [bar]; ret; }"""
+INIT, ARRIVE = "@lead mbarrier.init.shared::cta.b64 [bar], 64;", "barrier.cluster.arrive.relaxed;"
 
 
 def notes(ptx: str, threads: int, *args, at: str = "") -> list[str]:
@@ -42,3 +45,19 @@ def test_a_tile_where_its_swizzle_does_not_begin(offset, swizzle, found):
 def test_registers_that_are_used_before_the_wait_for_them(wait, found):
     out = np.zeros(32, np.uint32)
     assert notes(USE.replace("WAIT", wait), 32, out, at="st.global") == found and (out == np.arange(32)).all()
+
+
+@pytest.mark.parametrize(("between", "found"), [
+    (f"{INIT} {ARRIVE} barrier.cluster.wait;", ["relaxed-init"]),
+    (f"{INIT} fence.mbarrier_init.release.cluster; {ARRIVE} barrier.cluster.wait;", []),
+    (f"{ARRIVE} {INIT} barrier.cluster.wait;", None), (f"{INIT} {ARRIVE}", None),
+])  # fmt: skip
+def test_an_init_that_a_relaxed_barrier_shows(between, found):
+    """CUB's scan of Blackwell does so. None: wrong, where whoever made it had come before, or the user has not waited.
+    """
+    ptx = MADE.replace("BETWEEN", between)
+    if found is None:
+        with pytest.raises(emulated_gpu.Fault, match="has not waited for its init"):
+            notes(ptx, 64)
+    else:
+        assert notes(ptx, 64, at="mbarrier.arrive") == found
