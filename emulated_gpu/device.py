@@ -106,16 +106,6 @@ def allocate(size: int, align: int = ALIGNMENT) -> np.ndarray:
     return raw[start : start + size]
 
 
-def will_fill(address: int, size: int) -> None:
-    """Say that all of an allocation is about to be written: in pages of 2 MiB, Linux zeroes it in a third of the time.
-
-    A hint, which other memory and other kernels ignore.
-    """
-    first = -(-address // PAGE) * PAGE
-    if address + size > first:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + size - first), mmap.MADV_HUGEPAGE)
-
-
 def accesses_of(own: Footprint, workspace: Region | None) -> list[Access]:
     """Return what a launch has done to memory that the host has given it, and to no workspace that each launch has."""
     found = []

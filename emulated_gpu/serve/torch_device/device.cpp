@@ -1,4 +1,4 @@
-// What torch asks a device type for: the current device and its queues (a guard), hooks, random generators.
+// What torch asks a device type for: the current device and its queues (a guard), hooks.
 
 namespace emulated {
 
@@ -79,45 +79,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
-// A generator of the CPU's kind, which says that it is a device's.
-struct Generator final : c10::GeneratorImpl {
-  at::Generator cpu;
-  uint64_t offset = 0;
-  Generator(DeviceIndex i, at::Generator g)
-      : GeneratorImpl(Device(DeviceType::CUDA, i), c10::DispatchKeySet(DispatchKey::CUDA)), cpu(std::move(g)) {}
-  void set_current_seed(uint64_t s) override { cpu.set_current_seed(s), offset = 0; }
-  void set_offset(uint64_t n) override { offset = n; }
-  uint64_t get_offset() const override { return offset; }
-  uint64_t current_seed() const override { return cpu.current_seed(); }
-  uint64_t seed() override { return cpu.seed(); }
-  void set_state(const c10::TensorImpl &s) override { cpu.unsafeGetGeneratorImpl()->set_state(s); }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return cpu.unsafeGetGeneratorImpl()->get_state(); }
-  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
-    return c10::make_intrusive<Generator>(device().index(), cpu);
-  }
-  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl> &s) override {
-    cpu = static_cast<Generator *>(s.get())->cpu;
-  }
-  Generator *clone_impl() const override { return new Generator(device().index(), cpu.clone()); }
-};
-
-// What a CPU kernel draws from, where a call on a device names a generator.
-at::Generator cpu_generator(const at::Generator &given) {
-  TORCH_CHECK(given.device().is_cuda(), "Expected a 'cuda' device type for generator but found 'cpu'");
-  return static_cast<Generator *>(given.unsafeGetGeneratorImpl())->cpu;
-}
-
-DeviceIndex known(DeviceIndex i) { return i < 0 ? current : i; }
-const at::Generator &default_generator(DeviceIndex i) {
-  static auto *all = [] {
-    auto *v = new std::vector<at::Generator>;
-    for (DeviceIndex k = 0; k < DEVICES; k++)
-      v->push_back(at::make_generator<Generator>(k, at::detail::createCPUGenerator()));
-    return v;
-  }();
-  return (*all)[known(i)];
-}
-
 struct Hooks : at::CUDAHooksInterface {
   void init() const override {}
   bool isBuilt() const override { return true; }
@@ -151,7 +112,7 @@ struct Hooks : at::CUDAHooksInterface {
   }
   const at::Generator &getDefaultGenerator(DeviceIndex i) const override { return default_generator(i); }
   at::Generator getNewGenerator(DeviceIndex i) const override {
-    return at::make_generator<Generator>(known(i), at::detail::createCPUGenerator());
+    return at::make_generator<Generator>(known(i));
   }
 };
 

@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
 import torch
 
-from ...device import DEVICE, will_fill
-from ...native import normal
+from ...device import DEVICE
 from ..driver import graphs
 from .scaled_mm import scaled_mm
 
-CHUNK = 1 << 14  # numbers that stay in a core's cache, of which torch makes no work for several threads
-
 _library: list[torch.library.Library] = []  # as long as there is one, so are its kernels
-
-
-def normal_large_(x, mean, std, generator):
-    """Draw many normal numbers by a faster generator than torch's, whose next number is the key. x: contiguous."""
-    there = torch.ops.emulated_gpu.to_cpu(x)
-    if x.dtype.itemsize > 4 or not normal.served():
-        there.normal_(mean, std, generator=generator)
-        return x
-    key = int(torch.randint(2**63 - 1, (), generator=generator))
-    flat = there.view(-1)
-    will_fill(flat.data_ptr(), flat.nbytes)
-    chunk = np.empty(CHUNK, np.float32)
-    for first in range(0, len(flat), CHUNK):
-        part = flat[first : first + CHUNK]
-        normal.draw(chunk[: len(part)], key, first)
-        part.copy_(torch.from_numpy(chunk[: len(part)]))
-    if (mean, std) != (0.0, 1.0):
-        flat.mul_(std).add_(mean)
-    return x
 
 
 def scaled_matmul(
@@ -190,7 +167,6 @@ def batch_norm_backward_elemt(gradient, x, mean, invstd, weight, of_y, of_both, 
 
 
 KERNELS = {
-    "emulated_gpu::normal_large_": normal_large_,
     "aten::_scaled_mm": scaled_matmul,
     "aten::_scaled_mm.out": scaled_matmul,
     **{f"aten::{product.__name__}.dtype": product for product in (mm, addmm, bmm, baddbmm)},
@@ -215,6 +191,6 @@ KERNELS = {
 
 
 def install() -> None:
-    _library.extend(torch.library.Library(namespace, "IMPL") for namespace in ("aten", "emulated_gpu"))
+    _library.append(torch.library.Library("aten", "IMPL"))
     for name, kernel in KERNELS.items():
-        next(one for one in _library if name.startswith(f"{one.ns}::")).impl(name, kernel, "CUDA")
+        _library[0].impl(name, kernel, "CUDA")

@@ -22,6 +22,7 @@ from ..cuda_cpp import toolkit
 HERE = Path(__file__).parent
 SOURCES = (
     "memory.cpp",
+    "draws.cpp",
     "device.cpp",
     "layouts.cpp",
     "undefined.cpp",
@@ -80,7 +81,7 @@ SIGNATURES = {
     "register": (None, ctypes.c_uint64, _i64), "limit": (None, _int, _i64),
     "written": (_int, ctypes.c_uint64), "spoil": (None, ctypes.c_uint64), "current_queue": (_i64, _int),
     "works": (_i64, ctypes.POINTER(Work), _i64), "works_waiting": (_i64,),
-    "devices": (None, _int), "arena": (None, ctypes.c_uint64, ctypes.c_uint64),
+    "devices": (None, _int), "room": (None, _int, _int), "arena": (None, ctypes.c_uint64, ctypes.c_uint64),
     "current": (_int,), "set": (None, _int), "attentive": (None, _int), "keep": (None, _int), "waiting": (_i64,),
     "fetch": (_i64, ctypes.POINTER(Event), _i64), "counts": (ctypes.POINTER(Count), _int, _int),
 }  # fmt: skip
@@ -104,7 +105,8 @@ def built(text: str) -> Path:
     """Return the library that g++ makes of a text, now or before."""
     root = Path(torch.__file__).parent
     includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include"]
-    command = ["-std=c++20", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    command = ["-std=c++20", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]  # the last two: as torch's
+    command.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
     key = NAME, [text], command, torch.__version__, str(torch.version.git_version)
     if (there := toolkit.found(*key)) is not None:
         return there

@@ -74,6 +74,7 @@ class TorchMemory:
         self.library.emulated_attentive(devices > 1)
         for device in range(devices):
             self.limit(device, DEVICE.chip.memory)
+        self.library.emulated_room(DEVICE.chip.sms, DEVICE.chip.threads_per_sm)
 
     def limit(self, device: int, size: int) -> None:
         """Let torch have no more bytes of a device's memory than that."""

@@ -17,21 +17,17 @@ bool stays(const std::string &name, size_t result) {
   return name.rfind("aten::_nested_tensor_s", 0) == 0 || (name == "aten::_pack_padded_sequence" && result == 1);
 }
 
-// Draws from the device's generator where an operator of the CPU can only draw from the CPU's.
-class DrawsFromDevice {
+// Lets an operator of the CPU that names no generator draw from this one.
+class DrawsFrom {
  public:
-  explicit DrawsFromDevice(const at::Generator &device) : device_(device), cpu_(at::detail::getDefaultCPUGenerator()) {
-    const auto was = cpu_.get_state();
-    swap_ = was, cpu_.set_state(device_.get_state());
+  explicit DrawsFrom(const at::Generator &given) : cpu_(at::detail::getDefaultCPUGenerator()), was_(cpu_.get_state()) {
+    cpu_.set_state(given.get_state());
   }
-  ~DrawsFromDevice() {
-    device_.set_state(cpu_.get_state());
-    cpu_.set_state(swap_);
-  }
+  ~DrawsFrom() { cpu_.set_state(was_); }
 
  private:
-  at::Generator device_, cpu_;
-  Tensor swap_;
+  at::Generator cpu_;
+  Tensor was_;
 };
 
 // Notes that an operator has read or written a tensor's elements.
@@ -89,17 +85,11 @@ class Call {
     std::shared_ptr<Recorded> record;
     if (anywhere_captured && !into) record = captured(first, given);
     dry_ = record != nullptr;
-    std::optional<at::Generator> generator;
     for (size_t i = 0; i < given; i++) {
       const auto *info = schema_.arguments()[i].alias_info();
       writes_ = info && info->isWrite();
       reads_ = !writes_ || !(schema_.arguments()[i].is_out() || overwrites(name));
-      auto &v = (*stack_)[first + i];
-      down(v);
-      if (draws && is_generator(schema_.arguments()[i])) {
-        if (v.isNone()) v = cpu_generator(default_generator(where_));
-        generator = v.toGenerator();
-      }
+      down((*stack_)[first + i]);
     }
     TORCH_CHECK(!(draws && host_operand_ && tensors_.empty()), "Expected a 'cpu' device type for generator but found 'cuda'");
     waits_ = copies() && !(given > 2 && (*stack_)[first + 2].isBool() && (*stack_)[first + 2].toBool());
@@ -130,13 +120,9 @@ class Call {
       twice.emplace(op_, keys, c10::ArrayRef<IValue>(stack_->data() + first, given));
     }
     {
-      std::optional<DrawsFromDevice> drawing;
-      std::optional<SameDraws> undrawn;
-      if (draws && dry_) undrawn.emplace(generator.value_or(cpu_generator(default_generator(where_))));
-      if (draws && !generator && where_ >= 0) drawing.emplace(cpu_generator(default_generator(where_)));
       const bool was = std::exchange(inside, !to_host_);
       try {
-        op_.redispatchBoxed(keys, stack_);
+        draws ? draw(keys, first, given) : op_.redispatchBoxed(keys, stack_);
       } catch (...) {
         inside = was;
         throw;
@@ -168,19 +154,26 @@ class Call {
     bool fresh;  // the host's was there first
   };
 
+  // Draws from the generator that is given, or the device's; what a capture computes of zeros draws nothing.
+  void draw(c10::DispatchKeySet keys, size_t first, size_t given) {
+    const at::Generator generator = generator_ ? *generator_ : default_generator(where_);
+    Generator &own = generator_of(generator);
+    const DrawState before = *own.state;
+    if (!drawn(op_, stack_, generator)) {
+      const at::Generator of_cpu = own.of_cpu(words_of(schema_.name()));
+      std::optional<DrawsFrom> drawing(of_cpu);
+      for (size_t i = 0; i < given; i++)
+        if (is_generator(schema_.arguments()[i])) (*stack_)[first + i] = of_cpu, drawing.reset();
+      op_.redispatchBoxed(keys, stack_);
+    }
+    if (dry_) *own.state = before;
+  }
+
   static bool is_generator(const c10::Argument &argument) {
     auto type = argument.type();
     if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
     return type->kind() == c10::TypeKind::GeneratorType;
   }
-
-  // A generator is afterwards what it was.
-  struct SameDraws {
-    at::Generator generator;
-    Tensor state;
-    explicit SameDraws(at::Generator of) : generator(std::move(of)), state(generator.get_state()) {}
-    ~SameDraws() { generator.set_state(state); }
-  };
 
   // -- inside the capture of a CUDA graph
 
@@ -325,7 +318,7 @@ class Call {
       if (where_ < 0) where_ = v.toStorage().device().index();
       v = host_of(v.toStorage());
     } else if (v.isGenerator()) {
-      v = cpu_generator(v.toGenerator());
+      generator_ = v.toGenerator(), generator_of(*generator_);
     }
   }
 
@@ -467,6 +460,7 @@ class Call {
   const DispatchKey key_;  // of the CPU
   const bool both_;
   bool dry_ = false;  // on memory of zeros
+  std::optional<at::Generator> generator_;
   std::vector<Tensor> originals_;
   std::set<const c10::StorageImpl *> written_;
   c10::SmallVector<Pair, 4> storages_;
@@ -856,20 +850,17 @@ int64_t attention(const Tensor &q, const Tensor &k, const Tensor &v, const std::
   return 0;  // by torch's own operators
 }
 
-constexpr int64_t MANY = 1 << 22;  // numbers: of fewer, LLVM takes longer for the faster generator than torch does
-Tensor &normal_(Tensor &t, double mean, double std, std::optional<at::Generator> generator) {
-  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::normal_", "");
-  static auto large = c10::Dispatcher::singleton().findSchemaOrThrow("emulated_gpu::normal_large_", "");
-  torch::jit::Stack stack{t, mean, std, generator};
-  if (!t.is_cuda() || capturing[t.get_device()] || t.numel() < MANY || !t.is_contiguous() || !t.is_floating_point()) {
-    by_the_cpu(op, &stack);
-    return t;
-  }
-  ask(uint64_t(1) << t.get_device(), false, "normal_");
-  stack[3] = cpu_generator(generator ? *generator : default_generator(t.get_device()));
-  large.callBoxed(&stack);
-  done_by_us({}, t, "aten::normal_");
-  return t;
+// Torch's own, which draws exponential numbers by an operator of the device.
+Tensor &multinomial_out(const Tensor &p, int64_t n, bool again, std::optional<at::Generator> generator, Tensor &out) {
+  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::multinomial", "out");
+  if (!again || n == 1) return at::native::multinomial_out(p, n, again, generator, out);
+  torch::jit::Stack stack{p, n, again, generator, out};
+  by_the_cpu(op, &stack);
+  return out;
+}
+Tensor multinomial(const Tensor &p, int64_t n, bool again, std::optional<at::Generator> generator) {
+  Tensor out = at::empty({0}, p.options().dtype(at::kLong));
+  return multinomial_out(p, n, again, generator, out);
 }
 
 void record_stream(Tensor &t, c10::Stream) { pool().record(t.storage().data()); }
@@ -944,7 +935,8 @@ void register_kernels(bool built_with_cuda) {
   aten->impl("linalg_lstsq", torch::CppFunction::makeFromBoxedFunction<&lstsq>());
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&attention);
   aten->impl("zero_", zero_);
-  aten->impl("normal_", normal_);
+  aten->impl("multinomial", multinomial);
+  aten->impl("multinomial.out", multinomial_out);
   aten->impl("record_stream", record_stream);
   for (const char *name : {"_softmax", "_log_softmax"})
     aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&softmax>());
@@ -956,7 +948,6 @@ TORCH_LIBRARY(emulated_gpu, m) {
   m.def("to_cuda(Tensor(a) x, int device) -> Tensor(a)");
   m.def("to_cpu(Tensor(a) x) -> Tensor(a)");
   m.def("default_generator(int device) -> Generator?");
-  m.def("normal_large_(Tensor(a!) x, float mean, float std, Generator? generator) -> Tensor(a!)");
   m.def("number_of(ScalarType dtype) -> int");
   m.def("resize_storage(Tensor(a!) of, int bytes) -> ()");
   m.def("done(Tensor[] read, Tensor written, str name) -> ()");
@@ -1003,6 +994,7 @@ EXPORT void emulated_install(int count, emulated::Before before, emulated::Told 
   register_kernels(built_with_cuda);
 }
 EXPORT void emulated_devices(int count) { emulated::devices = count; }
+EXPORT void emulated_room(int sms, int threads) { emulated::most_blocks = sms * uint64_t(threads / emulated::THREADS); }
 EXPORT void emulated_arena(uint64_t begin, uint64_t end) { emulated::pool().open(begin, end); }
 EXPORT int emulated_current() { return emulated::current; }
 EXPORT void emulated_set(int device) { emulated::current = DeviceIndex(device); }
