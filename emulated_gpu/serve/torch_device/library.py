@@ -29,6 +29,7 @@ SOURCES = (
     "graphs.cpp",
     "nondeterministic.cpp",
     "dtypes.cpp",
+    "rounded.cpp",
     "operators.cpp",
 )  # one after the other they are one text
 NAME = "libemulated_torch.so"

@@ -603,16 +603,13 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"embedding_dense_backward", {{0}, {}}},
     {"_embedding_bag_backward", {{0}, {}}},
     {"_embedding_bag_dense_backward", {{0}, {}}},
-    {"_upsample_bilinear2d_aa", {{0}, {}}},
     {"_upsample_bilinear2d_aa_backward", {{0}, {}}},
-    {"_upsample_bicubic2d_aa", {{0}, {}}},
     {"_upsample_bicubic2d_aa_backward", {{0}, {}}},
     {"multi_margin_loss", {{0}, {}}},
     {"multi_margin_loss_backward", {{1}, {}}},
     {"multilabel_margin_loss_forward", {{0, 0}, {}}},
     {"multilabel_margin_loss_backward", {{1}, {}}},
     {"max_pool2d_with_indices_backward", {{1}, {}}},
-    {"avg_pool2d_backward", {{1}, {}}},
     {"avg_pool3d", {{0}, {}}},
     {"avg_pool3d_backward", {{1}, {}}},
     {"_adaptive_avg_pool3d", {{0}, {}}},
@@ -641,13 +638,6 @@ std::vector<Tensor> tensors_of(IValue v) {
   std::vector<Tensor> all;
   each(v, [&](const Tensor &t) { return all.push_back(t), t; });
   return all;
-}
-bool is_half(const Tensor &t) {
-  return t.defined() && (c10::isReducedFloatingType(t.scalar_type()) || t.scalar_type() == at::kComplexHalf);
-}
-Tensor widened(const Tensor &t) { return is_half(t) ? t.to(t.is_complex() ? at::kComplexFloat : at::kFloat) : t; }
-Tensor narrowed(const Tensor &t, const Tensor &like) {
-  return t.defined() ? t.to(t.is_complex() ? c10::toComplexType(like.scalar_type()) : c10::toRealValueType(like.scalar_type())) : t;
 }
 bool is_number(const IValue &v) {
   return v.isScalar() || (v.isTensor() && v.toTensor().defined() && v.toTensor().is_cpu() && v.toTensor().dim() == 0);
@@ -763,7 +753,7 @@ class InFloatForm : public c10::OperatorKernel {
   int accumulate_ = -1, dtype_ = -1;
 };
 
-// cuDNN's result is rounded before the bias is added.
+// cuDNN's result is rounded before the bias is added. It has none with an output padding of a stride or more.
 void convolution(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   static InFloatForm in_float(op.schema(), {{0}, {}});
   const size_t first = stack->size() - op.schema().arguments().size();
@@ -772,6 +762,9 @@ void convolution(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     for (const Tensor &t : tensors_of((*stack)[first + i]))
       TORCH_CHECK(!t.defined() || t.scalar_type() == x.scalar_type(), "Input type (", x.toString(), ") and ", i == 1 ? "weight" : "bias",
                   " type (", t.toString(), ") should be the same");
+  const auto stride = (*stack)[first + 3].toIntVector(), padding = (*stack)[first + 7].toIntVector();
+  for (size_t d = 0; d < padding.size() && (*stack)[first + 6].toBool(); d++)
+    if (padding[d] >= stride[stride.size() > 1 ? d : 0]) return by_the_cpu(op, stack);
   IValue &bias = (*stack)[first + 2];
   const Tensor apart = bias.isTensor() && is_half(bias.toTensor()) ? bias.toTensor() : Tensor();
   if (apart.defined()) bias = IValue();
@@ -806,14 +799,6 @@ void group_norm(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   else
     y = grouped * scale + (bias.defined() ? bias - mean * scale : -mean * scale);
   (*stack)[first] = narrowed(y.reshape(x.sizes()), x);
-}
-
-// Of halves CUDA rounds each step: BinaryMiscBackwardOpsKernels.cu.
-void tanh_backward(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
-  const Tensor gradient = (*stack)[stack->size() - 2].toTensor(), output = stack->back().toTensor();
-  if (!is_half(gradient) || !is_half(output) || output.is_complex()) return by_the_cpu(op, stack);
-  torch::jit::drop(*stack, 2);
-  stack->push_back(gradient * at::rsub(output * output, 1));
 }
 
 // Where CUDA's kernel has a dtype that the CPU's lacks.
@@ -922,14 +907,15 @@ void register_kernels(bool built_with_cuda) {
     auto found = IN_FLOAT.find(base);
     if (found == IN_FLOAT.end() && base.size() && base.back() == '_') found = IN_FLOAT.find((base.pop_back(), base));
     const auto op = c10::Dispatcher::singleton().findOp(name);
-    if (found == IN_FLOAT.end() || !op) continue;
+    const auto ours = rounded(name);
+    if ((found == IN_FLOAT.end() && !ours) || !op) continue;
     if (op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !op->hasKernelForDispatchKey(DispatchKey::CPU)) continue;
-    aten->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedKernel(c10::BoxedKernel::makeFromFunctor(
-                                           std::make_unique<InFloatForm>(op->schema(), found->second))));
+    auto kernel = ours ? c10::BoxedKernel::makeFromFunctor(std::make_unique<RoundedForm>(op->schema(), *ours))
+                       : c10::BoxedKernel::makeFromFunctor(std::make_unique<InFloatForm>(op->schema(), found->second));
+    aten->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedKernel(std::move(kernel)));
   }
   aten->impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   aten->impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&group_norm>());
-  aten->impl("tanh_backward", torch::CppFunction::makeFromBoxedFunction<&tanh_backward>());
   for (const char *name : {"histc", "abs", "trace"})
     aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&of_other_dtype>());
   aten->impl("linalg_lstsq", torch::CppFunction::makeFromBoxedFunction<&lstsq>());

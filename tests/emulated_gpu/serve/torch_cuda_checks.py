@@ -452,11 +452,11 @@ def check_sums_of_halves_are_made_in_float():
 
 
 def check_halves_are_rounded_where_a_gpu_rounds_them():
-    """An H200's bits, by torch 2.11.0 for CUDA 13.0, of all but what adds in another order or rounds once more."""
+    """An H200's bits, by torch 2.11.0 for CUDA 13.0."""
     recorded = json.loads(Path(__file__).with_name("halves_of_cuda.json").read_text())
     unequal = {text for text, bits in halves_of_cuda.outcomes().items() if bits != recorded[text]}
-    known = ("decimals=2)", "grad(f.mish, x)", "f.avg_pool2d(y, 3, 1), image)", "antialias=True)")
-    assert not (others := {text for text in unequal if not text.endswith(known)}), others
+    by_atomics = "bfloat16: grad(lambda y: f.adaptive_avg_pool3d(y, 3), image)"  # an order that is chance
+    assert not (others := unequal - {"float16: grad(f.mish, x)", by_atomics}), others
 
 
 def check_what_cuda_refuses_of_attention_and_of_dtypes():
@@ -877,10 +877,13 @@ def check_what_torch_says_of_waiting_and_time():
     torch.use_deterministic_algorithms(True)
     table = torch.ones(2, 1, device="cuda", requires_grad=True)
     largest = torch.nn.functional.embedding_bag(x.long(), table, x.long() - 1, mode="max")
-    calls = lambda: x.cumsum(0), lambda: x.histc(), lambda: x.median(0), lambda: x.long().bincount(x), largest.backward
+    image = torch.ones(1, 4, 4, dtype=torch.half, device="cuda", requires_grad=True)
+    calls = lambda: x.histc(), lambda: x.median(0), lambda: x.long().bincount(x), largest.backward
+    pooled = torch.nn.functional.adaptive_avg_pool2d(image, 3).sum()
+    calls += lambda: x.index_reduce_(0, x.long() - 1, x, "mean"), pooled.backward
     for call in calls:
         raises(RuntimeError, "does not have a deterministic implementation", call)
-    assert x.long().cumsum(0).item() == x.long().bincount()[1].item() == x.median().item() == 1
+    assert x.cumsum(0).item() == x.long().bincount()[1].item() == x.median().item() == 1
     torch.use_deterministic_algorithms(False)
     for event in events:
         event.record()
