@@ -476,13 +476,16 @@ class Group(LaneGroup):
         number = self.number_of(instr)
         if number is None or instr.parts[0] not in ("ld", "ldmatrix", *ATOMICS):
             return False
-        registers = [o.index for o in flat(instr.operands[0]) if hasattr(o, "index")]
-        here, bad = lane_mask(executing.tobytes()), fault.elements
-        each = here
-        if bad is not None and len(bad) % len(executing) == 0 and instr.parts[0] != "ldmatrix":
-            each = lane_mask(executing[bad.reshape(-1, len(executing)).any(axis=0)].tobytes())
-        lanes = of_rows(instr, bad) if instr.parts[0] == "ldmatrix" else [each] * len(registers)
-        loaded = {r: (fault, mask & here) for r, mask in zip(registers, lanes, strict=True) if mask}
+        destinations, here, bad = flat(instr.operands[0]), lane_mask(executing.tobytes()), fault.elements
+        lanes, parts = [here] * len(destinations), len(destinations) * (2 if "b128" in instr.parts else 1)
+        if bad is not None and instr.parts[0] == "ldmatrix":
+            lanes = of_rows(instr, bad)
+        elif bad is not None and len(bad) in (parts, parts * len(executing)):  # of all lanes alike, or of each
+            of_each = bad.reshape(parts // len(destinations), len(destinations), -1).any(axis=0)
+            shape = len(destinations), len(executing)
+            lanes = [lane_mask(executing[elements].tobytes()) for elements in np.broadcast_to(of_each, shape)]
+        held = zip(destinations, lanes, strict=True)
+        loaded = {o.index: (fault, mask & here) for o, mask in held if mask and hasattr(o, "index")}
         garbage = Garbage(self.program) if self.garbage is None else self.garbage
         if not garbage.watches and not garbage.held_behind(self, number, loaded):
             return False
@@ -494,7 +497,7 @@ class Group(LaneGroup):
             for r, (_, mask) in loaded.items():
                 garbage.hold(fault, [r], mask)
         if instr.parts[0] in ATOMICS and "exch" not in instr.parts:
-            garbage.stores(number, [each])
+            garbage.stores(number, lanes)
         self.garbage = garbage
         return True
 

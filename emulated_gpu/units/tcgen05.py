@@ -331,25 +331,31 @@ def commit(g: LaneGroup, address, multicast, mask):
 
 # -- ld and st ---------------------------------------------------------------------------------------------
 def _address(g: LaneGroup, address, what: str) -> int:
-    """Return the address that all lanes of a warp give; one of lanes 128 to 255 is noted, and that of lane - 128."""
+    """Return the address that all lanes of a warp give; one of lanes 128 to 255 is noted, and that of lane - 128. One
+    of another warp's lanes is reported, and that of the warp's own, which it gets by all that is known.
+    """
     if alu.is_array(address):
         if (address != address[0]).any():
             raise Fault("divergence", "lanes of a warp give different tensor memory addresses")
         address = address[0]
     address = int(address)
-    lane = address >> 16
+    lane, own = address >> 16, LANES // 4 * (g.warp.index % 4)
     if LANES <= lane < 2 * LANES:
         if g.launch.checks:
             g.launch.found(Fault("tmem-lane-access", f"{what} at lane {lane} of {LANES}", note="lanes-wrap"))
-        address -= LANES << 16
-    return address
+        lane -= LANES
+    if not own <= lane < own + LANES // 4:
+        may = f"by a warp that may access lanes {own}..{own + LANES // 4 - 1}"
+        g.launch.found(Fault("tmem-lane-access", f"{what} at lane {lane} {may}"))
+        lane = own + lane % (LANES // 4)
+    return lane << 16 | address & 0xFFFF
 
 
 def ld(g: LaneGroup, shape, num, pack, split, address, registers, reduction: LoadReduction | None = None):
     """registers: their numbers, -1 for _; behind those of the loaded values the one of what a reduction makes of these.
     """
     g.need_all_lanes("tcgen05.ld")
-    address = _address(g, address, "tcgen05.ld")
+    address = _address(g, address, f"tcgen05.ld.{shape}.x{num}")
     origin = g.origin("tcgen05.ld")
     quadrant, tmem, number = g.warp.index % 4, g.cta.tmem, 0
 
@@ -405,7 +411,7 @@ def wait_ld(g: LaneGroup) -> bool:
 
 def st(g: LaneGroup, shape, num, unpack, split, address, values):
     g.need_all_lanes("tcgen05.st")
-    address = _address(g, address, "tcgen05.st")
+    address = _address(g, address, f"tcgen05.st.{shape}.x{num}")
     regs = np.stack([g.lane_array(v) for v in values])
     origin, quadrant, tmem = g.origin("tcgen05.st"), g.warp.index % 4, g.cta.tmem
     if g.launch.checks:

@@ -113,6 +113,7 @@ BUGS = [
     bug("product", "accumulator read outside the allocation", "tmem-out-of-bounds", (_LOAD, _LOAD.replace("[r21]", "[r21+30]"))),
     bug("product", "cells read that the product does not write", "tmem-uninitialised", (_LOAD, _LOAD.replace("[r21]", "[r21+16]"))),
     bug("product", "lanes of another warp read", "tmem-lane-access", ("shl.b32 r21, w, 21;", "shl.b32 r21, w, 20;")),
+    bug("product", "all warps read at the first one's lanes", "tmem-lane-access", ("shl.b32 r21, w, 21;", "mov.u32 r21, 0;")),
     bug("product", "lanes counted on from 128", "tmem-lane-access", ("shl.b32 r21, w, 21;", "shl.b32 r21, w, 21;\nadd.u32 r21, r21, 0x800000;")),
     bug("product", "half a warp reads", "divergence", (_LOAD, f"setp.lt.u32 p, lane, 16;\n@p bra skip;\n{_LOAD}\nskip:")),
     bug("product", "columns that are no power of two", "tmem-alloc", ("[address], 32;", "[address], 48;")),

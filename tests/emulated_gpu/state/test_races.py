@@ -529,6 +529,9 @@ WHERE = f"""{AT} .reg .b32 wide; shl.b32 wide, tid, 2; add.u32 wide, wide, mine;
 OVER = "bar.sync 0; @!first st.shared.b32 [other+512], 7; bar.sync 0;"
 HALF = """setp.eq.u32 q, tid, 99; @q bra M; M: setp.lt.u32 p, tid, 16; add.u32 b, y, 1; selp.b32 a, {}, p;
     st.global.b32 [at], a;"""
+PAIR = "st.shared.b32 [{0}+4], 5; bar.sync 0; ld.shared.v2.b32 {{a, b}}, [{0}]; st.global.b32 [at], {1};"
+WIDEST = """.reg .b128 both; .reg .b64 lo, hi; st.shared.b64 [tile+1024], 5; bar.sync 0;
+    ld.shared.b128 both, [tile+1024]; mov.b128 {lo, hi}, both; st.global.b64 [out], lo;"""
 SHUFFLED = "shfl.sync.idx.b32 a, y, {}, 31, -1; mad.wide.u32 at, tid, 4, out; st.global.b32 [at], a;"
 
 
@@ -549,6 +552,8 @@ SHUFFLED = "shfl.sync.idx.b32 a, y, {}, 31, -1; mad.wide.u32 at, tid, 4, out; st
     (f"red.shared.add.u32 [mine+512], 1; {KEPT.format('mine+512')}", True),
     ("atom.shared.exch.b32 a, [mine+512], 1; setp.eq.u32 p, a, 0; @p bra END; END:", True),
     (f"atom.shared.exch.b32 a, [mine+512], 1; {KEPT.format('mine+512')}", False),
+    (PAIR.format("wide", "b"), False), (PAIR.format("wide", "a"), True),
+    (PAIR.format("tile+1024", "b"), False), (PAIR.format("tile+1024", "a"), True), (WIDEST, True),
 ])  # fmt: skip
 def test_what_nothing_has_written_is_wrong_where_it_is_used(more, found):
     """Lane by lane: the first warp's upper half reads what no lane of the second one has written."""
