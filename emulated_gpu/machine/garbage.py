@@ -28,7 +28,8 @@ class Follow(Exception):
 class Garbage:
     """registers: of each that holds garbage, by its number, the fault of using that, and in which lanes of the warp it
     does, a bit each. fresh: the load that makes the first of it is still to be executed. watches: the block that is
-    executed comes here before each instruction; else `ahead` has been reckoned where the garbage was loaded.
+    executed comes here before each instruction; else `ahead` has been reckoned where the garbage was loaded. stored:
+    the fault of using what the instruction stores of it, and in which lanes that is garbage, by value.
     """
 
     __slots__ = ("program", "registers", "fresh", "number", "stored", "watches", "ahead")
@@ -36,9 +37,9 @@ class Garbage:
     def __init__(self, program: ControlFlow, registers: Held | None = None):
         self.program, self.registers, self.fresh = program, registers or {}, registers is None
         self.number = 0  # of the instruction that is executed
-        self.stored: list[int] | None = None  # by value that it stores, the lanes in which that is garbage
+        self.stored: tuple[Fault, list[int]] | None = None
         self.watches = False
-        self.ahead: dict[int, list[int]] = {}  # the same of the block's later stores to shared memory, by their numbers
+        self.ahead: dict[int, tuple[Fault, list[int]]] = {}  # the same of the block's later stores, by their numbers
 
     def live(self, block: int, lanes: int) -> Garbage | None:
         """What of it lanes hold that come to a block, None for nothing."""
@@ -57,12 +58,12 @@ class Garbage:
                 held[r] = (held[r][0], held[r][1] | lanes) if r in held else (fault, lanes)
         return cls(parts[0].program, held)
 
-    def stores(self, number: int, lanes: list[int]) -> None:
+    def stores(self, number: int, fault: Fault, lanes: list[int]) -> None:
         """Instruction `number`, which is being executed, makes of garbage what it stores: by value, in which lanes."""
         if self.watches:
-            self.stored = lanes
+            self.stored = fault, lanes
         else:
-            self.ahead[number] = lanes
+            self.ahead[number] = fault, lanes
 
     def hold(self, fault: Fault, registers, lanes: int) -> None:
         """Lanes are about to have garbage in registers."""
@@ -94,19 +95,22 @@ class Garbage:
             found.append((doubtful[0], doubtful[1] & g.lane_mask))
         found = [(fault, lanes) for fault, lanes in found if lanes]
         if found and not computes(instr):
-            carried = g.launch.tracked is not None or stores_shared(instr)
+            carried = g.launch.tracked is not None or may_store_shared(instr)
             if carried and not self.decides(instr, doubtful):
                 return None
-            fault = found[0][0]
-            self.registers = {r: (other, lanes) for r, (other, lanes) in held.items() if other is not fault}
-            at = f"PTX line {instr.line}" + (f", {instr.loc}" if instr.loc else "")
-            if " reads " in fault.message:
-                fault.message = fault.message.replace(" reads ", f" reads, and {instr.op} ({at}) uses, ", 1)
-            else:
-                fault.message += f"; {instr.op} ({at}) uses it"
-            return g.launch.found(fault)
+            return g.launch.found(self.used(found[0][0], instr))
         self.computed(g, number, held, found, at_work, ~at_work)
         return None
+
+    def used(self, fault: Fault, instr) -> Fault:
+        """The fault of using what nothing has written, whose words say where that is used; it is one once."""
+        self.registers = {r: held for r, held in self.registers.items() if held[0] is not fault}
+        at = f"PTX line {instr.line}" + (f", {instr.loc}" if instr.loc else "")
+        if " reads " in fault.message:
+            fault.message = fault.message.replace(" reads ", f" reads, and {instr.op} ({at}) uses, ", 1)
+        else:
+            fault.message += f"; {instr.op} ({at}) uses it"
+        return fault
 
     def computed(self, g, number: int, held: Held, found: list, at_work: int, kept: int) -> None:
         """An instruction makes registers of registers. held: what these hold, and then those. found: what of it goes
@@ -179,7 +183,8 @@ class Garbage:
             return True
         if instr.parts[0] == "st":
             values = [getattr(o, "index", None) for o in flat(instr.operands[1])]
-            self.stored = [held[r][1] if r in held else 0 for r in values]
+            if faults := [held[r][0] for r in values if r in held]:
+                self.stored = faults[0], [held[r][1] if r in held else 0 for r in values]
         return False
 
     def loaded(self, tracked, addresses: np.ndarray, size: int, lanes: np.ndarray) -> None:
@@ -203,7 +208,7 @@ class Garbage:
         shared memory. Returns whether."""
         program, block, first, seen = self.program, g.pc, number + 1, set[int]()
         held: Held = self.registers | loaded
-        ahead: dict[int, list[int]] = {}
+        ahead: dict[int, tuple[Fault, list[int]]] = {}
         behind: Held | None = None
         while block not in seen and block < len(program.end):
             seen.add(block)
@@ -212,9 +217,9 @@ class Garbage:
                 guard = {instr.guard.index} if instr.guard is not None else set()
                 found = [held[r] for r in sorted(sources) if r in held]
                 if found or held.keys() & guard:
-                    if stores_shared(instr) and not held.keys() & (guard | address_of(instr)):
+                    if may_store_shared(instr) and not held.keys() & (guard | address_of(instr)):
                         values = [getattr(o, "index", None) for o in flat(instr.operands[1])]
-                        ahead[i] = [held[r][1] if r in held else 0 for r in values]
+                        ahead[i] = found[0][0], [held[r][1] if r in held else 0 for r in values]
                         continue
                     if not computes(instr) or held.keys() & guard:
                         return False
@@ -251,9 +256,10 @@ def of_rows(instr, bad: np.ndarray) -> list[int]:
     return [sum(15 << 4 * k for k, is_bad in enumerate(matrix) if is_bad) for matrix in rows]
 
 
-def stores_shared(instr) -> bool:
-    """Whether an instruction is a plain store to shared memory of the CTA, which hands garbage on and uses none."""
-    return instr.parts[0] == "st" and bool({"shared", "shared::cta"} & {*instr.parts})
+def may_store_shared(instr) -> bool:
+    """Whether an instruction is a plain store to shared memory of the CTA, which hands garbage on and uses none; or to
+    a generic address, which may be there."""
+    return instr.parts[0] == "st" and {"global", "local", "param", "shared::cluster"}.isdisjoint(instr.parts)
 
 
 def address_of(instr) -> set[int]:

@@ -446,18 +446,22 @@ class Group(LaneGroup):
         garbage, tracked = self.garbage, self.launch.tracked
         if garbage is None or not (garbage.watches or garbage.ahead):
             return
-        stored = garbage.stored
-        if not garbage.watches:
-            _, line = at_work(sys._getframe(1))
-            number = self.number_of(self.program.instruction_at(self.pc, line))
-            stored = garbage.ahead.get(-1 if number is None else number)
-        for k, held in enumerate(stored[:count] if stored is not None else ()):
+        _, line = at_work(sys._getframe(1))
+        instr = self.program.instruction_at(self.pc, line)
+        number = self.number_of(instr)
+        stored = garbage.stored if garbage.watches else garbage.ahead.get(-1 if number is None else number)
+        if stored is None:
+            return
+        fault, by_value = stored
+        for k, held in enumerate(by_value[:count]):
             undefined = np.array([held >> lane & 1 for lane in lanes.tolist()], bool)
             if space == "shared":
                 for address in addresses[undefined].tolist():
                     cta, offset = shared_cta(self, address + k * size)
                     cta.smem.spoil(offset, offset + size)
-            elif tracked is not None:
+            elif tracked is None and undefined.any():
+                self.launch.found(garbage.used(fault, instr))
+            elif tracked is not None and space == "global":
                 tracked.write(addresses + np.uint64(k * size), size, undefined)
 
     def number_of(self, instr) -> int | None:
@@ -497,7 +501,7 @@ class Group(LaneGroup):
             for r, (_, mask) in loaded.items():
                 garbage.hold(fault, [r], mask)
         if instr.parts[0] in ATOMICS and "exch" not in instr.parts:
-            garbage.stores(number, lanes)
+            garbage.stores(number, fault, lanes)
         self.garbage = garbage
         return True
 

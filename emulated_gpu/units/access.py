@@ -322,8 +322,6 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         note_global(g, addresses, width, True, who, marks=marks, changed=differ)
         if not sync and g.launch.checks:
             g.warp.stores.note(g, addresses, width, writers, who, differ)
-        if g.launch.tracked is not None:
-            g.follow_store(space, addresses, size, len(values), writers)
     elif space == "shared" and not sync:
         _lanes_store(g, addresses, size, values, writers)
     if one:
@@ -338,7 +336,7 @@ def store(g: LaneGroup, space: str, address, size: int, values: tuple, mask, res
         else:
             whole = np.concatenate(columns) if len(columns) > 1 else columns[0]
             scatter(g, space, side_by_side(addresses, size, len(columns)), size, whole, lanes, who, bool(sync))
-    if space == "shared" and g.garbage is not None:
+    if g.garbage is not None:
         g.follow_store(space, addresses, size, len(values), writers)
     if sync:
         _release(g, space, addresses, sync, mask)

@@ -289,7 +289,6 @@ def calls() -> dict:
         "cuMemcpy3D": copy_3d, "cuMemcpy3DAsync": functools.partial(copy_3d, waits=False),
         **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,
-        "cuMemGetDefaultMemPool": lambda place, kind: POOL, "cuMemGetMemPool": lambda place, kind: POOL,
         "cuDeviceGetAttribute": lambda number, device: attribute(number),
         "cuMemPoolCreate": lambda properties: next(_pools),
         "cuMemPoolGetAttribute": pool_attribute,

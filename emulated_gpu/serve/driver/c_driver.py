@@ -165,10 +165,16 @@ def link_complete(link: int, out: int, size: int) -> None:
     put(size, "size_t *", len(_links[link][0]))
 
 
+def pool_of(out: int, place: int, kind: int) -> None:
+    """cuMemGetDefaultMemPool, cuMemGetMemPool: there is one pool."""
+    c_calls.put_long(out, c_calls.POOL)
+
+
 OWN = {  # what takes or returns something else than the function of Python does
     "cuLaunchKernelEx": launch_ex, "cuDeviceGetName": device_name, "cuDeviceGetUuid": device_uuid,
     "cuLinkCreate": link_create, "cuLinkAddData": link_add, "cuLinkComplete": link_complete,
     "cuLinkDestroy": None, "cuOccupancyMaxActiveClusters": active_clusters,
+    "cuMemGetDefaultMemPool": pool_of, "cuMemGetMemPool": pool_of,
     "cuPointerGetAttribute": pointer_attribute, "cuPointerGetAttributes": pointer_attributes,
     "cuTensorMapEncodeTiled": launches.encode_tensor_map,
     "cuFuncGetParamInfo": parameter_info, "cuKernelGetParamInfo": parameter_info,

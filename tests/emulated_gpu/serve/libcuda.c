@@ -82,8 +82,10 @@ int main() {
   WANT(of("cuMemHostUnregister", 12000)(values) == 0);
   int pools = 0;  // they are served
   WANT(of("cuDeviceGetAttribute", 12000)(&pools, 115, 0) == 0 && pools == 1);
-  Address pool = 0, pooled = 0;
+  struct { int type, id; } here = {1, 0};
+  Address pool = 0, pooled = 0, there = 0;
   WANT(of("cuDeviceGetDefaultMemPool", 12000)(&pool, 0) == 0 && pool);
+  WANT(of("cuMemGetDefaultMemPool", 13000)(&there, &here, 1) == 0 && there == pool && here.type == 1);
   WANT(of("cuMemAllocFromPoolAsync", 12000)(&pooled, (size_t)64, pool, (void *)0) == 0 && pooled);
   puts("OK");
   return 0;

@@ -526,6 +526,7 @@ def test_a_warp_that_arrives_and_then_waits_counts_twice():
 KEPT = "ld.shared.b32 b, [{}]; st.global.b32 [at], b;"
 WHERE = f"""{AT} .reg .b32 wide; shl.b32 wide, tid, 2; add.u32 wide, wide, mine;
     add.u32 wide, wide, 1024; mov.b32 a, 0; setp.lt.u32 p, tid, 48;"""
+GENERIC = "cvt.u64.u32 d, mine; cvta.shared.u64 d, d;"
 OVER = "bar.sync 0; @!first st.shared.b32 [other+512], 7; bar.sync 0;"
 HALF = """setp.eq.u32 q, tid, 99; @q bra M; M: setp.lt.u32 p, tid, 16; add.u32 b, y, 1; selp.b32 a, {}, p;
     st.global.b32 [at], a;"""
@@ -548,6 +549,8 @@ SHUFFLED = "shfl.sync.idx.b32 a, y, {}, 31, -1; mad.wide.u32 at, tid, 4, out; st
     (f"@!first bra L; st.shared.b32 [mine+512], y; L: bar.sync 0; @first bra M; {KEPT.format('other+512')} M:", True),
     (f"add.u32 b, y, 1; st.shared.v2.b32 [wide], {{tid, b}}; {KEPT.format('wide')}", False),
     (f"st.shared.v2.b32 [wide], {{tid, y}}; {KEPT.format('wide+4')}", True),
+    (f"{GENERIC} st.b32 [d+512], y;", False), (f"{GENERIC} st.b32 [d+512], y; {KEPT.format('mine+512')}", True),
+    ("st.b32 [at], y;", True), ("setp.eq.u32 q, tid, 99; @q bra M; M: st.b32 [at], y;", True),
     ("red.shared.add.u32 [mine+512], 1; atom.shared.cas.b32 b, [mine+1024], 0, 1;", False),
     (f"red.shared.add.u32 [mine+512], 1; {KEPT.format('mine+512')}", True),
     ("atom.shared.exch.b32 a, [mine+512], 1; setp.eq.u32 p, a, 0; @p bra END; END:", True),
