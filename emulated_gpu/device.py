@@ -624,14 +624,18 @@ class Device:
             region.fresh, region.written = False, None
         return region.fresh and self.fresh
 
-    def host_reads(self, address: int, size: int, decides: bool, by: Work | None = None) -> None:
-        """The host gets bytes of a device. decides: one number, on which something will depend. by: what brings it."""
+    def host_reads(self, address: int, size: int, decides: bool, by: Work | None = None, runs=None) -> None:
+        """The host gets bytes of a device. decides: one number, on which something will depend. by: what brings it.
+
+        runs: [n, 2] which of those bytes, each from and to; None: all.
+        """
         region = self.region_at(address, size) if size and self.fresh else None
         if region is None or not self.orders or not self.never_written(region):
             return
         words = np.zeros(-(-(region.size + region.start % WORD) // WORD), bool)
         origin = region.start - region.start % WORD
-        words[(address - origin) // WORD : -(-(address + size - origin) // WORD)] = True
+        for first, end in [(address, address + size)] if runs is None else runs:
+            words[(first - origin) // WORD : -(-(end - origin) // WORD)] = True
         at = region.unwritten(words)
         if at is not None:
             message = f"the host reads {region.name} at byte {at}, which {region.made_of or NOBODY}"

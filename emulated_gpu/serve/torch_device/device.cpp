@@ -3,14 +3,14 @@
 namespace emulated {
 
 // Told before work on devices, a bit each, where somebody may have to wait for it. Returns why it cannot be, or null.
-// at, bytes: what the host gets, if it is known.
-using Before = const char *(*)(uint64_t devices, int reads, const char *name, const void *at, int64_t bytes);
+// gets: the elements that the host gets, if they are known.
+using Before = const char *(*)(uint64_t devices, int reads, const char *name, const Operand *gets);
 Before before = nullptr;
 std::atomic<bool> attentive{false};  // else it is asked for nothing but data that the host reads
 
-void ask(uint64_t on, bool reads, const char *name, const void *at = nullptr, int64_t bytes = 0) {
+void ask(uint64_t on, bool reads, const char *name, const std::optional<Operand> &gets = std::nullopt) {
   if (!before || !(reads || attentive)) return;
-  const char *why = before(on, reads, name, at, bytes);
+  const char *why = before(on, reads, name, gets ? &*gets : nullptr);
   TORCH_CHECK(!why, why);
 }
 

@@ -36,7 +36,6 @@ NAME = "libemulated_torch.so"
 DIMENSIONS, OPERANDS, NAME_BYTES = 8, 6, 48
 _int, _i64 = ctypes.c_int, ctypes.c_int64
 TOLD = ctypes.CFUNCTYPE(_int, _int, _i64, _i64)
-BEFORE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64, _int, ctypes.c_char_p, ctypes.c_uint64, _i64)
 UNDEFINED = ctypes.CFUNCTYPE(_i64, ctypes.c_uint64, _i64, ctypes.c_uint64)
 SPOILT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, _i64, ctypes.c_uint64, ctypes.c_char_p)
 
@@ -58,6 +57,9 @@ class Operand(ctypes.Structure):
         ("at", ctypes.c_uint64), ("writes", ctypes.c_int32), ("dimensions", ctypes.c_int32), ("item", _i64),
         ("sizes", _i64 * DIMENSIONS), ("strides", _i64 * DIMENSIONS),
     ]  # fmt: skip
+
+
+BEFORE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint64, _int, ctypes.c_char_p, ctypes.POINTER(Operand))
 
 
 class Work(ctypes.Structure):

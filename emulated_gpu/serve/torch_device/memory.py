@@ -302,17 +302,18 @@ _why = ctypes.create_string_buffer(b"")
 
 
 @BEFORE
-def before(devices: int, reads: int, name: bytes, at: int, size: int) -> int:
-    """Wait for the launches on devices (a bit each) before an operator works on them. reads: the host gets data, which
-    are in `size` bytes from `at` on if that is known.
+def before(devices: int, reads: int, name: bytes, gets) -> int:
+    """Wait for the launches on devices (a bit each) before an operator works on them. reads: the host gets data; gets:
+    a pointer to the elements, if they are known.
 
     Returns where a sentence is that says why the operator cannot be carried out; 0 where it can.
     """
     global _why
     try:
         await_(devices, bool(reads), name.decode())
-        if size:
-            DEVICE.host_reads(at, size, name == b"aten::_local_scalar_dense")
+        if gets:
+            first, end, runs = extent(gets[0])
+            DEVICE.host_reads(first, end - first, name == b"aten::_local_scalar_dense", runs=runs)
         return 0
     except BaseException as error:  # of another rank, too; an exception must not cross into C++
         _why = ctypes.create_string_buffer(str(error).encode() or type(error).__name__.encode())

@@ -30,6 +30,17 @@ class DrawsFrom {
   Tensor was_;
 };
 
+// Where a tensor of up to DIMENSIONS dimensions has its elements.
+Operand elements_of(const Tensor &t, bool writes) {
+  Operand one;
+  one.at = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data();
+  one.at = static_cast<const char *>(one.at) + t.storage_offset() * t.element_size();
+  one.writes = writes, one.dimensions = int(t.dim()), one.item = int64_t(t.element_size());
+  std::copy_n(t.sizes().begin(), t.dim(), one.sizes);
+  std::copy_n(t.strides().begin(), t.dim(), one.strides);
+  return one;
+}
+
 // Notes that an operator has read or written a tensor's elements.
 void note(Work &work, const Tensor &t, bool writes) {
   if (!t.numel() || !t.has_storage()) return;
@@ -37,12 +48,7 @@ void note(Work &work, const Tensor &t, bool writes) {
     if (writes) pool().write(t.storage().data());
     return;
   }
-  Operand &one = work.operands[work.count++];
-  one.at = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data();
-  one.at = static_cast<const char *>(one.at) + t.storage_offset() * t.element_size();
-  one.writes = writes, one.dimensions = int(t.dim()), one.item = int64_t(t.element_size());
-  std::copy_n(t.sizes().begin(), t.dim(), one.sizes);
-  std::copy_n(t.strides().begin(), t.dim(), one.strides);
+  work.operands[work.count++] = elements_of(t, writes);
 }
 
 // Keeps what an operator did until somebody asks. What it has written of an allocation that is known of in part waits.
@@ -109,8 +115,8 @@ class Call {
       refuse_in_capture(reads, first, given);
     } else if (reads || (attentive && touches())) {
       const Tensor *t = reads && !tensors_.empty() ? &tensors_.back().first : nullptr;
-      const bool some = t && t->numel() && t->has_storage();
-      ask(devices_, reads, name.c_str(), some ? t->data_ptr() : nullptr, some ? extent(*t) : 0);
+      const bool some = t && t->numel() && t->has_storage() && t->dim() <= DIMENSIONS;
+      ask(devices_, reads, name.c_str(), some ? std::optional(elements_of(*t, false)) : std::nullopt);
     }
     const c10::DispatchKeySet keys = c10::DispatchKeySet(DispatchKey::CPU) | c10::DispatchKeySet(key_);
     std::optional<Twice> twice;
@@ -286,12 +292,6 @@ class Call {
     return false;
   }
   void note(const Tensor &t, bool writes) { emulated::note(work_, t, writes); }
-
-  static int64_t extent(const Tensor &t) {  // bytes from the first element to the end of the last one
-    int64_t last = 0;
-    for (int64_t d = 0; d < t.dim(); d++) last += (t.size(d) - 1) * t.stride(d);
-    return (last + 1) * int64_t(t.element_size());
-  }
 
   static bool overwrites(const std::string &name) {  // its first operand, of whose elements it uses none
     return name == "aten::copy_" || name == "aten::fill_" || name == "aten::zero_";

@@ -273,6 +273,13 @@ def never_written_resized(mended):
     return y
 
 
+def never_written_between(mended):
+    """Only elements count, and not what lies between them."""
+    x = torch.empty(N, 2, device="cuda")
+    x[:, 0] = 1
+    return x[:, 0 if mended else 1].cpu().cuda()
+
+
 def right_results_that_grow(mended):
     """torch gives `out=` of no elements to the operator, which makes room and writes: arange and eye do it so."""
     x, y, ones = torch.arange(float(N), device="cuda"), cuda(), torch.eye(32, device="cuda")
