@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import threading
+from typing import Any
 
 FIRST, LAST = 10_000, 65_535  # columns that are numbers of calls
 ENTRY = "kernel_wrapper"  # the function of the DSL that calls the body of a kernel
@@ -30,7 +31,7 @@ class Traced(threading.local):
     def forget(self) -> None:
         self.calls: list[tuple[Call, ...]] = []  # outermost first; number - FIRST is the index
         self.numbers: dict[tuple[Call, ...], int] = {}
-        self.innermost: tuple = (None, None)  # the user's frame that built the last operation, and what led there
+        self.led: dict[Any, tuple[Call, ...] | None] = {}  # frames of the user's code, outermost first: what led there
 
 
 _traced = Traced()
@@ -54,33 +55,40 @@ def calls(frame, library: str) -> tuple[Call, ...]:
         frame = frame.f_back
     else:
         return ()
-    if _traced.innermost[0] is not frame:  # while it runs, what has called it stays where it is
-        _traced.innermost = frame, callers(frame, library)
-    outer = _traced.innermost[1]
-    if outer is None:
-        return ()
-    here = code.co_filename, frame.f_lineno, code.co_name
+    outer = callers(frame, library)
+    return () if outer is None else with_line(outer, frame)
+
+
+def with_line(outer: tuple[Call, ...], frame) -> tuple[Call, ...]:
+    """The lines that led to a frame, and its own: a comprehension is a call on the same line."""
+    here = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
     return (*(outer[:-1] if outer and outer[-1][:2] == here[:2] else outer), here)
 
 
 def callers(frame, library: str) -> tuple[Call, ...] | None:
     """The lines that led to this frame of the user's code, from the body of a kernel on; None if there is no kernel."""
-    found: list[Call] = []
-    inner, called_back, frame = frame.f_code, False, frame.f_back
-    while frame is not None:
-        code = frame.f_code
+    led = _traced.led
+    if frame in led:  # while it runs, what has called it stays where it is
+        while next(reversed(led)) is not frame:
+            led.popitem()
+        return led[frame]
+    found: tuple[Call, ...] | None = None
+    inner, called_back, outer = frame.f_code, False, frame.f_back
+    while outer is not None:
+        code = outer.f_code
         if code.co_filename.startswith(library):
             if code.co_name == ENTRY:
-                return tuple(found[::-1])
+                found = ()
+                break
             called_back = True
         elif code.co_filename != __file__:
-            place = code.co_filename, frame.f_lineno
-            part = called_back and inner in code.co_consts
-            if not part and (not found or found[-1][:2] != place):  # a comprehension is a call on the same line
-                found.append((*place, code.co_name))
-            inner, called_back = code, False
-        frame = frame.f_back
-    return None
+            found = callers(outer, library)
+            if found is not None and not (called_back and inner in code.co_consts):
+                found = with_line(found, outer)
+            break
+        outer = outer.f_back
+    led[frame] = found
+    return found
 
 
 def number_of(found: tuple[Call, ...]) -> int:
