@@ -3,7 +3,6 @@
 Nothing that the judge concludes on the emulator rests on it.
 """
 
-import inspect
 import json
 import time
 import types
@@ -43,12 +42,18 @@ class Guards:
             for value in inside.values():
                 if isinstance(value, type):
                     places.append((value, [name for name, item in vars(value).items() if isinstance(item, METHODS)]))
-        static = inspect.getattr_static  # not through descriptors: those make a new object at each look
-        self.taken = [(place, name, static(place, name, None)) for place, names in places for name in names]
+        self.taken = [(place, name, held(place, name)) for place, names in places for name in names]
 
     def replaced(self) -> list[str]:
         return [
             f"the submission replaced {getattr(place, '__name__', place)}.{name}"
             for place, name, original in self.taken
-            if inspect.getattr_static(place, name, None) is not original
+            if held(place, name) is not original
         ]
+
+
+def held(place, name: str) -> object:
+    """Looks a name up in a module or a class, not through descriptors: those make a new object at each look. None if
+    it is not there."""
+    of = place.__mro__ if isinstance(place, type) else (place,)
+    return next((vars(one)[name] for one in of if name in vars(one)), None)
