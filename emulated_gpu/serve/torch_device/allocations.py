@@ -18,6 +18,7 @@ STATISTICS = {
 _fractions: dict[int, float] = {}
 _raw: dict[int, torch.Tensor] = {}  # what caching_allocator_alloc has given
 _pools = itertools.count(1)
+_of_graphs: set[tuple[int, int]] = set()  # pools whose memory stays, since replays use it
 
 
 def counts(device: int, blocks: bool) -> Any:
@@ -119,6 +120,34 @@ class MemPool:
         return 1
 
 
+# -- what Inductor's trees of CUDA graphs ask of a pool (torch/_inductor/cudagraph_trees.py). Here its memory is never
+# given to anybody else: there is no state of it to return to, and a tensor of old results is one that must not be read.
+
+
+def new_pool() -> tuple[int, int]:
+    _of_graphs.add(pool := (0, next(_pools)))
+    return pool
+
+
+def allocate_in(device: int, pool: tuple[int, int]) -> None:
+    if pool in _of_graphs:
+        DEVICE.tensors.library.emulated_capture(device, True)
+
+
+def allocate_as_before(device: int, pool: tuple[int, int]) -> None:
+    if pool in _of_graphs:
+        DEVICE.tensors.library.emulated_capture(device, False)
+
+
+def lie_at(tensors: list, addresses: list, which: list[int]) -> bool:
+    return all(tensors[i].data_ptr() == addresses[i] for i in which)
+
+
+def tensor_on(metadata: dict, storage: torch.UntypedStorage) -> torch.Tensor:
+    empty = torch.empty(0, dtype=metadata["dtype"], device=metadata["device"])
+    return empty.set_(storage, metadata["storage_offset"], metadata["size"], metadata["stride"])
+
+
 def names() -> dict:
     return {
         "_cuda_memoryStats": memory_stats,
@@ -129,9 +158,21 @@ def names() -> dict:
         "_cuda_setMemoryFraction": set_fraction,
         "_cuda_cudaCachingAllocator_raw_alloc": allocate,
         "_cuda_cudaCachingAllocator_raw_delete": free,
-        "_graph_pool_handle": lambda: (0, next(_pools)),
-        "_cuda_beginAllocateCurrentThreadToPool": lambda device, pool: None,
-        "_cuda_beginAllocateToPool": lambda device, pool: None,
-        "_cuda_endAllocateToPool": lambda device, pool: None,
+        "_graph_pool_handle": new_pool,
+        "_cuda_beginAllocateCurrentThreadToPool": allocate_in,
+        "_cuda_beginAllocateToPool": allocate_in,
+        "_cuda_endAllocateToPool": allocate_as_before,
         "_cuda_releasePool": lambda device, pool: None,
+        "_cuda_getCheckpointState": lambda device, pool: pool,
+        "_cuda_setCheckpointPoolState": lambda device, state, stale, live: None,
+        "_cuda_checkPoolLiveAllocations": lambda device, pool, addresses: True,
+        "_cuda_clearCublasWorkspaces": lambda: None,
+        "_cuda_get_conv_benchmark_empty_cache": lambda: False,
+        "_cudnn_set_conv_benchmark_empty_cache": lambda on: None,
+        "_has_Standard_Deleter": lambda storage: True,
+        "_free_And_Remove_DeleterFn": lambda storage: None,
+        "_tensors_data_ptrs_at_indices_equal": lie_at,
+        "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_on,
+        "_set_storage_access_error_msg": torch.ops.emulated_gpu.forbid,
+        "_set_storage_data_ptr_access_error_msg": torch.ops.emulated_gpu.forbid_storage,
     }

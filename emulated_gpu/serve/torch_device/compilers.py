@@ -61,18 +61,6 @@ def refuse_files() -> None:
     setattr(AotCodeCompiler, "compile", compiled)  # noqa: B010
 
 
-def without_graphs() -> None:
-    """Run as it is what mode="reduce-overhead" would capture: Inductor's graphs look into torch's caching allocator.
-    Newer versions of torch ask for that before."""
-    from torch._inductor import cudagraph_trees
-
-    def plain(model, *_, **__):
-        say("torch.compile: no CUDA graphs, which need torch's caching allocator; kernels are launched one by one")
-        return model
-
-    cudagraph_trees.cudagraphify_impl = plain
-
-
 def compile_with_nvrtc() -> None:
     """Let what torch.cuda._compile_kernel compiles run, as PTX."""
     utils: Any = sys.modules["torch.cuda._utils"]
@@ -96,6 +84,5 @@ def install() -> None:
     torch._C._dynamo.guards._empty_strided_cuda = empty_strided_cuda
     after_import("torch._inductor.runtime.benchmarking", install_benchmark)
     after_import("torch._inductor.codecache", refuse_files)
-    after_import("torch._inductor.cudagraph_trees", without_graphs)
     after_import("torch.cuda._utils", compile_with_nvrtc)
     after_import("tilelang.profiler", install_in_tilelang)

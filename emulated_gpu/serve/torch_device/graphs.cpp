@@ -38,8 +38,11 @@ Kept kept(const Tensor &t) {
   one.offset = t.storage_offset(), one.dtype = t.dtype();
   one.conj = t.is_conj(), one.neg = t.is_neg(), one.wrapped = impl->is_wrapped_number();
   const Storage &storage = impl->unsafe_storage();
-  if (!storage.data() || pool().of_graph(storage.data()))
+  if (!storage.data())
     one.of_graph = storage;
+  else if (pool().of_graph(storage.data()))  // which stays, whoever holds the storage
+    one.of_graph = Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
+                                                                 DataPtr(const_cast<void *>(storage.data()), storage.device()), nullptr, false));
   else
     one.before = storage.getWeakStorageImpl();
   return one;

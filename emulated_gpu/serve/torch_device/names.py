@@ -108,7 +108,7 @@ def bindings() -> dict:
         "_cuda_isInBadFork": lambda: False,
         "_cuda_emptyCache": lambda: None,
         "_host_emptyCache": lambda: None,
-        "_cuda_cudaCachingAllocator_is_enabled": lambda: False,  # so that Inductor captures no graph of its kernels
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_cuda_hasPrimaryContext": lambda device: True,
         "_cuda_getCompiledVersion": lambda: 13000,
         "_cuda_isHistoryEnabled": lambda: False,
@@ -128,7 +128,6 @@ def bindings() -> dict:
         "_accelerator_getMemoryInfo": memory_info,
         "_accelerator_emptyCache": lambda: None,
         "_accelerator_emptyHostCache": lambda: None,
-        "_set_cached_tensors_enabled": lambda on: None,
         "_has_cuda": True,
         "_has_cudnn": False,
         "_has_magma": False,

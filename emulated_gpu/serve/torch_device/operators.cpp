@@ -939,6 +939,8 @@ TORCH_LIBRARY(emulated_gpu, m) {
   m.def("done(Tensor[] read, Tensor written, str name) -> ()");
   m.def("replay(int number, int queue) -> ()");
   m.def("forget_recorded(int[] numbers) -> ()");
+  m.def("forbid(Tensor x, str why) -> ()");
+  m.def("forbid_storage(int storage, str why) -> ()");
 }
 TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
   m.impl("to_cuda", to_cuda);
@@ -947,6 +949,10 @@ TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
   m.impl("done", done_by_python);
   m.impl("replay", replay);
   m.impl("forget_recorded", forget_recorded);
+  m.impl("forbid", [](const Tensor &t, std::string why) { t.unsafeGetTensorImpl()->release_storage_and_set_meta_custom_data_ptr_error_msg_(why); });
+  m.impl("forbid_storage", [](int64_t storage, std::string why) {
+    reinterpret_cast<c10::StorageImpl *>(storage)->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+  });
   m.impl("number_of", [](at::ScalarType dtype) { return int64_t(dtype); });
   m.impl("default_generator", [](int64_t device) { return default_generator(DeviceIndex(device)); });
 }

@@ -1,7 +1,7 @@
 """torch.compile on the emulated device: Inductor's Triton is launched here. test_compile.py runs this file."""
 
 import torch
-from check_scripts import run
+from check_scripts import raises, run
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from emulated_gpu.device import DEVICE
@@ -27,17 +27,22 @@ def check_one_kernel_of_several_operators():
         assert launches() == before + 1
 
 
-def check_forward_and_backward():
+def check_forward_and_backward_in_cuda_graphs():
+    """The first step runs as it is, the second one is captured, the third is a replay."""
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).cuda()
-    x = torch.randn(8, 16, device="cuda")
-    model(x).square().sum().backward()
-    wanted = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    before = launches()
-    torch.compile(model)(x).square().sum().backward()
-    assert launches() > before
-    for p, gradient in zip(model.parameters(), wanted):
-        torch.testing.assert_close(p.grad, gradient)
+    compiled, before, old = torch.compile(model, mode="reduce-overhead"), launches(), None
+    for _ in range(3):
+        x = torch.randn(8, 16, device="cuda")
+        wanted = torch.autograd.grad(model(x).square().sum(), model.parameters())
+        y = compiled(x)
+        got = torch.autograd.grad(y.square().sum(), model.parameters())
+        for gradient, other in zip(wanted, got):
+            torch.testing.assert_close(gradient, other)
+        if old is not None:
+            raises(RuntimeError, "overwritten by a subsequent run", old.sum)
+        old = y if old is None else None
+    assert launches() > before and torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
+    assert torch._inductor.cudagraph_trees.get_manager(0, create_if_none_exists=False).ids_to_funcs
 
 
 def check_flex_attention():
