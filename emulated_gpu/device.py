@@ -24,7 +24,7 @@ from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchO
 from .machine.node import Node, Queued, learn
 from .machine.rerun import Reruns
 from .machine.schedule import Watched
-from .machine.together import Given, together
+from .machine.together import Given, starve, together
 from .model.run import Recorded
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
@@ -150,6 +150,7 @@ class Device:
         self.allocator: Allocator | None = None
         self.order = HostOrder()
         self.order.together = lambda one, other: together(one.given, other.given, one.all(), other.all())
+        self.order.starve = lambda one, other: starve(one.given, other.given)
         self.fresh = True  # all that has been written since is known
         self.guard: Guard | None = None
 

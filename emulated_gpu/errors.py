@@ -39,7 +39,7 @@ KINDS = {
     "freed in use, more arrivals or more transaction bytes than its phase expects.",
     "barrier": "The threads at a named barrier do not match its count; or a grid leaves arrivals in its own.",
     "order-dependent": "What a launch leaves differs between orders, and no sum of floats, ticket or time explains it.",
-    "residency": "A CTA spins on what one writes that need not run beside it: found in a crowded session.",
+    "residency": "A CTA spins on what one writes that need not run beside it: a grid of another stream has the room.",
     "divergence": "A .sync or .aligned instruction is executed without lanes that it needs.",
     "cluster": "Another CTA of the cluster is accessed before it is known to run, or after it has exited.",
     "unfinished": "A CTA exits while asynchronous work is, or may still be, under way in its memory.",

@@ -133,10 +133,10 @@ class LaunchOptions:
     what its clock decides, if it is tried in several orders; again: it has been run before, and what it prints printed.
 
     collect: whether to go on after these faults, after which a kernel can; without it, none goes on. strict: whether
-    what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: grids of other streams have the rest
-    of the GPU: unless cooperative, a cluster starts when the one before has ended. computes_mma: given a cluster's
-    first CTA, return whether to emulate its MMAs (timed runs only); None: emulate all. Results of others are not
-    computed, and where they would be in global memory is noted (GlobalMemory.mark_not_computed); ResultsDecide is
+    what has a note (errors.NOTES) is a fault; else it is kept in `notes`. crowded: how many clusters there is room for
+    at a time, as grids of other streams have the rest of the GPU, unless cooperative; 0: as fit. computes_mma: given a
+    cluster's first CTA, return whether to emulate its MMAs (timed runs only); None: emulate all. Results of others are
+    not computed, and where they would be in global memory is noted (GlobalMemory.mark_not_computed); ResultsDecide is
     raised where anything but results may depend on them. tracked: what of global memory is undefined, and is followed.
     """
 
@@ -146,7 +146,7 @@ class LaunchOptions:
     watched: Watched | None = None
     checks: bool = True
     strict: bool = False
-    crowded: bool = False
+    crowded: int = 0
     number: int = 0
     grid_id: int | None = None
     predecessor: Dependencies | None = None
@@ -200,7 +200,7 @@ class Launch:
         self.computes_mma, self.sampled_clusters = options.computes_mma, options.computes_mma is not None
         if self.sampled_clusters and (instr := program.results.decides):
             raise ResultsDecide(f"PTX line {instr.line} ({instr.op})")
-        self.one_by_one = options.crowded and not options.cooperative
+        self.room = 0 if options.cooperative else options.crowded
         kernel = program.kernel
         self.memory, self.checks, self.number, self.chip = memory, options.checks, number, options.chip
         self.grid_id = number if options.grid_id is None else options.grid_id
@@ -370,7 +370,7 @@ class Launch:
     def start_clusters(self):
         """Start as many clusters as there is room for."""
         size = math.prod(self.cluster)
-        while self._next is not None and not (self.one_by_one and self.running):
+        while self._next is not None and not (self.room and len(self.running) >= self.room):
             sms = self.placement.place(size, self.needs)
             if sms is None:
                 if not self.running:
@@ -575,7 +575,7 @@ class Launch:
 
     def livelock(self) -> EmulatorError:
         """Every group that could go on looks for something, again and again, that nobody comes to write."""
-        if self.one_by_one and self._next is not None:
+        if self.room and self._next is not None:
             ctas = math.prod(self.grid)
             left = ctas - self.started * math.prod(self.cluster)
             return Fault("residency", f"spins for ever, while {left} of {ctas} CTAs have not started: beside grids of "

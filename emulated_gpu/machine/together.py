@@ -2,12 +2,18 @@
 
 Words that both change by atomics or volatile operations may order them, as a flag does, or a lock; or they may not, as
 a counter that is meant for one launch. Run so, they share one order of events: a race then is theirs, by what their
-streams allow. A hang says nothing, as others may be missing.
+streams allow, and so is a hang, if they end one behind the other on the same memory.
+
+Two grids that each wait for all of themselves hang where a GPU has no room for both: it may start some of each.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,13 +23,15 @@ from ..state.global_memory import GlobalMemory, Region
 from ..state.global_shadow import GlobalShadow
 from ..state.host_order import Access
 from ..state.order import Order
+from .by_value import behind, reads_strongly
 from .engine import Engine
 from .launch import Code, Environment, Geometry, Launch, LaunchOptions, Shared, calm
 from .rerun import Reruns
 from .schedule import Schedule
 
 MOST_KEPT = 1 << 20  # bytes of a region that is kept for a second run
-IN_TURN = Schedule(3)  # CTAs of the two begin in turn, each far behind the one before
+# CTAs of a launch begin in turn, each far behind the one before; who has looked at a flag goes on late
+OTHERS = Schedule(3), Schedule(2)
 Launched = tuple[Code, Geometry, bytes, GlobalMemory]
 
 
@@ -32,7 +40,7 @@ class Given:
 
     def __init__(self, launched: Launched, options: LaunchOptions):
         self.launched = launched
-        alone = dataclasses.replace(options, again=True, crowded=False, pdl=False, predecessor=None)
+        alone = dataclasses.replace(options, again=True, pdl=False, predecessor=None)
         self.options = dataclasses.replace(alone, strict=False, notes_reads=False, collect=None)
         code, _, params, memory = launched
         words = np.frombuffer(params[: len(params) // 8 * 8], np.uint64).tolist()
@@ -45,6 +53,11 @@ class Given:
     def possible(launched: Launched, cooperative: bool) -> bool:
         """Whether it can be run beside another one, and may be told something by that."""
         return launched[0].program.hands_on and not cooperative and Reruns.possible(launched)
+
+    def polls(self) -> bool:
+        """Whether its kernel may look for what others do, again and again."""
+        program = self.launched[0].program
+        return any(reads_strongly(instr) and n in behind(program, n) for n, instr in enumerate(program.kernel.instrs))
 
     def ended(self) -> None:
         """It has run: know what it has left."""
@@ -59,51 +72,89 @@ class Given:
 def together(one: Given, other: Given, accesses: list[Access], others: list[Access]) -> EmulatorError | None:
     """Run two launches at once, that have been run one after the other, and return what comes of it; memory stays.
 
-    accesses, others: what they have touched. Flags and counters begin as `one` has found them.
+    accesses, others: what they have touched. Memory that others have not changed between, and flags and counters, begin
+    as `one` has found them.
     """
-    flags = list[tuple[int, slice]]()  # of which region, and which of its bytes
+    regions = {id(access.region): access.region for access in (*accesses, *others)}
+    if any(region.freed for region in (*regions.values(), *(region for region, _ in one.before.values()))):
+        return None
+    found = {key: other.before.get(key, (region, region.data))[1] for key, (region, _) in one.before.items()}
+    begin = {key: (region, data.copy()) for key, (region, data) in other.before.items()}
+    begin |= {key: pair for key, pair in one.before.items() if (one.after[key] == found[key]).all()}
     for access in (access for access in accesses if access.strong):
         key, start = id(access.region), access.region.start
-        if key not in one.after or key not in other.before:
-            return None
         runs = ((access.first, access.end),) if access.runs is None else access.runs.tolist()
-        flags += [(key, slice(first - start, end - start)) for first, end in runs]
-    regions = {id(access.region): access.region for access in (*accesses, *others)}
-    if any(region.freed for region in regions.values()):
+        for at in (slice(first - start, end - start) for first, end in runs):
+            if key not in begin or key not in one.after or (one.after[key][at] != found[key][at]).any():
+                return None  # it is too large, or somebody else has changed it between
+            begin[key][1][at] = one.before[key][1][at]
+    with _kept({**regions, **{key: region for key, (region, _) in begin.items()}}.values()):
+        for order in itertools.product((one.options.schedule, *OTHERS), repeat=2):
+            wrong = _run([one, other], order, begin)
+            if isinstance(wrong, Hang):
+                alone = (_run([given], order[:1], begin if given is one else {}) for given in (one, other))
+                wrong = None if any(alone) else wrong
+            if wrong is not None:
+                return wrong
+    return None
+
+
+def starve(one: Given, other: Given) -> EmulatorError | None:
+    """Return what comes of two launches of which a GPU has started all but one cluster each, if it has no room for all
+    of both; memory stays."""
+    both = one, other
+    chip = one.options.chip
+    if sum(math.prod(given.launched[1].grid) for given in both) <= chip.sms or not all(map(Given.polls, both)):
         return None
-    if any((one.after[key][at] != other.before[key][1][at]).any() for key, at in flags):
-        return None  # somebody else has changed them between
-    after = [(region, region.data.copy()) for region in regions.values() if not region.read_only]
-    begin = {key: (region, data.copy()) for key, (region, data) in other.before.items()}
-    for key, at in flags:
-        begin[key][1][at] = one.before[key][1][at]
+    launches = [Launch(*given.launched, options=given.options) for given in both]
+    rooms = [chip.sms * chip.resident_ctas(launch.needs.shared, launch.needs.threads) for launch in launches]
+    taken = [math.prod(launch.grid) / room for launch, room in zip(launches, rooms, strict=True)]
+    if sum(taken) <= 1 or max(taken) > 1 or any(launch.clusters == 1 for launch in launches):
+        return None
+    found: EmulatorError | None = None
+    for given, launch in zip(both, launches, strict=True):
+        with _kept(region for region, _ in given.before.values()):
+            found = _run([given], [given.options.schedule], given.before, launch.clusters - 1)
+        if found is None or found.kind != "residency":
+            return None
+    return found
+
+
+@contextlib.contextmanager
+def _kept(regions: Iterable[Region]):
+    """Let memory be what it was, behind the block."""
+    after = [(region, region.data.copy()) for region in regions if not region.read_only]
     try:
-        for schedule in (one.options.schedule, IN_TURN):
-            for region, data in begin.values():
-                region.data[:] = data
-            if (found := _run(one, other, schedule)) is not None:
-                return found
-        return None
+        yield
     finally:
         for region, data in after:
             region.data[:] = data
 
 
-def _run(one: Given, other: Given, schedule: Schedule) -> EmulatorError | None:
+def _run(
+    all_: list[Given], schedules: Sequence[Schedule], begin: dict[int, tuple[Region, np.ndarray]], room: int = 0
+) -> EmulatorError | None:
+    """Run launches at once, each in an order, on memory that is as `begin` says; return what stops them. room: see
+    LaunchOptions.crowded."""
+    for region, data in begin.values():
+        region.data[:] = data
     engine, order = Engine(), Order()
-    shared = Shared(order, GlobalShadow(order, one.launched[3], lambda fault: None), {}, 0, {})
+    shared = Shared(order, GlobalShadow(order, all_[0].launched[3], lambda fault: None), {}, 0, {})
     make = partial(Launch, environment=Environment(engine, shared=shared))
-    both = ((given.launched, dataclasses.replace(given.options, schedule=schedule)) for given in (one, other))
-    launches = [make(*launched, options=options) for launched, options in both]
+    options = (
+        dataclasses.replace(given.options, schedule=schedule, crowded=room)
+        for given, schedule in zip(all_, schedules, strict=True)
+    )
+    launches = [make(*given.launched, options=of_one) for given, of_one in zip(all_, options, strict=True)]
     found: list[EmulatorError] = []
     try:
         with calm():
             for launch in launches:
                 launch.start_clusters()
             engine.run(lambda: False)
-    except (Hang, LaunchRefused):
+    except LaunchRefused:
         return None
-    except Fault as error:
+    except (Fault, Hang) as error:
         found.append(error)
     used = (race for launch in launches if launch.unused is not None for race in launch.unused.settled())
     found += [race for race in used if not race.note]

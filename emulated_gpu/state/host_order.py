@@ -32,6 +32,11 @@ NON_BLOCKING = 1 << 40  # handles from there on are of streams that do not wait 
 BRANCHES = 3 << 40  # handles from there on are of branches of graphs
 KEPT = 256  # works of a stream that are held against others; older ones are forgotten
 DEFERRED = 64 << 20  # bytes that works keep until somebody asks what they did
+# What is wrong if something comes of two works that run at once, by the kind of the finding
+AT_ONCE = {
+    "stream-race": "what both change by atomics or volatile operations does not order them",
+    "residency": "where some CTAs of both have started, there is no room for the others, for which these wait",
+}
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
 
 HERE = str(Path(__file__).parents[1])
@@ -213,13 +218,14 @@ class HostOrder:
     """Streams, events and works of this process. host: what the host has waited for.
 
     several: whether there are streams beside the default one. shares: whether there is memory that devices and the host
-    share. Without both, what works do is looked at when it is asked for. together(one, other): runs two works at once;
-    returns what comes of it.
+    share. Without both, what works do is looked at when it is asked for. together(one, other), starve(one, other): run
+    two works at once, or as a GPU may have started some of each; return what comes of it.
     """
 
     def __init__(self):
         self.shares = False
         self.together: Callable[[Work, Work], EmulatorError | None] = lambda one, other: None
+        self.starve: Callable[[Work, Work], EmulatorError | None] = self.together
         self.forget()
 
     @property
@@ -392,24 +398,25 @@ class HostOrder:
             pairs = [(mine, theirs, mine.against(theirs)) for mine in work.all() for theirs in other.all()]
             met = next(((mine, theirs, at) for mine, theirs, at in pairs if at is not None), None)
             if talk(work, other):
-                if (found := self._at_once(work, other)) is not None:
+                if (found := self._at_once("stream-race", self.together, work, other)) is not None:
                     return found
             elif met is not None:
                 return self._race(work, met[0], other, met[1], met[2])
+            if (found := self._at_once("residency", self.starve, work, other)) is not None:
+                return found
         return None
 
-    def _at_once(self, work: Work, other: Work) -> HostOrderFault | None:
-        """Ask what comes of two works that run at once, of which one may wait for the other by a flag."""
-        key = parties(other, None) + parties(work, None)
+    def _at_once(self, kind: str, ask: Callable, work: Work, other: Work) -> HostOrderFault | None:
+        """Ask what comes of two works that run at once. kind: what that is."""
+        key = kind, *parties(other, None), *parties(work, None)
         if key in self._tried or work.given is None or other.given is None:
             return None
         self._tried.add(key)
-        found = self.together(other, work)
+        found = ask(other, work)
         if found is None:
             return None
         text = f"{work} and {other} may run at once, as nothing that {work.stream} has waited for comes after that; "
-        text += f"what both change by atomics or volatile operations does not order them. So run, {found}"
-        return HostOrderFault("stream-race", text, named(work.where), key)
+        return HostOrderFault(kind, f"{text}{AT_ONCE[kind]}. So run, {found}", named(work.where), key[1:])
 
     def _of_threads(self, work: Work) -> HostOrderFault | None:
         met = self.threads.meets(work)

@@ -22,6 +22,13 @@ __global__ void split(unsigned *tickets, int *parts, int *x) {
   if (atomicInc(tickets, gridDim.x - 1) == gridDim.x - 1) for (int i = 0; i < gridDim.x; ++i) *x += parts[i];
 }
 __global__ void under_a_lock(int *lock, int *x) { while (atomicCAS(lock, 0, 1)); __threadfence(); *x += 1; __threadfence(); atomicExch(lock, 0); }
+// Each waits for the one before, and the last one lets the next launch begin.
+__global__ void serial(volatile int *turn, int *x) {
+  while (*turn != blockIdx.x) {}
+  __threadfence(), *x += 1, __threadfence();
+  *turn = (blockIdx.x + 1) % gridDim.x;
+}
+__global__ void whole(int *arrived, int wanted) { atomicAdd(arrived, 1); while (*(volatile int *)arrived < wanted) {} }
 __global__ void announce(int *x, volatile int *flag) { x[threadIdx.x] = 7; __threadfence_system(); __syncthreads(); if (!threadIdx.x) *flag = 1; }
 __global__ void await(const volatile int *flag, const int *x, int *y) { while (!*flag) {} __threadfence(); *y = *x; }
 
@@ -134,6 +141,20 @@ int main(int words, char **) {
   set<<<4, 256, 0, b>>>(fresh, N, 1);
   cudaDeviceSynchronize();
   cudaFree(fresh);
+
+  WRONG("stream-race", turns_of_two_streams)
+  cudaMemset(d, 0, 4 * N), cudaMemset(e, 0, 4 * N), cudaDeviceSynchronize();
+  serial<<<4, 1, 0, a>>>(d, d + 1);
+  MEND(cudaEventRecord(event, a); cudaStreamWaitEvent(b, event);)
+  serial<<<4, 1, 0, b>>>(d, e + 1);
+
+  WRONG("residency", two_grids_that_fill_the_gpu)
+  int most, all_shared = 200000;  // one CTA an SM
+  cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, 0);
+  cudaFuncSetAttribute(whole, cudaFuncAttributeMaxDynamicSharedMemorySize, all_shared);
+  whole<<<most - 1, 1, all_shared, a>>>(d + 32, most - 1);
+  MEND(most = 1;)
+  whole<<<most, 1, all_shared, b>>>(e + 32, most);
 
   WRONG("stream-race", tickets_of_two_launches)
   cudaMemset(d, 0, 4 * N), cudaMemset(e, 0, 4 * N), cudaDeviceSynchronize();
