@@ -87,8 +87,9 @@ def test_random_codes_and_scales(m, n, k):
 
 
 def test_large_terms_cancel_exactly():
-    """2^-20, then up to 2.4e11 and back down: float64 would lose it on the way."""
-    half_k = 2**15
+    """2^-20, then up to 3e10 and back down: float64 would lose it on the way."""
+    half_k = 2**12
+    assert 2.0**-20 + 36 * 448.0**2 * half_k == 36 * 448.0**2 * half_k
     a = [[1] + [0] * 15 + [7] * half_k + [15] * half_k]
     b = [[1] + [0] * 15 + [7] * half_k + [7] * half_k]
     scale = [[1] + [0x7E] * (2 * half_k // 16)]
