@@ -1,5 +1,6 @@
 """The reference against Python's own arithmetic, and the generated inputs against the task's description."""
 
+import functools
 import math
 import multiprocessing
 import re
@@ -17,6 +18,7 @@ import task
 E4M3_ONE = 0x38
 
 
+@functools.cache
 def fp4(code: int) -> Fraction:
     """e2m1: sign, two exponent bits (bias 1), one mantissa bit."""
     exponent, mantissa = code >> 1 & 3, code & 1
@@ -24,6 +26,7 @@ def fp4(code: int) -> Fraction:
     return -magnitude if code >> 3 else magnitude
 
 
+@functools.cache
 def e4m3(code: int) -> Fraction:
     """Non-negative e4m3: four exponent bits (bias 7), three mantissa bits."""
     exponent, mantissa = code >> 3, code & 7
