@@ -10,10 +10,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
-from torch import Tensor
 from torch._C import DispatchKey
 
 from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, GEMM_CALL, ROUTE_CALL
+from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.signature import Signature
 
 LIBRARY = torch.library.Library("ragged_moe", "FRAGMENT")
@@ -34,15 +34,6 @@ def functions() -> SimpleNamespace:
 
     all_of_them = experts, batched_experts, route, grouped_gemm_fp8
     return SimpleNamespace(**{function.__name__: function for function in all_of_them})
-
-
-def requires_grad(*args, **options) -> bool:
-    """Whether any of these values is a tensor that requires gradients."""
-    return any(isinstance(x, Tensor) and x.requires_grad for x in (*args, *options.values()))
-
-
-# torch's own, in C++, is private: a version may be without it
-any_requires_grad = getattr(torch._C, "_any_requires_grad", requires_grad)
 
 
 @functools.cache
@@ -72,9 +63,13 @@ def operator(of: Signature, out: bool = False) -> Callable:
             return getattr(functions(), of.name)(*operands, **options)
 
     def autograd(keys, *args, **options):
-        if torch.is_grad_enabled() and any_requires_grad(*args, **options):
-            return of_learning(made, keys, args, options)
-        return run(*args, **options) if is_eager(keys.raw_repr()) else below_autograd(made, keys, args, options)
+        if is_eager(keys.raw_repr()):
+            return run(*args, **options)  # which minds gradients itself
+        operands = *args, *options.values()
+        if learns(*operands):
+            call = functools.partial(below_autograd, made, keys, args, options)
+            return refusing(f"ragged_moe.{of.name}", call, operands, args[0] if out else None)
+        return below_autograd(made, keys, args, options)
 
     LIBRARY.define(of.schema(out))
     LIBRARY.impl(name, run, "CompositeExplicitAutograd")
@@ -88,32 +83,6 @@ def below_autograd(made, keys, args: tuple, options: dict):
     """Run an operator by torch, behind autograd."""
     with torch._C._AutoDispatchBelowAutograd():
         return made.redispatch(keys & BELOW_AUTOGRAD, *args, **options)
-
-
-def of_learning(made, keys, args: tuple, options: dict):
-    """Run an operator of operands that require gradients; RuntimeError if it writes to `out`."""
-    if not made._schema.returns:
-        raise RuntimeError(f"{made} writes to out, but an operand requires gradients, of which there are none")
-    found = below_autograd(made, keys, args, options)
-    several = isinstance(found, tuple)
-    results = found if several else (found,)
-    require = [x for x in (*args, *options.values()) if isinstance(x, Tensor) and x.requires_grad]
-    results = NoGradients.apply(str(made), len(results), *results, *require)
-    return results if several else results[0]
-
-
-class NoGradients(torch.autograd.Function):
-    """Results of operands that require gradients."""
-
-    @staticmethod
-    def forward(ctx, name: str, results: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.name = name
-        ctx.mark_non_differentiable(*(x for x in tensors[:results] if not x.is_floating_point()))
-        return tensors[:results]
-
-    @staticmethod
-    def backward(ctx, *_):
-        raise RuntimeError(f"{ctx.name} has no gradients")
 
 
 experts_op, experts_out_op = operator(EXPERTS_CALL), operator(EXPERTS_CALL, out=True)

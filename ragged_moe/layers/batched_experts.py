@@ -104,7 +104,7 @@ class BatchedExperts(Function):
         launch(layer, [x for x in of.values() if x is not None], space, outs[0])
 
 
-FUNCTION = BatchedExperts()
+FUNCTION = BatchedExperts(BATCHED_CALL.name)
 calls = FUNCTION.calls
 
 

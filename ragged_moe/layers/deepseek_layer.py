@@ -61,9 +61,9 @@ def run(
     local_expert_offset, an int, is from 0 to 256 - E. How experts are chosen and weighted, and what of this is rounded:
     ragged_moe.reference.layer. silu(gate) * up is rounded to e4m3 with a scale for 128 columns, which the definition
     does not do: 2 to 3 % of the result's norm, within its tolerance.
-    Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. ValueError if
-    an operand is not so, or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or
-    written.
+    Four or five kernels on torch's current stream, nothing returns to the host, the same bits every time. No
+    gradients: RuntimeError for operands that require them. ValueError if an operand is not so, or not in a GPU's
+    memory, as fake, meta and CPU tensors: then nothing is compiled, launched or written.
 
     Scratch memory is one allocation a stream, which all sizes and layers share and which grows with the largest T; a
     CUDA graph takes its own from its memory pool, which graphs of one pool share. workspace: for most of it, the
@@ -112,7 +112,7 @@ class Run(Function):
         layer.launch(Inputs(*of.values(), *options), layer.space(checked.letters["T"], arena, workspace), outs[0])
 
 
-FUNCTION = Run()
+FUNCTION = Run(LAYER_CALL.name)
 calls = FUNCTION.calls
 
 

@@ -222,7 +222,7 @@ class Experts(Function):
         launch(layer, inputs_of(checked, of), choice, space, outs[0], on_input)
 
 
-FUNCTION = Experts()
+FUNCTION = Experts(EXPERTS_CALL.name)
 calls = FUNCTION.calls
 
 

@@ -13,6 +13,7 @@ from ragged_moe.layers.grouped_gemm_fp8 import Launcher, Plan
 from ragged_moe.layers.pack_weights import is_for_e4m3, is_mxfp4, packed_for
 from ragged_moe.layers.signatures import BLACKWELL, GEMM_FORMS, HOPPER, TILE, U8, packing
 from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.operands import addresses, complain, contiguous
 from ragged_moe.runtime.sizes import BF16, E4M3, F32
 from ragged_moe.runtime.workspace import Part, arena_of
@@ -50,11 +51,15 @@ def grouped_gemm_nvfp4(
     ragged_moe.reference.quantise_mxfp8 says: some 2.6 % of its norm. Else the same; the sum is multiplied by b_global.
     input_scale: f32 of one element, positive, the checkpoint's of activations: what of a is beyond 2688 times that
     saturates, what is below 2^-8 times that becomes 0. 1 if not given. Hopper and W4A8 have no use for it.
-    On torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so, or the GPU
-    is neither: then nothing is compiled, launched or written.
+    On torch's current stream. Writes and returns out, or a new tensor. No gradients: backward says so, and out is
+    refused. ValueError if an operand is not so, or the GPU is neither: then nothing is compiled, launched or written.
     """
     if not (isinstance(a, torch.Tensor) and a.dim() == 2 and packed_for(b)):
         raise ValueError("a must be a tensor [total_M, K], and b one that pack_nvfp4 or pack_mxfp4 has packed")
+    operands = a, b, b_scale, b_global, m_indptr, out
+    if learns(*operands, input_scale):
+        call = functools.partial(grouped_gemm_nvfp4, *operands, input_scale=input_scale)
+        return refusing("ragged_moe.grouped_gemm_nvfp4", call, (*operands, input_scale), out)
     call = plan(a.shape, b.shape, a.dtype, a.device, is_mxfp4(b_scale), is_for_e4m3(b_scale))
     of_all = call.gpu.capability == BLACKWELL and not is_mxfp4(b_scale)
     scale = (input_scale_of(input_scale, a),) if of_all or input_scale is not None else ()

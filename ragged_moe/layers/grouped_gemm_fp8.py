@@ -11,6 +11,7 @@ from ragged_moe.kernels.schedule import search_step
 from ragged_moe.kernels.stream_k import EMPTY
 from ragged_moe.layers.signatures import GEMM_CALL
 from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.operands import addresses, complain, contiguous, require_apart
 from ragged_moe.runtime.signature import Signature
 from ragged_moe.runtime.sizes import BF16, E4M3, I32
@@ -36,8 +37,9 @@ def grouped_gemm_fp8(
     Each block's dot products are the tensor core's; a_scale * b_scale is rounded to f32, then multiplied and added in
     one rounding; the sum is rounded once to bf16. Blocks are added in order; of a tile whose K is shared (stream-K,
     split-K) each part's, then the parts'.
-    One kernel on torch's current stream. Writes and returns out, or a new tensor. ValueError if an operand is not so,
-    or not in a GPU's memory, as fake, meta and CPU tensors: then nothing is compiled, launched or written.
+    One kernel on torch's current stream. Writes and returns out, or a new tensor. No gradients: backward says so,
+    and out is refused. ValueError if an operand is not so, or not in a GPU's memory, as fake, meta and CPU tensors:
+    then nothing is compiled, launched or written.
     """
     if torch.compiler.is_compiling():
         if out is None:
@@ -46,6 +48,9 @@ def grouped_gemm_fp8(
         return out
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == 2 and b.dim() == 3):
         GEMM_CALL.letters({"a": a, "b": b})  # says which
+    operands = a, a_scale, b, b_scale, m_indptr, out
+    if learns(*operands):
+        return refusing("ragged_moe.grouped_gemm_fp8", lambda: grouped_gemm_fp8(*operands), operands, out)
     call = plan(a.shape, b.shape, a.device)
     if out is None:
         (out,) = call.gpu.tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))

@@ -6,6 +6,7 @@ other arguments, but not on where operands lie. So its launches are noted (kerne
 the kind writes its addresses to them. Notes belong to an arena of scratch memory, whose addresses are in them.
 """
 
+import functools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ import torch
 
 from ragged_moe.kernels.program import Recorded, Tape
 from ragged_moe.runtime.device import Device
+from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.operands import extent
 from ragged_moe.runtime.signature import Signature
 from ragged_moe.runtime.workspace import Arena, arena_of
@@ -107,7 +109,7 @@ def alike(examples: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 def kind_of(x: torch.Tensor) -> tuple:
     """What two tensors must have in common to be alike; AttributeError for what is no tensor."""
-    return type(x), *KIND(x), x.stride(), x.requires_grad, x.is_neg()
+    return type(x), *KIND(x), x.stride(), learns(x), x.is_neg()
 
 
 class Calls:
@@ -154,8 +156,8 @@ class Checked(NamedTuple):
 class Function(ABC):
     """What is particular to a function in the five steps of its calls. A call is made once, then noted and repeated."""
 
-    def __init__(self):
-        self.calls = Calls()
+    def __init__(self, name: str):
+        self.name, self.calls = f"ragged_moe.{name}", Calls()
 
     @abstractmethod
     def check(self, given: dict[str, torch.Tensor | None], options: dict[str, object]) -> Checked:
@@ -191,7 +193,14 @@ class Function(ABC):
         self, given: dict[str, torch.Tensor | None], options: dict[str, object], key: tuple, out: torch.Tensor | None,
         workspace: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        """Make a call that is like none before, and note it under these options (`key`). Returns its results."""
+        """Make a call that is like none before, and note it under these options (`key`). Returns its results.
+
+        Of operands that require gradients no call is like one before, unless torch records none.
+        """
+        operands = *given.values(), out
+        if learns(*operands):
+            call = functools.partial(self.first, given, options, key, out, workspace)
+            return refusing(self.name, call, operands, out)
         checked = self.check(given, options)
         if out is not None or not checked.signature.makes_results:
             checked.signature.check_out(checked.gpu, out, checked.letters, given)

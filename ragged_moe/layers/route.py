@@ -88,7 +88,7 @@ class Route(Function):
         program(checked.first.device, choice)(*addresses, checked.letters["T"], factor, checked.gpu.stream())
 
 
-FUNCTION = Route()
+FUNCTION = Route(ROUTE_CALL.name)
 calls = FUNCTION.calls
 
 

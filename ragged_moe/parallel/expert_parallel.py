@@ -19,6 +19,7 @@ from ragged_moe.layers.signatures import EXPERTS_CALL, MAX_TOKENS
 from ragged_moe.parallel.collectives import Collectives
 from ragged_moe.parallel.one_sided import OneSided
 from ragged_moe.runtime.device import current_device
+from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.operands import is_int, require_int
 from ragged_moe.runtime.signature import flag, number
 from ragged_moe.runtime.sizes import BF16, I32, MAX_EXPERTS
@@ -123,6 +124,8 @@ class ExpertParallel:
         if isinstance(hidden, torch.Tensor) and hidden.dtype is not BF16:
             raise ValueError(f"hidden has type {hidden.dtype}, but must have {BF16}")
         operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
+        if learns(*operands, out):
+            return refusing("ExpertParallel", lambda: self(*operands, most=most), (*operands, out), out)
         given = dict.fromkeys(EXPERTS_CALL.names) | dict(zip(EXPERTS_CALL.names, operands))
         checked = FUNCTION.check(given, self.options)
         x = inputs_of(checked, given)

@@ -426,7 +426,7 @@ def test_compiled_by_torch(ragged_moe, weights):
         found = torch.ops.ragged_moe.experts(*tensors, **options)
         check(found, *quantised(hidden.float()), ids, given, weights)
         learning = torch.ops.ragged_moe.experts(tensors[0].requires_grad_(), *tensors[1:], **options)
-        with pytest.raises(RuntimeError, match="^ragged_moe.experts.default has no gradients$"):
+        with pytest.raises(RuntimeError, match="^ragged_moe.experts has no gradients$"):
             learning.sum().backward()
 
 
