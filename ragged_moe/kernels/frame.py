@@ -61,6 +61,7 @@ from ragged_moe.kernels.ptx import (
     minimum,
     tensormap_address,
     tensormap_prefetch,
+    uniform,
     wait_for_previous_kernel,
 )
 from ragged_moe.kernels.scales import first_warp
@@ -141,7 +142,8 @@ class GroupedGemm:
         maps = TensorMaps(tokens_map, tokens_map + 128 * len(config.boxes))
 
         # Shared memory: ring | scratch of the epilogue | split-K's sums | scales | tables | barriers | tiles | order
-        ring = cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint()
+        # By a shuffle, whose value ptxas cannot tell: else it makes it anew in loops, by S2UR, which is waited for
+        ring = uniform(cute.arch.get_dyn_smem(cutlass.Int8, 1024).toint())
         scratch = ring + config.stages * config.stage_bytes
         split_k = scratch + CONSUMER_WARPS * config.scratch_bytes
         scales = split_k + config.split_k_bytes
@@ -251,7 +253,7 @@ class TileLoop:
                 acc[i] = Float32(0.0)
             mbarrier_wait(cta.scales_full + 8 * state.stage.index, state.stage.phase)
             tile = read_tile(cta.scale_tiles + state.stage.index * WORK_TILE_BYTES)
-            begun = self.epilogue.begin(warp, tile) if const_expr(config.block_scaled is not None) else ()
+            begun = self.epilogue.begin(warp, tile) if const_expr(hasattr(self.epilogue, "begin")) else ()
             shared = (tile.k_first == 0) & (tile.k_count < plan.shape.k_blocks)  # its K, and this CTA writes the result
             if const_expr(self.split_k is None):
                 if shared & (plan.share >= plan.shape.k_blocks):  # the rest was the next cluster's first: long done

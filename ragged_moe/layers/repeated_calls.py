@@ -16,7 +16,7 @@ import torch
 
 from ragged_moe.kernels.program import Recorded, Tape
 from ragged_moe.runtime.device import Device
-from ragged_moe.runtime.gradients import learns, refusing
+from ragged_moe.runtime.gradients import any_requires_grad, learns, refusing
 from ragged_moe.runtime.operands import extent
 from ragged_moe.runtime.signature import Signature
 from ragged_moe.runtime.workspace import Arena, arena_of
@@ -46,7 +46,7 @@ class Call:
         self.kinds, self.strides = list(map(KIND, operands)), [x.stride() for x in operands]
         sizes = [extent(x)[1] for x in operands]
         self.apart, self.written = [(i, -sizes[i]) for i in apart if sizes[i]], sizes[-1]
-        self.alike = alike(operands)
+        self.alike, self.requires_grad = alike(operands), any_requires_grad(*operands)
 
     def is_like(self, other: "Call") -> bool:
         """Whether both have noted the same of their examples."""
@@ -66,7 +66,7 @@ class Call:
     def repeat(self, operands: Sequence[torch.Tensor]) -> bool:
         """Launch with other operands what has been noted; False if that cannot be, and nothing was launched."""
         try:
-            if not self.alike(*operands):
+            if not self.alike(*operands) or self.requires_grad and torch.is_grad_enabled():
                 return False
             found = tuple(map(ADDRESS, operands))
         except (AttributeError, RuntimeError, TypeError):  # no tensor, or one without memory
@@ -109,7 +109,7 @@ def alike(examples: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 def kind_of(x: torch.Tensor) -> tuple:
     """What two tensors must have in common to be alike; AttributeError for what is no tensor."""
-    return type(x), *KIND(x), x.stride(), learns(x), x.is_neg()
+    return type(x), *KIND(x), x.stride(), x.requires_grad, x.is_neg()
 
 
 class Calls:

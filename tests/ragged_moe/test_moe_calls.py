@@ -131,6 +131,20 @@ def test_a_router_writes_what_it_returns(launched):
     assert len(route.calls.known) == 1 and len(launched) == 2
 
 
+def test_operands_that_learn_are_not_repeated_in_silence(launched, guards):
+    """They may be where torch records no gradients, and are checked anew where it does."""
+    x = d.draw(SIZES, 5, 0)
+    weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
+    hidden, ids = torch.zeros(5, 256, dtype=p.BF16), torch.zeros(5, 2, dtype=p.I32)
+    given = hidden, ids, torch.rand(5, 2, requires_grad=True), *weights
+    with torch.no_grad():
+        for _ in range(2):
+            assert not routed_experts.experts(*given).requires_grad
+    for _ in range(2):
+        assert routed_experts.experts(*given).requires_grad
+    assert len(routed_experts.calls.known) == 1
+
+
 def test_an_operand_by_another_name_is_another_call(launched, guards):
     """Where both have the same shape and type: a map as counts of replicas, a scale of tokens as one of weights."""
     x, table = d.draw(SIZES, 5), torch.zeros(9, dtype=torch.int32)

@@ -71,13 +71,14 @@ class Bf16WgmmaFp4(Bf16WgmmaSwapAB):
     def __init__(self, config: Config):
         super().__init__(config)
         self.scale = scale(config)
+        self.begin = self.scale.begin  # loads what is one for all rows, before the tile is multiplied
 
     @cute.jit
-    def __call__(self, warp: Warp, tile: WorkTile, acc):
+    def __call__(self, warp: Warp, tile: WorkTile, acc, *begun):
         """Store a work tile's results."""
         for part in range_constexpr(self.config.block_n // BLOCK_N):
             row, begin = tile.row + part * BLOCK_N + (warp.number >> 2) * 64, part * (self.config.block_m // 2)
-            self.scale(warp, tile, row, select(row < warp.operands.n, 1, 0), acc, begin)
+            self.scale(warp, tile, row, select(row < warp.operands.n, 1, 0), acc, begin, *begun)
             self.store(warp, tile, row, acc, begin)
 
 

@@ -18,17 +18,19 @@ class GlobalScale:
         self.config = config
 
     @cute.jit
+    def begin(self, warp: Warp, tile: WorkTile, second: cutlass.Constexpr = False):
+        """Load the scale of a work tile's expert. second: of the second half of its rows."""
+        return (load_global_float(global_scale_address(warp.operands, tile.expert, int(second)), Int32(1)),)
+
+    @cute.jit
     def __call__(
-        self, warp: Warp, tile: WorkTile, row: Int32, inside: Int32, acc, begin: cutlass.Constexpr,
-        second: cutlass.Constexpr = False,
-    ):  # fmt: skip
+        self, warp: Warp, tile: WorkTile, row: Int32, inside: Int32, acc, begin: cutlass.Constexpr, scale: Float32
+    ):
         """The results of 64 of an expert's weight rows from `row` on, the accumulators from `begin` on.
 
-        inside: whether there are such rows. second: whether they are of the second half of the rows.
+        inside: whether there are such rows. scale: what `begin` has loaded.
         """
-        operands, sums = warp.operands, self.config.block_m // 2
-        at = global_scale_address(operands, tile.expert, int(second))
-        scale = load_global_float(at, Int32(1)) * Float32(1 / FACTOR)
+        operands, sums, scale = warp.operands, self.config.block_m // 2, scale * Float32(1 / FACTOR)
         if const_expr(self.config.bias):
             biases = of_rows(operands.bias, warp, tile, row, inside)
             for i in range_constexpr(sums):

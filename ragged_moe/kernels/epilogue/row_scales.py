@@ -17,11 +17,12 @@ class RowScales:
     def __init__(self, config: Config):
         self.config = config
 
+    def begin(self, _warp: Warp, _tile: WorkTile, _second: bool = False) -> tuple:
+        """Load nothing yet."""
+        return ()
+
     @cute.jit
-    def __call__(
-        self, warp: Warp, tile: WorkTile, row: Int32, inside: Int32, acc, begin: cutlass.Constexpr,
-        _second: cutlass.Constexpr = False,
-    ):  # fmt: skip
+    def __call__(self, warp: Warp, tile: WorkTile, row: Int32, inside: Int32, acc, begin: cutlass.Constexpr):
         """The results of 64 of an expert's weight rows from `row` on, the accumulators from `begin` on.
 
         inside: whether there are such rows.

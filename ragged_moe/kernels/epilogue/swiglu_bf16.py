@@ -41,7 +41,8 @@ class SwigluWgmmaFp4:
         column = (tile.row >> 1) + (warp.number >> 2) * 64
         for half in range_constexpr(2):
             inside = select(column < columns, 1, 0)
-            self.scale(warp, tile, column + half * columns, inside, acc, half * sums, half == 1)
+            begun = self.scale.begin(warp, tile, half == 1)
+            self.scale(warp, tile, column + half * columns, inside, acc, half * sums, *begun)
         for i in range_constexpr(sums):
             acc[i] = product(self.config.activation, acc[i], acc[sums + i])
         of_products = warp._replace(operands=warp.operands._replace(n=columns))
@@ -64,9 +65,9 @@ class SwigluOfTwoWarpgroups:
         inside = select(column < columns, 1, 0)
         given = warp.cta.scratch + (warp.number | GROUP_WARPS) * config.scratch_bytes + warp.lane * 16
         if is_first:
-            self.scale(warp, tile, column, inside, acc, 0)
+            self.scale(warp, tile, column, inside, acc, 0, *self.scale.begin(warp, tile))
         else:
-            self.scale(warp, tile, column + columns, inside, acc, 0, True)
+            self.scale(warp, tile, column + columns, inside, acc, 0, *self.scale.begin(warp, tile, True))
             for i in range_constexpr(0, sums, 4):
                 store_shared_words(given + i * 128, [as_int(acc[i + j]) for j in range(4)])
         consumer_barrier(BARRIER)

@@ -29,7 +29,7 @@ from ragged_moe.kernels.ptx import (
     wgmma_wait_keeping,
 )
 from ragged_moe.kernels.schedule import WorkTile
-from ragged_moe.kernels.sm90.fp4_registers import next_stage, weight_places
+from ragged_moe.kernels.sm90.fp4_registers import loaded_stage, weight_places
 
 HALF = 64  # K of a word of scales, and of four words of weights
 
@@ -50,9 +50,10 @@ class Fp4ByE4m3(ByWidth):
         d = [Float32(0.0)] * sums
         mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
         self.load(at, stage.index * config.stage_bytes, 0, packed)
+        following = stage.advance(config.stages)
         for k in cutlass.range(tile.k_count, unroll=1):
             offset = stage.index * config.stage_bytes
-            following, index, phase = next_stage(config, stage, k, tile.k_count)
+            index, phase = loaded_stage(stage, following, k, tile.k_count)
             b = uniform(tokens + (offset >> 4))
             for part in range_constexpr(parts):
                 words, a = [packed[i] for i in range(10)], []
@@ -72,7 +73,7 @@ class Fp4ByE4m3(ByWidth):
                     release(config, cta, stage.index, lane)
                 for i in range_constexpr(sums):
                     acc[part * of_part + i] = fma_in_order(d[i], Float32(1.0), acc[part * of_part + i])
-            stage = following
+            stage, following = following, following.advance(config.stages)
         return state._replace(stage=stage)
 
     def load(self, at: tuple[Int32, Int32], offset: Int32, part: int, packed) -> None:

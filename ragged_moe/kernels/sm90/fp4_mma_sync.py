@@ -17,7 +17,7 @@ from ragged_moe.kernels.context import Warp
 from ragged_moe.kernels.mainloop import MainloopState, release
 from ragged_moe.kernels.ptx import fence_proxy_async, load_matrix, mbarrier_wait, mma_of_registers
 from ragged_moe.kernels.schedule import WorkTile
-from ragged_moe.kernels.sm90.fp4_registers import Fp4Registers, keep, next_stage, weight_places
+from ragged_moe.kernels.sm90.fp4_registers import Fp4Registers, keep, loaded_stage, weight_places
 
 
 class Fp4EightTokens:
@@ -39,9 +39,10 @@ class Fp4EightTokens:
         packed = cute.make_rmem_tensor((parts, 6), Int32)  # the words of the 64 of K to come
         mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
         keep(packed, self.registers.load(at, stage.index * config.stage_bytes, 0))
+        following = stage.advance(config.stages)
         for k in cutlass.range(tile.k_count, unroll=1):
             offset = stage.index * config.stage_bytes
-            following, index, phase = next_stage(config, stage, k, tile.k_count)
+            index, phase = loaded_stage(stage, following, k, tile.k_count)
             first = [[packed[part, i] for i in range(6)] for part in range(parts)]
             b = [self.tokens(tokens, offset + half * (8 * BLOCK_K)) for half in range(2)]
             second = self.registers.load(at, offset, 1)
@@ -51,7 +52,7 @@ class Fp4EightTokens:
             fence_proxy_async()  # what overwrites the stage is TMA, and this warp has read it
             release(config, cta, stage.index, lane)
             self.issue(second, b[1], acc)
-            stage = following
+            stage, following = following, following.advance(config.stages)
         return state._replace(stage=stage)
 
     def tokens(self, tokens: Int32, offset: Int32) -> list[Int32]:

@@ -52,13 +52,12 @@ def weight_places(config: Config, warp: Warp, of_row: int) -> tuple[Int32, Int32
     return weights, scales + row * (64 * of_row) + of_warp * (8 * of_row) + (warp.lane >> 2) * of_row
 
 
-def next_stage(config: Config, stage: PipelineState, k: Int32, count: Int32) -> tuple[PipelineState, Int32, Int32]:
-    """Return the following stage, and index and parity of that whose words are loaded in k-block k of `count`:
-    the following one, behind the last k-block its own again.
+def loaded_stage(stage: PipelineState, following: PipelineState, k: Int32, count: Int32) -> tuple[Int32, Int32]:
+    """Return index and parity of the stage whose words are loaded in k-block k of `count`: the following one's, behind
+    the last k-block its own again.
     """
-    following = stage.advance(config.stages)
     more = k + 1 < count
-    return following, select(more, following.index, stage.index), select(more, following.phase, stage.phase)
+    return select(more, following.index, stage.index), select(more, following.phase, stage.phase)
 
 
 def keep(packed, words: list[list[Int32]]) -> None:

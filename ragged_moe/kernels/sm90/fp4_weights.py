@@ -30,7 +30,7 @@ from ragged_moe.kernels.ptx import (
 )
 from ragged_moe.kernels.schedule import WorkTile
 from ragged_moe.kernels.sm90.fp4_mma_sync import Fp4EightTokens
-from ragged_moe.kernels.sm90.fp4_registers import Fp4Registers, keep, next_stage, weight_places
+from ragged_moe.kernels.sm90.fp4_registers import Fp4Registers, keep, loaded_stage, weight_places
 
 
 class Fp4Weights(ByWidth):
@@ -80,9 +80,10 @@ class Fp4Weights(ByWidth):
         mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
         keep(packed, self.registers.load(at, stage.index * config.stage_bytes, 0))
         before = stage.index
+        following = stage.advance(config.stages)
         for k in cutlass.range(maximum(tile.k_count, 1), unroll=1):  # ptxas must see that the loop is entered
             offset = stage.index * config.stage_bytes
-            following, index, phase = next_stage(config, stage, k, tile.k_count)
+            index, phase = loaded_stage(stage, following, k, tile.k_count)
             of_block = tokens + (offset >> 4)
             under_way = [held[i] for i in range(4 * parts * count)]
             for half, steps in groups:
@@ -105,7 +106,7 @@ class Fp4Weights(ByWidth):
             for i in range_constexpr(4 * parts * count):
                 held[i] = under_way[i]
             before = stage.index
-            stage = following
+            stage, following = following, following.advance(config.stages)
         d = wgmma_results([acc[i] for i in sum(places, [])])
         for i, place in enumerate(sum(places, [])):
             acc[place] = d[i]
