@@ -7,7 +7,7 @@ namespace emulated {
 bool takes_both(const std::string &name) {
   static const std::set<std::string> exactly{"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
   for (const char *start : {"aten::copy_", "aten::_copy_from", "aten::set_", "aten::_pad_packed_sequence",
-                            "aten::_pack_padded_sequence", "aten::_unsafe_index"})
+                            "aten::_pack_padded_sequence", "aten::_unsafe_index", "aten::_nested_view_from_buffer"})
     if (name.rfind(start, 0) == 0) return true;
   return exactly.count(name) > 0;
 }

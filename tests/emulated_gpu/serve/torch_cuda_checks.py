@@ -488,11 +488,15 @@ def check_old_names_as_defaults():
 
 def check_attention_of_jagged_tensors():
     parts = [torch.randn(n, 2, 8) for n in (3, 5)]
-    x = torch.nested.nested_tensor(parts, layout=torch.jagged, device="cuda", requires_grad=True).transpose(1, 2)
-    y = torch.nn.functional.scaled_dot_product_attention(x, x, x).transpose(1, 2).unbind()
-    for part, got in zip(parts, y, strict=True):
-        q = part.transpose(0, 1)
-        torch.testing.assert_close(got.cpu().transpose(0, 1), torch.softmax(q @ q.mT / 8**0.5, -1) @ q)
+    leaf = torch.nested.nested_tensor(parts, layout=torch.jagged, device="cuda", requires_grad=True)
+    x = (leaf * 2).view(2, -1, 2, 8).transpose(1, 2)
+    y = torch.nn.functional.scaled_dot_product_attention(x, x, x).transpose(1, 2)
+    gradient = torch.autograd.grad(y.values().square().sum(), leaf)[0]
+    for part, got, slope in zip(parts, y.unbind(), gradient.unbind(), strict=True):
+        q = part.transpose(0, 1).requires_grad_()
+        wanted = torch.softmax(4 * q @ q.mT / 8**0.5, -1) @ (2 * q)
+        torch.testing.assert_close(got.cpu().transpose(0, 1), wanted)
+        torch.testing.assert_close(slope.cpu().transpose(0, 1), torch.autograd.grad(wanted.square().sum(), q)[0])
 
 
 def check_alpha_is_no_half():
