@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BOTH, B200, H200 = ("b200", "h200"), ("b200",), ("h200",)
-OTHERS = ("a100", "rtx4090", "rtx5090", "dgx-spark", "h100", "b300", "rubin")
+OTHERS = ("a100", "rtx3090", "rtx4090", "l40s", "rtx5090", "dgx-spark", "h100", "b300", "rubin")
 
 
 @dataclass(frozen=True)
