@@ -4,6 +4,7 @@ A task's author is trusted: `author` runs in the judge's process.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from evaluation.tasks.entry import KERNEL
@@ -88,5 +89,6 @@ def close(got, want, rtol: float, atol: float, what: str = "the result") -> str:
     if wrong.dim() < 2:
         return said
     got, want, wrong = (x.reshape(-1, x.shape[-1]) for x in (got, want, wrong))
-    what_of = patterns.mistake_within(got, want, wrong, rtol, atol) if want.is_floating_point() else ""
+    near = functools.partial(torch.isclose, rtol=rtol, atol=atol, equal_nan=True)
+    what_of = patterns.mistake(got.double(), want.double(), wrong, near) if want.is_floating_point() else ""
     return "; ".join(filter(None, [said, patterns.where(wrong), what_of]))

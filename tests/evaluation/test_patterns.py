@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -16,14 +17,15 @@ M, N, K = 256, 256, 1024
 
 
 @functools.cache
-def drawn():
-    return reference.generate_input([M, M], [N, N], [K, K], 2, 1111, torch.device("cpu"))
+def drawn(generate=reference.generate_input):
+    return generate([M, M], [N, N], [K, K], 2, 1111, torch.device("cpu"))
 
 
 @functools.cache
-def case():
+def case(generate=reference.generate_input):
     """The first group's operands, and the exact results of both."""
-    return reference_operands(drawn(), 0), *(c[:, :, 0] for c in reference.ref_kernel(drawn()))
+    data = drawn(generate)
+    return reference_operands(data, 0), *(c[:, :, 0] for c in reference.ref_kernel(data))
 
 
 @functools.cache
@@ -221,6 +223,22 @@ MISTAKES = {
     "each 128 rows are turned by 32": lambda: case()[1].view(2, 128, N).roll(-32, 1).reshape(M, N),
     "each 128 rows are transposed as 64 x 2": lambda: case()[1].view(2, 64, 2, N).transpose(1, 2).reshape(M, N),
     "each 256 columns are transposed as 2 x 128": lambda: case()[1].view(M, 2, 128).transpose(1, 2).reshape(M, N),
+    # -- more of them
+    "B: the low four bits of each byte are taken twice": lambda: product(b=lambda x: x[:, ::2].repeat_interleave(2, 1)),
+    "bits of bfloat16, read as float16": lambda: case()[1].bfloat16().view(torch.half),
+    "the tiles of 64 columns before are added": lambda: (
+        case()[1].view(M, 4, 64).double().cumsum(1).reshape(M, N).half()
+    ),
+    "only in rows 192 to 255 (one block); each row is row 190": lambda: case()[1][
+        torch.where(torch.arange(M) < 192, torch.arange(M), 190)
+    ],
+    "rows 32 to 63 are 64 to 95, rows 64 to 95 are 32 to 63": lambda: case()[1][
+        torch.tensor([0, 2, 1, 3, 4, 5, 6, 7])[:, None].mul(32).add(torch.arange(32)).flatten()
+    ],
+    "A: 1.5 is read as 2": lambda: product(a=lambda x: torch.where(x.abs() == 1.5, 2 * x.sign(), x)),
+    "k-block 1 of 512 stands in the place of k-block 0, too": lambda: product(
+        **{x: instead(0, 1, 512 if x in "ab" else 32) for x in ("a", "b", "sfa", "sfb")}
+    ),
     "the last k-block of 64 counts twice": lambda: product(a=lambda x: torch.cat([x[:, :-64], 2 * x[:, -64:]], 1)),
 }
 
@@ -229,6 +247,25 @@ MISTAKES = {
 def test_a_mistake_is_known_by_its_numbers(mistake):
     operands, want, other = case()
     assert mistake in patterns.explain(MISTAKES[mistake](), want, (lambda: operands, second), (other,))
+
+
+FULL_RANGE = (
+    "A: k-blocks 1 and 6 of 128 are exchanged",
+    "A: k-block 3 of 128 stands in the place of k-block 7, too",
+    "A's scales: are not applied in the second half of K",
+    "K from 256 to 1024 is left out",
+    "both scales: are read as e5m2",
+    "the last k-block of 64 counts twice",
+)
+
+
+@pytest.mark.parametrize("mistake", FULL_RANGE)
+def test_a_mistake_is_known_by_all_numbers_of_the_formats(mistake, monkeypatch):
+    """There many elements are right in spite of it: they tell it from what would have changed them."""
+    wide = case(reference.generate_full_range_input)
+    monkeypatch.setattr(sys.modules[__name__], "case", lambda: wide)
+    operands, want, other = wide
+    assert mistake in patterns.explain(MISTAKES[mistake](), want, (lambda: operands,), (other,))
 
 
 def test_what_is_right_or_of_no_known_mistake_has_no_explanation():
