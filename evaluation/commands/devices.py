@@ -54,7 +54,8 @@ def mistake(source: bytes) -> str:
             warnings.simplefilter("ignore")
             ast.parse(source)
     except SyntaxError as error:
-        return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
+        line = error.lineno and f"line {error.lineno}"
+        return ": ".join(filter(None, [line, error.msg, (error.text or "").strip()]))
     except (ValueError, RecursionError, MemoryError):  # whoever imports it says so
         pass
     return ""

@@ -15,32 +15,35 @@ WEIGHTS = 42  # the seed of a model's weights: the author's and the entrant's dr
 
 
 def entry(module, told) -> Callable:
-    """Makes the function of a call's data. Raises AttributeError where a submission lacks what it needs."""
+    """Makes the function of a call's data. Raises AttributeError where a submission lacks what it needs, and TypeError
+    where that cannot be called."""
     kind, *rest = told
     return KINDS[kind](module, *rest)
 
 
-def kernel(module, name: str) -> Callable:
-    """Calls a function on the data."""
-    return getattr(module, name)
+def named(module, name: str) -> Callable:
+    """Finds what a submission has to define."""
+    if not callable(found := getattr(module, name)):
+        raise TypeError(f"{name} of the submission is {found!r:.40}, no function")
+    return found
 
 
 def in_turn(module, functions) -> Callable:
     """Calls functions one after the other, each on this many of the first data: a tuple of what they return."""
-    found = [(getattr(module, name), count) for name, count in functions]
+    found = [(named(module, name), count) for name, count in functions]
     return lambda data: tuple(function(*data[:count]) for function, count in found)
 
 
 def of_ranks(module, name: str) -> Callable:
     """Calls a function as several ranks, each on data of its own: a list of what they return."""
-    function = getattr(module, name)
+    function = named(module, name)
     return lambda data: together(len(data), lambda rank: function(data[rank]))
 
 
 def model(module, name: str) -> Callable:
     """Calls a torch module on (what makes it, its inputs); it is made in the first call, with weights of a known
     seed."""
-    kind = getattr(module, name)
+    kind = named(module, name)
     made: list[torch.nn.Module] = []
 
     def call(data):
@@ -57,7 +60,7 @@ def model(module, name: str) -> Callable:
 def run(module, name: str, inputs: int) -> Callable:
     """Calls a function on (inputs, outputs). One with more than `inputs` parameters writes into the outputs, which it
     is given, too; else it returns its own."""
-    function = getattr(module, name)
+    function = named(module, name)
     kinds = [p.kind for p in inspect.signature(function).parameters.values()]
     writes = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
@@ -71,4 +74,4 @@ def run(module, name: str, inputs: int) -> Callable:
     return call
 
 
-KINDS = {"kernel": kernel, "in turn": in_turn, "ranks": of_ranks, "model": model, "run": run}
+KINDS = {"kernel": named, "in turn": in_turn, "ranks": of_ranks, "model": model, "run": run}

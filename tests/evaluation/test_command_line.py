@@ -25,6 +25,7 @@ from evaluation.commands.cli import cli
 from evaluation.judge import gpu_trial, inputs, judge, own_task, sandbox, verdict
 from evaluation.judge.statistics import Stats
 from evaluation.judge.submission_process import builds
+from evaluation.tasks.entry import KERNEL, entry
 from reference import DUAL_GEMM, TASKS, generate_dual_input, generate_input
 from reference import task_of as task_of_args
 
@@ -262,6 +263,7 @@ def test_one_sentence_for_bad_input(run, arguments, sentence):
         (["profile"], "x", "", "x is no submission"),
         (["test"], "own.py", "def kernel(x):\n    return x\n", "own.py has no custom_kernel; the judge calls def"),
         (["test"], "own.py", "def custom_kernel(data)\n", "own.py, line 1: expected ':': def custom_kernel(data)"),
+        (["test"], "own.py", "\0", "own.py, source code string cannot contain null bytes"),
         (["test", str(ROOT)], None, "", f"{ROOT} is a folder; a submission is a Python file"),
         (["test", "--task-dir", "nosuch"], None, "", "nosuch is no task: there is nothing there"),
         *(
@@ -285,6 +287,11 @@ def test_a_custom_kernel_may_come_by_other_means(tmp_path, line):
     file = tmp_path / "own.py"
     file.write_text(line)
     assert devices.checked(str(file)) == str(file)
+
+
+def test_what_is_no_function_is_said():
+    with pytest.raises(TypeError, match="custom_kernel of the submission is 5, no function"):
+        entry(SimpleNamespace(custom_kernel=5), KERNEL)
 
 
 @pytest.mark.parametrize(
