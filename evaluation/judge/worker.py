@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -50,42 +51,21 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
     os.closerange(102, 65536)
     os.set_inheritable(wire_fd, False)
     torch.set_num_threads(options["threads"])
-    wire = os.fdopen(wire_fd, "r+b", buffering=0)
-    lines = io.BufferedReader(io.FileIO(wire_fd, closefd=False))
-    send, receive, dumps, loads = wire.write, lines.readline, json.dumps, json.loads
-    equal, clear_l2, copy = torch.equal, utils.clear_l2_cache_large, torch.Tensor.copy_
-
-    def answer(**reply):
-        data = memoryview(dumps(reply).encode() + b"\n")
-        while data:
-            data = data[send(data) :]
-
-    def ask(message) -> dict:
-        answer(**message)
-        return loads(receive())
-
+    answer, receive = connect(wire_fd)
+    timing = torch.equal, utils.clear_l2_cache_large, torch.Tensor.copy_
     try:
         arena = Arena(arena_fd, options["size"])
-        os.environ |= {"TMPDIR": options["scratch"], "HOME": options["scratch"]}
-        cache = [options["builds"], *filter(None, [os.environ.get("EMULATED_GPU_CACHE")]), options["cache"]]
-        os.environ |= {"TORCH_EXTENSIONS_DIR": options["builds"], "EMULATED_GPU_CACHE": os.pathsep.join(cache)}
-        os.chdir(options["scratch"])
-        if folder := os.environ.get("EMULATED_GPU_PTX"):  # which this process, as whoever it will be, is to fill
-            os.makedirs(folder, exist_ok=True)
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            os.fchmod(fd, 0o777)
-            os.close(fd)
-        files = [os.path.realpath(sys.executable), options["submission"], __file__, torch.__file__, np.__file__]
-        files += options["modules"].values()
-        emulated = options["device"] != "cuda"
-        caches = [str(path) for of in cache[1:] for path in Path(of).glob("*") if path.name not in NOT_READ]
-        asked = filter(None, [folder, os.environ.get("CUTE_DSL_DUMP_DIR")])  # by whoever runs the judge
-        folders = [options["scratch"], options["builds"], *asked] if emulated else []
-        answer(error=None, isolation=isolation.confine(files + caches, folders, options["judges"], options["user"]))
+        answer(error=None, isolation=settle(options))
+
+        def ask(message) -> dict:
+            answer(**message)
+            return receive()
+
         others = bool(options["modules"]) or options["entry"] != KERNEL  # whether they wrote the task
-        node = options["machine"], options["devices"]
-        device = EmulatedDevice(arena, options["heap"], ask, node, others) if emulated else CudaDevice()
-        if emulated:  # a GPU's address space would not fit into any limit
+        if options["device"] == "cuda":
+            device = CudaDevice()
+        else:  # a GPU's address space would not fit into any limit
+            device = EmulatedDevice(arena, options["heap"], ask, (options["machine"], options["devices"]), others)
             resource.setrlimit(resource.RLIMIT_DATA, (options["memory"],) * 2)
         own = any_data, entry, ranks, inputs, shared_tensors, worker_emulated, worker_gpu, sys.modules[__name__]
         guards = Guards([reference, task, utils, *own, *device.guarded])
@@ -99,14 +79,54 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
         traceback.print_exc()
         return answer(error=explain(error))
     answer(error="; ".join(problems) or None)
+    serve(answer, receive, device, arena, kernel, guards, timing)
 
+
+def connect(wire_fd: int) -> tuple[Callable[..., None], Callable[[], dict | None]]:
+    """Return what sends a reply, and what awaits a request: None at the connection's end."""
+    wire, lines = os.fdopen(wire_fd, "r+b", buffering=0), io.BufferedReader(io.FileIO(wire_fd, closefd=False))
+    send, read, dumps, loads = wire.write, lines.readline, json.dumps, json.loads
+
+    def answer(**reply) -> None:
+        data = memoryview(dumps(reply).encode() + b"\n")
+        while data:
+            data = data[send(data) :]
+
+    def receive() -> dict | None:
+        line = read()
+        return loads(line) if line else None
+
+    return answer, receive
+
+
+def settle(options: dict) -> dict:
+    """Go to the submission's folders, and give up whatever else this process may reach: how it is confined."""
+    scratch, builds = options["scratch"], options["builds"]
+    cache = [*filter(None, [os.environ.get("EMULATED_GPU_CACHE")]), options["cache"]]
+    os.environ |= {"TMPDIR": scratch, "HOME": scratch, "TORCH_EXTENSIONS_DIR": builds}
+    os.environ["EMULATED_GPU_CACHE"] = os.pathsep.join([builds, *cache])
+    os.chdir(scratch)
+    if folder := os.environ.get("EMULATED_GPU_PTX"):  # which this process, as whoever it will be, is to fill
+        os.makedirs(folder, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        os.fchmod(fd, 0o777)
+        os.close(fd)
+    files = [os.path.realpath(sys.executable), options["submission"], __file__, torch.__file__, np.__file__]
+    files += options["modules"].values()
+    files += [str(path) for of in cache for path in Path(of).glob("*") if path.name not in NOT_READ]
+    asked = filter(None, [folder, os.environ.get("CUTE_DSL_DUMP_DIR")])  # by whoever runs the judge
+    folders = [] if options["device"] == "cuda" else [scratch, builds, *asked]
+    return isolation.confine(files, folders, options["judges"], options["user"])
+
+
+def serve(answer, receive, device, arena: Arena, kernel: Callable, guards: Guards, timing: tuple) -> None:
+    """Does what the judge asks, request by request. timing: functions that were taken before the submission came."""
     case = None
     while True:
-        line = receive()
-        if not line:
-            return
         try:
-            request = loads(line)
+            request = receive()
+            if request is None:
+                return
             what = request["op"]
             if what == "object":
                 device.place(request["number"], request["spec"])
@@ -124,7 +144,7 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
                 case = Case(device, arena, kind, request["contents"], request["objects"], request["results"])
                 answer(error=None)
             else:
-                answer(**repeat(device, case, kernel, request, guards, equal, clear_l2, copy))
+                answer(**repeat(device, case, kernel, request, guards, *timing))
         except BaseException as error:
             traceback.print_exc()
             answer(error=explain(error))

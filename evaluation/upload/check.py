@@ -6,6 +6,7 @@ directive elsewhere is an error. What needs the bot's database (deadline, rate l
 
 import ast
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import re
@@ -71,62 +72,87 @@ def check_file(name: str, content: bytes) -> list[Finding]:
     return findings
 
 
+def header_finding(line: int, severity: str, message: str) -> Finding:
+    return Finding(line, 1, "header", severity, message)
+
+
+@dataclasses.dataclass
+class Directive:
+    """A line `#!POPCORN KEY VALUES`. number: of the line, 1 for the first; leading: only comments stand before it."""
+
+    number: int
+    leading: bool
+    key: str
+    values: list[str]
+
+    def problem(self, known: set[str]) -> str:
+        """Say why it does not count, or "". known: keys that have a value already."""
+        if not self.leading:
+            return "not in the leading comment block: the bot ignores it, popcorn-cli does not"
+        if self.key not in ("leaderboard", "gpus"):
+            return f"unknown directive '{self.key}': there are leaderboard and gpu"
+        if not self.values:
+            return f"the directive {self.key} has no value"
+        return f"second value for {self.key}" if self.key in known else ""
+
+
+def directives(text: str) -> list[Directive | Finding]:
+    """Reads all directives, and finds lines that look like one."""
+    found, leading = [], True
+    for number, line in enumerate(text.splitlines(), 1):
+        leading = leading and line.startswith(("#", "//"))
+        words = line.split()
+        if words and words[0] in DIRECTIVES and line.startswith(DIRECTIVES):
+            key = words[1].lower() if len(words) > 1 else ""
+            found.append(Directive(number, leading, "gpus" if key == "gpu" else key, words[2:]))
+        elif re.match(r"\s*(#|//)\s*!\s*popcorn\b", line, re.IGNORECASE):
+            message = "looks like a directive, but only #!POPCORN at the start of a line is one"
+            found.append(header_finding(number, "warning", message))
+    return found
+
+
 def check_header(text: str, any_board: bool = False) -> list[Finding]:
     """Looks for `#!POPCORN leaderboard NAME` and `#!POPCORN gpu NAME`, once each, in the leading comment lines.
 
     any_board: values may be any.
     """
-    findings, values, leading = [], {}, True
-
-    def report(line, severity, message):
-        findings.append(Finding(line, 1, "header", severity, message))
-
+    findings, counted = [], {}
     if text.startswith(BOM):  # which Python skips, and neither the bot nor popcorn-cli
-        report(1, "warning", "the file starts with a byte order mark: a directive in its first line is not seen")
-    for number, line in enumerate(text.splitlines(), 1):
-        leading = leading and line.startswith(("#", "//"))
-        words = line.split()
-        if not words or words[0] not in DIRECTIVES or not line.startswith(DIRECTIVES):
-            if re.match(r"\s*(#|//)\s*!\s*popcorn\b", line, re.IGNORECASE):
-                report(number, "warning", "looks like a directive, but only #!POPCORN at the start of a line is one")
-            continue
-        if not leading:
-            report(number, "error", "not in the leading comment block: the bot ignores it, popcorn-cli does not")
-            continue
-        key = words[1].lower() if len(words) > 1 else ""
-        key = "gpus" if key == "gpu" else key
-        if key not in ("leaderboard", "gpus"):
-            report(number, "error", f"unknown directive '{key}': there are leaderboard and gpu")
-        elif len(words) < 3:
-            report(number, "error", f"the directive {key} has no value")
-        elif key in values:
-            report(number, "error", f"second value for {key}")
+        message = "the file starts with a byte order mark: a directive in its first line is not seen"
+        findings.append(header_finding(1, "warning", message))
+    for found in directives(text):
+        if isinstance(found, Finding):
+            findings.append(found)
+        elif problem := found.problem({*counted}):
+            findings.append(header_finding(found.number, "error", problem))
         else:
-            values[key] = words[2:]
-            if key == "leaderboard" and len(words) > 3:
-                report(number, "warning", f"only '{words[2]}' counts, the rest of the line is ignored")
-    leaderboard = values.get("leaderboard", [None])[0]
-    lines = text.splitlines()
+            counted[found.key] = found
+    return findings + check_values(counted, any_board)
 
-    def where(word):
-        return next((n for n, line in enumerate(lines, 1) if line.startswith(DIRECTIVES) and word in line.split()), 0)
 
-    if leaderboard is None:
+def check_values(counted: dict[str, Directive], any_board: bool) -> list[Finding]:
+    """Looks up the leaderboard and the GPU that the directives name."""
+    findings, board, gpus = [], counted.get("leaderboard"), counted.get("gpus")
+    if board is None:
         names = "NAME" if any_board else " or ".join(TASKS)
-        report(0, "warning", f"no leaderboard: popcorn needs --leaderboard {names}")
-    elif any_board:
+        findings.append(header_finding(0, "warning", f"no leaderboard: popcorn needs --leaderboard {names}"))
+    name = board.values[0] if board else GROUP_GEMM.name
+    if board and len(board.values) > 1:
+        message = f"only '{name}' counts, the rest of the line is ignored"
+        findings.append(header_finding(board.number, "warning", message))
+    if board and any_board:
         return findings
-    elif leaderboard not in LEADERBOARDS:
-        report(where(leaderboard), "error", f"unknown leaderboard '{leaderboard}'")
-    elif leaderboard not in TASK_OF:
+    if board and name not in LEADERBOARDS:
+        findings.append(header_finding(board.number, "error", f"unknown leaderboard '{name}'"))
+    elif board and name not in TASK_OF:
         message = f"this is the leaderboard of another problem; those of these tasks are {', '.join(TASK_OF)}"
-        report(where(leaderboard), "error", message)
-    known = LEADERBOARDS.get(leaderboard or "", LEADERBOARDS[GROUP_GEMM.name])
-    for gpu in values.get("gpus", []):
-        if gpu not in known:
-            report(where(gpu), "error", f"the leaderboard has no GPU '{gpu}': {', '.join(sorted(known))}")
-    if len(values.get("gpus", [])) > 1:
-        report(where(values["gpus"][1]), "warning", "popcorn-cli takes the first GPU only")
+        findings.append(header_finding(board.number, "error", message))
+    if gpus:
+        known = LEADERBOARDS.get(name, LEADERBOARDS[GROUP_GEMM.name])
+        lacks = f"the leaderboard has no GPU '{{}}': {', '.join(sorted(known))}"
+        findings += [header_finding(gpus.number, "error", lacks.format(gpu)) for gpu in gpus.values if gpu not in known]
+        if len(gpus.values) > 1:
+            findings.append(header_finding(gpus.number, "warning", "popcorn-cli takes the first GPU only"))
     return findings
 
 

@@ -50,9 +50,8 @@ def step(found, name: str):
 def check_dsl(tree: ast.Module) -> list[Finding]:
     """Finds each missing name once, at its first use; a single finding if the installed DSL is not the grader's."""
     imports = [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
-    modules = {a.name for n in imports if isinstance(n, ast.Import) for a in n.names} | {
-        n.module for n in imports if isinstance(n, ast.ImportFrom) and n.module
-    }
+    modules = {a.name for n in imports if isinstance(n, ast.Import) for a in n.names}
+    modules |= {n.module for n in imports if isinstance(n, ast.ImportFrom) and n.module}
     if not any(name.partition(".")[0] == "cutlass" for name in modules):
         return []
     try:
@@ -62,19 +61,37 @@ def check_dsl(tree: ast.Module) -> list[Finding]:
     if installed != VERSION:
         message = f"needs nvidia-cutlass-dsl {VERSION} to compare with, not {installed}"
         return [Finding(0, 0, "dsl-api", "error", message)]
+    names = Names(tree)
+    for statement in imports:
+        names.bind(statement)
+    names.follow_chains()
+    names.compare_arguments()
+    return list(names.findings.values())
 
-    findings: dict[str, Finding] = {}
-    paths: dict[str, str] = {}
 
-    def look(path: str, node: ast.expr | ast.stmt):
+class Names:
+    """What the names of a file stand for in CuTe DSL, and what is missing there: findings by their messages."""
+
+    def __init__(self, tree: ast.Module):
+        self.nodes = [*ast.walk(tree)]
+        self.findings: dict[str, Finding] = {}
+        self.paths: dict[str, str] = {}  # what an import binds a name to
+        self.rebound = {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        self.rebound |= {n.arg for n in self.nodes if isinstance(n, ast.arg)}
+
+    def missing(self, message: str, node: ast.expr | ast.stmt) -> None:
+        self.findings.setdefault(message, Finding(node.lineno, node.col_offset + 1, "dsl-api", "error", message))
+
+    def look(self, path: str, node: ast.expr | ast.stmt):
+        """Finds what the path stands for, or None."""
         try:
             return find(path)
         except Missing as missing:
-            message, place = str(missing), (node.lineno, node.col_offset + 1)
-            findings.setdefault(message, Finding(*place, "dsl-api", "error", message))
+            self.missing(str(missing), node)
         return None
 
-    for statement in imports:
+    def bind(self, statement: ast.Import | ast.ImportFrom) -> None:
+        """Looks up what is imported from `cutlass`."""
         for alias in statement.names:
             if isinstance(statement, ast.Import):
                 path, name = alias.name, alias.asname or alias.name.partition(".")[0]
@@ -83,28 +100,33 @@ def check_dsl(tree: ast.Module) -> list[Finding]:
                 path = bound = f"{statement.module}.{alias.name}"
                 name = alias.asname or alias.name
             if path.partition(".")[0] == "cutlass" and alias.name != "*":
-                look(path, statement)
-                paths[name] = bound
-    rebound = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    rebound |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+                self.look(path, statement)
+                self.paths[name] = bound
 
-    def dotted(node: ast.AST) -> str | None:
+    def dotted(self, node: ast.AST) -> str | None:
+        """Names the path of a chain of attributes that begins at an import."""
         if isinstance(node, ast.Name):
-            return None if node.id in rebound else paths.get(node.id)
+            return None if node.id in self.rebound else self.paths.get(node.id)
         if isinstance(node, ast.Attribute):
-            base = dotted(node.value)
+            base = self.dotted(node.value)
             return base and f"{base}.{node.attr}"
         return None
 
-    inner: set[ast.AST] = set()  # parts of longer chains
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node not in inner:
-            inner.update(n for n in ast.walk(node.value))
-            if path := dotted(node):
-                look(path, node)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (path := dotted(node.func)):
-            function = look(path, node)
+    def follow_chains(self) -> None:
+        """Looks up the longest chains of attributes."""
+        inner: set[ast.AST] = set()  # parts of longer chains
+        for node in self.nodes:
+            if isinstance(node, ast.Attribute) and node not in inner:
+                inner.update(ast.walk(node.value))
+                if path := self.dotted(node):
+                    self.look(path, node)
+
+    def compare_arguments(self) -> None:
+        """Compares keyword arguments with the signatures of functions."""
+        for node in self.nodes:
+            if not isinstance(node, ast.Call) or not (path := self.dotted(node.func)):
+                continue
+            function = self.look(path, node)
             if not isinstance(function, types.FunctionType):
                 continue
             parameters = inspect.signature(function).parameters
@@ -112,7 +134,4 @@ def check_dsl(tree: ast.Module) -> list[Finding]:
                 continue
             for keyword in node.keywords:
                 if keyword.arg and keyword.arg not in parameters:
-                    message = f"{path} of CuTe DSL {VERSION} has no argument {keyword.arg}"
-                    place = keyword.value.lineno, keyword.value.col_offset + 1
-                    findings.setdefault(message, Finding(*place, "dsl-api", "error", message))
-    return list(findings.values())
+                    self.missing(f"{path} of CuTe DSL {VERSION} has no argument {keyword.arg}", keyword.value)
