@@ -65,7 +65,7 @@ def check(submission, compiled, task_dir, json_file) -> int:
     try:
         findings, spent = check_submission(Path(submission), cases if compiled else None, any_board=bool(task_dir))
     except OSError as error:
-        raise Failure(f"cannot read the submission: {error}") from None
+        raise Failure(f"cannot read the submission {submission}: {error.strerror or error}") from None
     for f in findings:
         click.echo(f"{submission}:{f.line}:{f.column}: {f.severity} [{f.rule}] {f.message}\n    {f.link}")
     if spent:
