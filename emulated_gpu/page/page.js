@@ -74,6 +74,7 @@ function view(data, root, alone) {
         if (onClick) {
           tr.onclick = () => onClick(row);
           tr.tabIndex = 0;
+          tr.setAttribute("aria-label", columns.map(([name], i) => name + " " + tr.children[i].textContent).join(", "));
           tr.onkeydown = (event) => {
             const next = { ArrowDown: tr.nextElementSibling, ArrowUp: tr.previousElementSibling }[event.key];
             if (next) { next.focus(); event.preventDefault(); }
@@ -98,6 +99,7 @@ function view(data, root, alone) {
       line.append(th);
     });
     head.append(line);
+    made.setAttribute("aria-label", place === "hot" ? "Hot spots" : "Launches");
     made.append(head, body);
     byId(place).append(made);
     fill();
@@ -206,7 +208,12 @@ function view(data, root, alone) {
       const told = String(stall).padStart(2) + (waits.length ? " sb" + waits.join(",") : "").padEnd(7) + shown;
       return row(address, told, part, wanted.has(number));
     }));
-    ["source", "ptx", ...(data.sass.length ? ["sass"] : [])].forEach((place) => reveal(byId(place)));
+    const listed = ["ptx", ...(data.sass.length ? ["sass"] : [])];
+    ["source", ...listed].forEach((place) => reveal(byId(place)));
+    listed.flatMap((place) => [...byId(place).children]).forEach((line) => {
+      line.setAttribute("role", "option");
+      line.setAttribute("aria-selected", line.classList.contains("marked"));
+    });
   }
   // -- rows of PTX and SASS: a click, or arrows and Enter, shows what they belong to
   const timeOf = {}, partsOf = {};

@@ -253,6 +253,7 @@ def in_browser(page: Path, folder: Path, do: str) -> str:
     clicked = folder / "clicked.html"
     clicked.write_text(page.read_text().replace("<meta charset", CLICK.replace("DO", do) + "<meta charset", 1))
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/user"]
+    command += ["--enable-blink-features=ComputedAccessibilityInfo"]
     dumped = subprocess.run(
         [*command, f"--screenshot={folder}/shot.png", "--window-size=1400,1400", "--dump-dom", clicked.as_uri()],
         capture_output=True, text=True, timeout=120,
@@ -284,6 +285,9 @@ def test_the_page_in_a_browser(page, profiled, tmp_path):
         data.marked = document.querySelector("#source .marked").textContent;
         data.ptx = all("#ptx .marked").length;
         data.canvases = all("canvas").length;
+        data.silent = all("a[href], button, input, select, summary, table, [tabindex]").filter((x) => x.offsetParent
+          && (x.computedRole === "generic" || !x.computedName)).map((x) => x.tagName + x.id).join(" ");
+        data.roles = [...new Set(all("[tabindex], table, #ptx > div").map((x) => x.computedRole))].sort().join(" ");
         data.answer = text("#us, #bars, #baseline, #partial").join("|");
         data.shares = all("#shares .stack, #stalls .stack").map((x) => x.getAttribute("aria-label")).join("|");
         data.gain = text("#verdicts .gain").join("|");
@@ -333,7 +337,8 @@ def test_the_page_in_a_browser(page, profiled, tmp_path):
     assert "between launches " in told["shares"] and "|time of all warps: " in told["shares"]
     assert told["gain"] == "-25 %with no bank conflicts at most 25 % less"
     assert told["nav"].startswith("Verdicts Kernels Memory Roofline Stalls Hot spots") and told["targets"] == "9"
-    assert told["unreachable"] == "0"
+    assert told["unreachable"] == "0" and told["silent"] == ""
+    assert told["roles"] == "listbox option region row table", "as a screen reader is told"
     assert (told["first"], told["last"]) == ("own.py:3 ascending", "own.py:6 descending")
     assert told["focus"] == "own.py:5" and told["found"] == "own.py:5"
     assert "ld.global.u32" in told["sectors"] and " 32 4 " in told["sectors"]
