@@ -380,6 +380,8 @@ def ptx(file):
         kernels = parse(file.read_text().rstrip("\0")).kernels
     except Unsupported as e:
         raise click.ClickException(str(e)) from None
+    except UnicodeDecodeError:
+        raise click.ClickException(f"{file} is no PTX: it is no text") from None
     if not kernels:
         raise click.ClickException(f"{file} has no kernel: no .entry")
     unsupported = False

@@ -6,9 +6,11 @@ these, too, and leaves what is done.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -207,13 +209,25 @@ def rows(found: dict) -> list[list[str]]:
     return lines
 
 
+def words_of(file: Path) -> set[str]:
+    """The words in the strings of a Python file, but for its docstrings; all its words if it cannot be read."""
+    text = file.read_text(errors="replace")
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError):
+        return {*re.findall(r"\w+", text)}
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    strings = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in prose]
+    return {word for string in strings if isinstance(string, str) for word in re.findall(r"\w+", string)}
+
+
 def variants(words: list[str], changes: list[dict[str, str]]) -> list[Variant]:
     """A script under each change: environment variables, and what stands as `{NAME}` in its arguments. Without a
     change, too, unless its arguments need one. Raises ValueError for a name that nothing in the script's folder has."""
     script, args = words[0], words[1:]
-    texts = [file.read_text(errors="replace") for file in Path(script).resolve().parent.glob("*.py")]
+    said = {word for file in Path(script).resolve().parent.glob("*.py") for word in words_of(file)}
     for name in dict.fromkeys(name for change in changes for name in change):
-        if not any(f"{{{name}}}" in arg for arg in args) and not any(name in text for text in texts):
+        if not any(f"{{{name}}}" in arg for arg in args) and name not in said:
             raise ValueError(
                 f"nothing reads {name}: no Python file beside {script} names it, and no argument is {{{name}}}"
             )

@@ -218,6 +218,8 @@ def test_ptx_that_does_not_parse(tmp_path):
     file.write_text("no ptx")
     result = CliRunner().invoke(cli, ["ptx", str(file)])
     assert result.exit_code == 1 and "PTX line 1" in result.output
+    file.write_bytes(b"\xff\xfe")
+    assert CliRunner().invoke(cli, ["ptx", str(file)]).output == f"Error: {file} is no PTX: it is no text\n"
 
 
 def test_what_a_failed_launch_raises_survives_a_pool_of_processes():

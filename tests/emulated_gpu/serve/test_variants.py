@@ -69,7 +69,7 @@ def test_other_kernels_are_told():
 
 def test_what_a_sweep_tries(tmp_path):
     script = tmp_path / "gemm.py"
-    script.write_text("import os\nstages = os.environ.get('STAGES', '3')\n")
+    script.write_text("""'A foo.'\nimport os\nA = foo = 3\nstages = os.environ.get('STAGES', '3')\n""")
     tried = variants.variants([str(script), "x"], [{"STAGES": "2"}, {"STAGES": "4"}])
     assert [(one.name, one.words[1:], one.values) for one in tried] == [
         ("as it is", ["x"], {}), ("STAGES=2", ["x"], {"STAGES": "2"}), ("STAGES=4", ["x"], {"STAGES": "4"}),
