@@ -54,7 +54,7 @@ def mistake(source: bytes) -> str:
             warnings.simplefilter("ignore")
             ast.parse(source)
     except SyntaxError as error:
-        line = error.lineno and f"line {error.lineno}"
+        line = f"line {error.lineno}" if error.lineno else ""
         return ": ".join(filter(None, [line, error.msg, (error.text or "").strip()]))
     except (ValueError, RecursionError, MemoryError):  # whoever imports it says so
         pass

@@ -82,7 +82,7 @@ def main(options: dict, wire_fd: int, arena_fd: int, log_fd: int) -> None:
     serve(answer, receive, device, arena, kernel, guards, timing)
 
 
-def connect(wire_fd: int) -> tuple[Callable[..., None], Callable[[], dict | None]]:
+def connect(wire_fd: int) -> tuple[Callable[..., None], Callable]:
     """Return what sends a reply, and what awaits a request: None at the connection's end."""
     wire, lines = os.fdopen(wire_fd, "r+b", buffering=0), io.BufferedReader(io.FileIO(wire_fd, closefd=False))
     send, read, dumps, loads = wire.write, lines.readline, json.dumps, json.loads
@@ -99,7 +99,7 @@ def connect(wire_fd: int) -> tuple[Callable[..., None], Callable[[], dict | None
     return answer, receive
 
 
-def settle(options: dict) -> dict:
+def settle(options: dict) -> str:
     """Go to the submission's folders, and give up whatever else this process may reach: how it is confined."""
     scratch, builds = options["scratch"], options["builds"]
     cache = [*filter(None, [os.environ.get("EMULATED_GPU_CACHE")]), options["cache"]]

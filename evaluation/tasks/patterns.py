@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -41,7 +42,7 @@ class Operands:
     codes_b: torch.Tensor | None = None
 
 
-How = Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor]  # of an operand's name, its rows and their numbers
+How = Callable[..., torch.Tensor]  # of an operand's name, its rows and their numbers
 Made = Iterator[tuple[str, torch.Tensor]]  # mistakes, each with what the elements would be
 Changes = Iterator[tuple[str, tuple[str, ...], How]]  # mistakes, each with what is in the place of which operands
 
@@ -59,7 +60,7 @@ class Sample:
     right: torch.Tensor
     wrong: int
     same: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    of: Operands | None = None
+    of: Any = None
 
     @classmethod
     def drawn(cls, got, want, differs, same) -> Sample:
@@ -67,8 +68,8 @@ class Sample:
         there = torch.zeros_like(differs)
         there[rows[:, None], columns] = True
         places = [spread(mask.nonzero(), SAMPLE) for mask in (differs, there & ~differs)]
-        at = tuple(torch.cat(places).T)
-        return cls(*at, got[at], want[at], len(places[0]), same)
+        rows, columns = torch.cat(places).T
+        return cls(rows, columns, got[rows, columns], want[rows, columns], len(places[0]), same)
 
     def made_of(self, whole: Operands, few: bool = False) -> Sample:
         """Return it with its operands. few: of some elements that differ alone."""
@@ -86,9 +87,9 @@ class Sample:
         """Return whether most numbers are these [.., S]."""
         return self.same(values, self.numbers).double().mean(-1) > 0.5
 
-    def terms(self, keys: tuple[str, ...] = EVERY, **changed: torch.Tensor) -> torch.Tensor:
+    def terms(self, keys: tuple[str, ...] = EVERY, changed: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
         """Return the products of these operands for each element: [S, K]. changed: what replaces one of them."""
-        given = {key: changed.get(key, getattr(self.of, key)) for key in keys}
+        given = {key: getattr(self.of, key) for key in keys} | (changed or {})
         wide = [x.repeat_interleave(BLOCK, 1) if key.startswith("sf") else x for key, x in given.items()]
         return functools.reduce(torch.mul, wide, torch.ones_like(self.of.a))
 
@@ -96,7 +97,7 @@ class Sample:
         """Return float16 results of how(key, rows of the operand, places in it) in the place of operands."""
         places = {"a": self.rows, "b": self.columns}
         changed = {key: how(key, getattr(self.of, key), places[key[-1]]) for key in keys}
-        return self.terms(**changed).sum(1).half()
+        return self.terms(changed=changed).sum(1).half()
 
 
 def spread(some: torch.Tensor, most: int) -> torch.Tensor:
@@ -135,7 +136,7 @@ def region(differs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, str]:
         some = differs.any(1 - axis).nonzero().flatten()
         names.append(along(some, differs.shape[axis], name))
         found.append(some if names[-1] else torch.arange(differs.shape[axis]))
-    return *found, " and ".join(filter(None, names))
+    return found[0], found[1], " and ".join(filter(None, names))
 
 
 def along(found: torch.Tensor, size: int, name: str) -> str:
@@ -318,7 +319,7 @@ def by_places(want: torch.Tensor, sample: Sample) -> Made:
         yield text.format("columns"), want[rows, order[columns]]
     for tile, name in itertools.product(STEPS[2:], ("rows", "columns")):
         x, at, to = (want, rows, columns) if name == "rows" else (want.T, columns, rows)
-        before = [torch.where(at >= back, x[(at - back).clamp(min=0), to], 0) for back in range(tile, len(x), tile)]
+        before = [x[(at - back).clamp(min=0), to].where(at >= back, 0) for back in range(tile, len(x), tile)]
         if before:
             for what, count in (f"result {tile} {name} before is", 1), (f"tiles of {tile} {name} before are", len(x)):
                 sums = sample.right + torch.stack(before[:count]).double().sum(0)
@@ -326,10 +327,10 @@ def by_places(want: torch.Tensor, sample: Sample) -> Made:
     flat = rows * n + columns
     for pitch in sorted({m, 2 * n, *(n + step for step in STEPS), *(n - step for step in STEPS if step < n)} - {n}):
         row, column = flat // pitch, flat % pitch
-        there = (column < n) & (row < m)
+        inside = (column < n) & (row < m)
         other = want[row.clamp(max=m - 1), column.clamp(max=n - 1)]
-        if bool(there.any()):
-            yield f"rows lie {pitch} elements apart, not {n}", torch.where(there, other, sample.numbers)
+        if bool(inside.any()):
+            yield f"rows lie {pitch} elements apart, not {n}", torch.where(inside, other, sample.numbers)
 
 
 def orders(count: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -537,7 +538,7 @@ def by_codes(sample: Sample) -> Made:
     known = sample.numbers.isfinite()
     for name, key in ("A", "a"), ("B", "b"):
         x = getattr(sample.of, key)
-        terms = sample.terms(**{key: torch.ones_like(x).copysign(x)})
+        terms = sample.terms(changed={key: torch.ones_like(x).copysign(x)})
         sums = torch.stack([terms.where(x.abs() == one, 0).sum(1) for one in FP4], 1)
         there = (sums[known] != 0).any(0)
         if not bool(there.any()):

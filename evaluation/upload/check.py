@@ -98,7 +98,8 @@ class Directive:
 
 def directives(text: str) -> list[Directive | Finding]:
     """Reads all directives, and finds lines that look like one."""
-    found, leading = [], True
+    found: list[Directive | Finding] = []
+    leading = True
     for number, line in enumerate(text.splitlines(), 1):
         leading = leading and line.startswith(("#", "//"))
         words = line.split()
@@ -116,7 +117,8 @@ def check_header(text: str, any_board: bool = False) -> list[Finding]:
 
     any_board: values may be any.
     """
-    findings, counted = [], {}
+    findings: list[Finding] = []
+    counted: dict[str, Directive] = {}
     if text.startswith(BOM):  # which Python skips, and neither the bot nor popcorn-cli
         message = "the file starts with a byte order mark: a directive in its first line is not seen"
         findings.append(header_finding(1, "warning", message))
