@@ -101,7 +101,7 @@ class Sample:
 
 
 def spread(some: torch.Tensor, most: int) -> torch.Tensor:
-    """Return at most so many rows, evenly spread."""
+    """Return at most this number of rows, evenly spread."""
     return some[torch.linspace(0, len(some) - 1, min(most, len(some))).long()]
 
 
