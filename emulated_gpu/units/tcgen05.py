@@ -345,8 +345,9 @@ def _address(g: LaneGroup, address, what: str) -> int:
             g.launch.found(Fault("tmem-lane-access", f"{what} at lane {lane} of {LANES}", note="lanes-wrap"))
         lane -= LANES
     if not own <= lane < own + LANES // 4:
-        may = f"by a warp that may access lanes {own}..{own + LANES // 4 - 1}"
-        g.launch.found(Fault("tmem-lane-access", f"{what} at lane {lane} {may}"))
+        if g.launch.checks:
+            may = f"by a warp that may access lanes {own}..{own + LANES // 4 - 1}"
+            g.launch.found(Fault("tmem-lane-access", f"{what} at lane {lane} {may}"))
         lane = own + lane % (LANES // 4)
     return lane << 16 | address & 0xFFFF
 

@@ -753,6 +753,28 @@ class InFloatForm : public c10::OperatorKernel {
   int accumulate_ = -1, dtype_ = -1;
 };
 
+// A transposed convolution of halves by columns, which are rounded, as its sums are: NaiveConvolutionTranspose2d.cu. given:
+// convolution's operands.
+Tensor transposed_by_columns(c10::ArrayRef<IValue> given) {
+  const Tensor x = given[0].toTensor(), kernel = given[1].toTensor();
+  auto both = [&](size_t i) {
+    auto v = given[i].toIntVector();
+    return v.size() == 1 ? std::vector<int64_t>(2, v[0]) : v;
+  };
+  const auto stride = both(3), padding = both(4), dilation = both(5), more = both(7);
+  const int64_t groups = given[8].toInt(), sizes[] = {kernel.size(2), kernel.size(3)};
+  std::vector<int64_t> whole;
+  for (int d : {0, 1}) whole.push_back((x.size(2 + d) - 1) * stride[d] + dilation[d] * (sizes[d] - 1) + 1);
+  std::vector<Tensor> found;
+  for (int64_t g = 0; g < groups; g++) {
+    const Tensor columns = at::matmul(widened(kernel.chunk(groups, 0)[g]).flatten(1).t(), widened(x.chunk(groups, 1)[g]).flatten(2));
+    found.push_back(at::col2im(widened(narrowed(columns, x)), whole, sizes, dilation, {0, 0}, stride));
+  }
+  Tensor y = at::constant_pad_nd(at::cat(found, 1), {0, more[1], 0, more[0]});
+  for (int d : {0, 1}) y = y.narrow(2 + d, padding[d], whole[d] + more[d] - 2 * padding[d]);
+  return narrowed(y, x).contiguous();
+}
+
 // cuDNN's result is rounded before the bias is added. It has none with an output padding of a stride or more.
 void convolution(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   static InFloatForm in_float(op.schema(), {{0}, {}});
@@ -763,12 +785,19 @@ void convolution(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
       TORCH_CHECK(!t.defined() || t.scalar_type() == x.scalar_type(), "Input type (", x.toString(), ") and ", i == 1 ? "weight" : "bias",
                   " type (", t.toString(), ") should be the same");
   const auto stride = (*stack)[first + 3].toIntVector(), padding = (*stack)[first + 7].toIntVector();
-  for (size_t d = 0; d < padding.size() && (*stack)[first + 6].toBool(); d++)
-    if (padding[d] >= stride[stride.size() > 1 ? d : 0]) return by_the_cpu(op, stack);
+  bool by_columns = false;
+  for (size_t d = 0; d < padding.size() && (*stack)[first + 6].toBool(); d++) by_columns |= padding[d] >= stride[stride.size() > 1 ? d : 0];
+  if (by_columns && (x.dim() != 4 || !is_half(x))) return by_the_cpu(op, stack);
   IValue &bias = (*stack)[first + 2];
   const Tensor apart = bias.isTensor() && is_half(bias.toTensor()) ? bias.toTensor() : Tensor();
   if (apart.defined()) bias = IValue();
-  in_float(op, {}, stack);
+  if (by_columns) {
+    const Tensor y = transposed_by_columns(c10::ArrayRef<IValue>(stack->data() + first, stack->size() - first));
+    torch::jit::drop(*stack, stack->size() - first);
+    stack->push_back(y);
+  } else {
+    in_float(op, {}, stack);
+  }
   if (!apart.defined()) return;
   const Tensor y = stack->back().toTensor();
   std::vector<int64_t> shape(y.dim(), 1);
