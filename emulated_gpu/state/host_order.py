@@ -348,6 +348,10 @@ class HostOrder:
         """The host has waited for what an event stands for, or has seen that it is done."""
         self._tell_host(event.knows)
 
+    def tell_host(self, work: Work) -> None:
+        """The host has heard from a work that has run."""
+        self._tell_host(work.knows | {work.stream: work.number})
+
     def _tell_host(self, known: dict[Stream, int]) -> None:
         learn(self.host, known)
         for stream, number in known.items():

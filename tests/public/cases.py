@@ -385,7 +385,7 @@ SAMPLES = (
         "simpleOccupancy", "simplePrintf", "simpleTemplates", "simpleVoteIntrinsics", "simpleZeroCopy", "template", "vectorAdd",
     )),
     *(sample(_CONCEPTS + name) for name in ("inlinePTX", "scalarProd")),
-    sample(_CONCEPTS + "shfl_scan", explained="shfl_integral_image.cuh, line 132: all 32 lanes read a sum, of which the CTA's warps have written as many as there are warps"),
+    sample(_CONCEPTS + "shfl_scan"),
 )  # fmt: skip
 
 def cute_tutorial(file: str, args: str, machines: tuple[str, ...], **more) -> Case:

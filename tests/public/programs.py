@@ -146,7 +146,7 @@ _SAMPLES = (
     sample(f"{_FIRST}/asyncAPI", "", ("16 * 1024 * 1024", "64 * 1024")),
     sample(f"{_FIRST}/simpleAWBarrier"),
     sample(f"{_FEATURES}/simpleCudaGraphs", "", ("1 << 24", "1 << 14"), ("maxBlocks = 512", "maxBlocks = 16")),
-    sample(f"{_FEATURES}/graphMemoryNodes", "", ("NUM_ELEMENTS       8000000", "NUM_ELEMENTS       80000")),
+    sample(f"{_FEATURES}/graphMemoryNodes", "", ("NUM_ELEMENTS       8000000", "NUM_ELEMENTS       80000"), explained="line 392: cudaMemcpy of pageable memory may return when that has been staged (runtime API, API synchronization behavior); stream 1 is made non-blocking and waits for nothing"),
     sample(f"{_FEATURES}/globalToShmemAsyncCopy", "-wA=128 -hA=128 -wB=128 -hB=128", ("nIter = 100", "nIter = 1"), says="Result = PASS"),
     sample(f"{_CONCEPTS}/threadFenceReduction", "-n=65536", ("testIterations = 100", "testIterations = 2"), says="GPU result"),
     sample(f"{_FEATURES}/newdelete", explained="container.hpp, line 92: m_top is read plainly, which other threads change by atomicAdd"),

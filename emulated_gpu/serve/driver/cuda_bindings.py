@@ -361,12 +361,16 @@ def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = 
 
 
 def call_host(function: Callable[[], None], stream=0) -> None:
-    """Let a function of the host run in a stream, when all before it has ended: what it touches is touched there."""
+    """Let a function of the host run in a stream, when all before it has ended: what it touches is touched there.
+
+    Whom it tells of that, by a flag, a condition variable or a thread that it starts, nobody sees: the host knows.
+    """
     if put_off(launches.handle_of(stream), lambda handle: call_host(function, handle), HOST_CALL):
         return
     DEVICE.synchronize()
     with DEVICE.working(launches.handle_of(stream), "a function of the host") as work:
         with DEVICE.guard.recording(work) if DEVICE.guard is not None else contextlib.nullcontext():
+            DEVICE.order.tell_host(work)
             function()
 
 

@@ -12,6 +12,7 @@ import functools
 import mmap
 import platform
 import signal
+import threading
 
 import numpy as np
 
@@ -54,6 +55,7 @@ class Pages:
     def __init__(self):
         self.ranges: list[tuple[int, int, int]] = []
         self.recorded: Work | None = None  # of a function of the host that is running
+        self.thread = 0  # in which it runs
         self.seen: dict[int, bytes | None] = {}  # pages that it has touched, and what was there before it wrote
         self.libc = ctypes.CDLL(None)
         self.libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -88,7 +90,7 @@ class Pages:
         """In the block, add to a work what a function of the host touches: the first byte that it reads of a page, and
         all that it changes."""
         self.lift()
-        self.recorded, self.seen = work, {}
+        self.recorded, self.seen, self.thread = work, {}, threading.get_native_id()
         shared = [region for region in DEVICE.memory.regions if region.device == HOST or region.managed]
         for region in shared:
             begin, end = pages_of(region, region.start, region.end)
@@ -125,12 +127,20 @@ class Pages:
         """A signal: somebody has touched a page that is protected, by us or by others."""
         address = ctypes.c_uint64.from_address(info + FAULT_ADDRESS).value
         if self.recorded is not None and any(begin <= address < end for begin, end, _ in self.ranges):
+            if threading.get_native_id() != self.thread:  # which need not be the function's doing
+                self.libc.mprotect(address // PAGE * PAGE, PAGE, ALL)
+                return
             writes = address // PAGE * PAGE in self.seen  # it may be read already
             if ERROR is not None:
                 writes = bool(ctypes.c_uint64.from_address(context + ERROR).value & WRITE)
-            return self.record(self.recorded, address, writes)
+            self.record(self.recorded, address, writes)
+            return
         how = min((how for begin, end, how in self.ranges if begin <= address < end), default=None)
-        if how is None:  # it is another one's, who gets the signal again
+        if how is None:
+            region = DEVICE.memory.region_of(address)
+            if region is not None and (region.device == HOST or region.managed):
+                return  # another thread has lifted what was protected a moment ago
+            # it is another one's, who gets the signal again
             self.libc.sigaction(signal.SIGSEGV, ctypes.byref(self.before), None)
             return
         writes = how == READ

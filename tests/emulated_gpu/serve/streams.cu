@@ -1,5 +1,6 @@
 // Mistakes with streams, events, copies and frees, one a case, and what is right anyway. `streams mended` has them mended.
 // WRONG(kind, name) begins a case. It says on stderr that it begins, behind which its findings come.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -214,16 +215,6 @@ int main(int words, char **) {
   MEND(cudaDeviceSynchronize();)
   managed[9] = 1;
 
-  WRONG("read-before-sync", a_function_of_the_host_writes)
-  cudaLaunchHostFunc(a, add, pinned);
-  MEND(cudaStreamSynchronize(a);)
-  sum += pinned[0];
-
-  WRONG("stream-race", a_function_of_the_host_and_a_copy)
-  cudaStreamAddCallback(a, [](cudaStream_t, cudaError_t, void *to) { add(to); }, pinned, 0);
-  MEND(cudaEventRecord(event, a); cudaStreamWaitEvent(b, event);)
-  cudaMemcpyAsync(d, pinned, 4 * N, cudaMemcpyHostToDevice, b);
-
   WRONG("read-before-sync", registered_memory)
   int *registered = static_cast<int *>(aligned_alloc(4096, 4 * N));
   cudaHostRegister(registered, 4 * N, 0);
@@ -356,6 +347,16 @@ int main(int words, char **) {
   cudaMemcpyAsync(pinned, d, 4 * N, cudaMemcpyDeviceToHost, a);
   cudaLaunchHostFunc(a, add, pinned);
   cudaMemcpyAsync(d, pinned, 4 * N, cudaMemcpyHostToDevice, a);
+
+  RIGHT(a_function_of_the_host_tells)
+  std::atomic<int> told{0};
+  pinned[0] = 7;
+  cudaMemcpyAsync(pinned, d, 4 * N, cudaMemcpyDeviceToHost, a);
+  cudaLaunchHostFunc(a, [](void *to) { std::thread([to] { ++*static_cast<std::atomic<int> *>(to); }).detach(); }, &told);
+  while (!told) {}
+  sum += pinned[0];
+  cudaMemcpyAsync(pinned, e, 4 * N, cudaMemcpyDeviceToHost, b);
+  cudaStreamSynchronize(b);
 
   RIGHT(copies_by_way_of_pageable_memory)
   set<<<4, 256, 0, a>>>(d, N, 9);
