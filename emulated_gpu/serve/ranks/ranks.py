@@ -2,7 +2,7 @@
 
 Threads, since all ranks' devices are one emulated node with one memory. What a process has of its own is put in place
 when a rank's turn begins (machine/hosts.py): torchrun's environment variables, `__main__`, what torch.distributed has,
-random numbers. Modules are shared, so that what one keeps for its process it keeps for all ranks.
+random numbers, operators of its own. Modules are shared, so that what one keeps for its process it keeps for all ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from ...device import DEVICE
 from ...machine.hosts import Host
-from . import distributed, symmetric_memory
+from . import custom_operators, distributed, symmetric_memory
 
 PORT = "29500"  # torchrun's
 
@@ -34,12 +34,14 @@ class Process:
         self.main = types.ModuleType("__main__")
         self.distributed = distributed.fresh()
         self.random = _random_state()
+        self.operators = custom_operators.Operators()
 
     def begin(self) -> None:
         """Put it in place."""
         os.environ.update(self.environment)
         sys.modules["__main__"] = self.main
         distributed.put_back(self.distributed)
+        self.operators.begin()
         host, devices, python, numpy = self.random
         torch.set_rng_state(host)
         torch.cuda.set_rng_state_all(devices)
@@ -50,6 +52,7 @@ class Process:
         """Keep what it has become."""
         self.environment = {name: os.environ[name] for name in self.environment if name in os.environ}
         self.distributed, self.random = distributed.kept(), _random_state()
+        self.operators.end()
 
 
 def _random_state() -> tuple:
@@ -63,6 +66,7 @@ def run_ranks(count: int, program: Callable[[types.ModuleType], None]) -> list[B
     """
     distributed.install()
     symmetric_memory.install()
+    custom_operators.install()
     outside = Process(0, count)
     outside.main, outside.environment = sys.modules["__main__"], {}
     processes = [Process(rank, count) for rank in range(count)]

@@ -49,6 +49,26 @@ dist.all_gather_object(objects, {"rank": rank})
 assert objects == [{"rank": 0}, {"rank": 1}]
 dist.barrier()
 
+
+# An operator of one name, whose functions are a rank's own
+
+
+@torch.library.custom_op("two_ranks::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * (rank + 2)
+
+
+scaled.register_fake(lambda x: torch.empty_like(x))
+scaled.register_autograd(lambda ctx, gradient: gradient * (rank + 2))
+dist.barrier()
+ones = torch.ones(2, device=device, requires_grad=True)
+drawn = scaled(ones)
+dist.barrier()
+drawn.sum().backward()
+check(drawn, [rank + 2] * 2)
+check(ones.grad, [rank + 2] * 2)
+check(torch.ops.two_ranks.scaled(ones), [rank + 2] * 2)
+
 # DistributedDataParallel: the gradient is the mean of both ranks'
 line = torch.nn.Linear(4, 1, bias=False).to(device)
 torch.nn.init.ones_(line.weight)
