@@ -194,57 +194,57 @@ void draw(Generator &g, int64_t n, const Put &put) {
     }
 }
 
-// Fills a tensor with of(value), in the order in which CUDA goes through its elements.
-template <typename scalar_t, typename Taken, typename Of>
+// Fills a tensor with of(value), a T, in the order in which CUDA goes through its elements.
+template <typename T, typename Taken, typename Of>
 void fill(at::TensorIteratorBase &iter, Generator &g, const Of &of) {
   const int64_t n = iter.numel();
   if (!iter.can_use_32bit_indexing()) {
     Policy moves_on(g, n, Taken::taken);
-    for (auto &part : iter.with_32bit_indexing()) fill<scalar_t, Taken>(part, g, of);
+    for (auto &part : iter.with_32bit_indexing()) fill<T, Taken>(part, g, of);
     return;
   }
   const auto options = at::TensorOptions().dtype(iter.dtype());
-  const bool dense = iter.is_contiguous();
-  const Tensor apart = dense ? Tensor() : at::empty({n}, options);
-  auto *to = static_cast<scalar_t *>(dense ? iter.data_ptr(0) : apart.data_ptr());
+  const bool there = iter.is_contiguous() && iter.dtype() == c10::CppTypeToScalarType<T>::value;
+  const Tensor apart = there ? Tensor() : at::empty({n}, options.dtype(c10::CppTypeToScalarType<T>::value));
+  T *to = static_cast<T *>(there ? iter.data_ptr(0) : apart.data_ptr());
   const auto page = (reinterpret_cast<uintptr_t>(to) + PAGE - 1) & ~(PAGE - 1), end = reinterpret_cast<uintptr_t>(to + n);
   if (end > page + LARGE) madvise(reinterpret_cast<void *>(page), end - page, MADV_HUGEPAGE);  // which come in a third of the time
   draw<Taken>(g, n, [&](int64_t at, auto value) { to[at] = of(value); });
-  if (dense) return;
+  if (there) return;
   std::vector<int64_t> sizes(iter.shape().rbegin(), iter.shape().rend()), strides(iter.strides(0).rbegin(), iter.strides(0).rend());
-  for (auto &stride : strides) stride /= int64_t(sizeof(scalar_t));
+  for (auto &stride : strides) stride /= int64_t(c10::elementSize(iter.dtype()));
   at::from_blob(iter.data_ptr(0), sizes, strides, options).copy_(apart.view(sizes));
 }
 
 template <typename T>
-using accumulated = std::conditional_t<std::is_same_v<T, double>, double, float>;  // what CUDA computes of it in
-
-template <typename T>
 inline T fma_of(T a, T b, T c) {  // as nvcc contracts a * b + c
   return c == 0 ? a * b : std::fma(a, b, c);
+}
+template <typename T>
+inline T as_half(T x, at::ScalarType dtype) {  // rounded as elements are
+  return dtype == at::kHalf ? T(c10::Half(float(x))) : dtype == at::kBFloat16 ? T(c10::BFloat16(float(x))) : x;
 }
 
 // -- torch's operators: its own templates check their operands, and call these
 
 template <template <typename> class As, typename Of>
 void fill_floats(at::TensorIteratorBase &iter, const std::optional<at::Generator> &g, const Of &of) {
-  AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, iter.dtype(), "draw", [&] {
-    using T = accumulated<scalar_t>;
-    fill<scalar_t, As<T>>(iter, generator_of(*g), [&](T value) { return static_cast<scalar_t>(of(value)); });
-  });
+  if (iter.dtype() == at::kDouble)
+    fill<double, As<double>>(iter, generator_of(*g), of);
+  else
+    fill<float, As<float>>(iter, generator_of(*g), of);
 }
 
 template <typename>
 struct Uniform {
   void operator()(at::TensorIteratorBase &iter, double from_, double to_, std::optional<at::Generator> g) const {
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "uniform_", [&] {
-      using T = accumulated<scalar_t>;
-      const auto from = static_cast<scalar_t>(from_), to = static_cast<scalar_t>(to_);
-      const auto range = static_cast<T>(to - from), base = static_cast<T>(from);
-      fill<scalar_t, AsUniform<T>>(iter, generator_of(*g), [=](T value) {
-        const auto x = static_cast<scalar_t>(fma_of(value, range, base));
-        return x == to ? from : x;
-      });
+    const auto dtype = iter.dtype();
+    auto rounded = [=](double x) { return dtype == at::kDouble ? x : double(as_half(float(x), dtype)); };
+    const double from = rounded(from_), to = rounded(to_), range = rounded(to - from);
+    fill_floats<AsUniform>(iter, g, [=](auto value) {
+      using T = decltype(value);
+      const T x = as_half(fma_of(value, T(range), T(from)), dtype);
+      return x == T(to) ? T(from) : x;
     });
   }
 };
@@ -315,27 +315,28 @@ struct Bernoulli {
 template <typename>
 struct Integers {
   void operator()(at::TensorIteratorBase &iter, uint64_t range, int64_t base, std::optional<at::Generator> g) const {
-    AT_DISPATCH_V2(iter.dtype(), "random_", AT_WRAP([&] {
-      auto of = [=](auto value) { return static_cast<scalar_t>(int64_t(value % range + base)); };
-      if (range >= uint64_t(1) << 28)
-        fill<scalar_t, AsLongWords>(iter, generator_of(*g), of);
-      else
-        fill<scalar_t, AsWords>(iter, generator_of(*g), of);
-    }), AT_EXPAND(AT_ALL_TYPES), at::kBool, at::kHalf, at::kBFloat16, AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
+    auto of = [=](auto value) { return int64_t(value % range + base); };
+    if (range >= uint64_t(1) << 28)
+      fill<int64_t, AsLongWords>(iter, generator_of(*g), of);
+    else
+      fill<int64_t, AsWords>(iter, generator_of(*g), of);
   }
   void operator()(at::TensorIteratorBase &iter, std::optional<at::Generator> g) const {  // all of 64 bits
-    AT_DISPATCH_ALL_TYPES_AND(at::kBFloat16, iter.dtype(), "random_", [&] {
-      fill<scalar_t, AsLongWords>(iter, generator_of(*g), [](uint64_t value) { return static_cast<scalar_t>(int64_t(value)); });
-    });
+    fill<int64_t, AsLongWords>(iter, generator_of(*g), [](uint64_t value) { return int64_t(value); });
   }
 };
 template <typename>
 struct AnyInteger {
   void operator()(at::TensorIteratorBase &iter, std::optional<at::Generator> g) const {
-    AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, iter.dtype(), "random_", [&] {
-      using Taken = std::conditional_t<std::is_same_v<scalar_t, double> || std::is_same_v<scalar_t, int64_t>, AsLongWords, AsWords>;
-      fill<scalar_t, Taken>(iter, generator_of(*g), [](auto value) { return at::transformation::uniform_int<scalar_t>(value); });
+    uint64_t range = 2;  // of bool
+    AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype() == at::kBool ? at::kByte : iter.dtype(), "random_", [&] {
+      using Limits = std::numeric_limits<scalar_t>;
+      if (iter.dtype() != at::kBool) range = Limits::is_integer ? uint64_t(Limits::max()) + 1 : (uint64_t(1) << Limits::digits) + 1;
     });
+    if (iter.dtype() == at::kDouble || iter.dtype() == at::kLong)
+      fill<int64_t, AsLongWords>(iter, generator_of(*g), [=](uint64_t value) { return int64_t(value % range); });
+    else
+      fill<int64_t, AsWords>(iter, generator_of(*g), [=](uint32_t value) { return int64_t(value % range); });
   }
 };
 

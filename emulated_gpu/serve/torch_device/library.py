@@ -99,7 +99,7 @@ def prebuilt(text: str) -> Path:
 
 @functools.cache
 def path() -> Path:
-    """Return the library for this torch; builds it if there is none yet (20 s). Raises Unsupported without g++."""
+    """Return the library for this torch; builds it if there is none (half a minute). Raises Unsupported without g++."""
     text = "\n".join((HERE / name).read_text() for name in SOURCES)
     return there if (there := prebuilt(text)).exists() else built(text)
 
