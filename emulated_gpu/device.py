@@ -112,7 +112,7 @@ def accesses_of(own: Footprint, workspace: Region | None) -> list[Access]:
     for region, (reads, writes, strong) in own.regions.values():
         if region.freed or region is workspace:
             continue
-        shared = (region.device == HOST or region.managed) and not own.signals
+        shared = region.of_host and not own.signals
         origin, any_strong = region.start - region.start % WORD, bool(strong.any())
         rows = [(writes, True, False), (reads, False, False)]
         if any_strong:
@@ -370,7 +370,7 @@ class Device:
         """Add to a work an access to memory, if it is a device's or shared with one."""
         region = self.region_at(address, size) if size else None
         if region is not None:
-            shared = region.device == HOST or region.managed
+            shared = region.of_host
             work.accesses.append(Access(address, address + size, writes, region, None, shared))
             if writes and region.fresh:
                 region.note_written(address, address + size)

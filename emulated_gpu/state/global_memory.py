@@ -59,6 +59,11 @@ class Region:
     views: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
+    def of_host(self) -> bool:
+        """Whether the host's own code may access it."""
+        return self.device == HOST or self.managed
+
+    @property
     def end(self) -> int:
         return self.start + self.size
 

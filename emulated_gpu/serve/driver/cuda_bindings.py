@@ -318,7 +318,7 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
             DEVICE.host_reads(at, size, size <= SCALAR, work)
         DEVICE.touched(work, at, size, False)
         DEVICE.touched(work, to, size, True)
-    shared = any(region is not None and (region.device == HOST or region.managed) for region in (there, here))
+    shared = any(region is not None and region.of_host for region in (there, here))
     if there is None or waits and shared:
         synchronize_stream(stream)
 
@@ -356,7 +356,7 @@ def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = 
         np.frombuffer(raw, dtype)[:] = value
         DEVICE.touched(work, int(target), size, True)
     region = DEVICE.region_at(int(target), 1)
-    if waits and region is not None and (region.device == HOST or region.managed):
+    if waits and region is not None and region.of_host:
         synchronize_stream(stream)
 
 

@@ -17,7 +17,7 @@ import threading
 import numpy as np
 
 from ...device import DEVICE
-from ...state.global_memory import HOST, Region
+from ...state.global_memory import Region
 from ...state.host_order import Access, Work, place, runs_of
 
 PAGE = mmap.PAGESIZE
@@ -91,7 +91,7 @@ class Pages:
         all that it changes."""
         self.lift()
         self.recorded, self.seen, self.thread = work, {}, threading.get_native_id()
-        shared = [region for region in DEVICE.memory.regions if region.device == HOST or region.managed]
+        shared = [region for region in DEVICE.memory.regions if region.of_host]
         for region in shared:
             begin, end = pages_of(region, region.start, region.end)
             if begin < end:
@@ -138,7 +138,7 @@ class Pages:
         how = min((how for begin, end, how in self.ranges if begin <= address < end), default=None)
         if how is None:
             region = DEVICE.memory.region_of(address)
-            if region is not None and (region.device == HOST or region.managed):
+            if region is not None and region.of_host:
                 return  # another thread has lifted what was protected a moment ago
             # it is another one's, who gets the signal again
             self.libc.sigaction(signal.SIGSEGV, ctypes.byref(self.before), None)

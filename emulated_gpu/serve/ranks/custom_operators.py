@@ -34,11 +34,6 @@ class Operators:
         for operator, functions in self.functions.items():
             functions.update({name: x for name, x in operator.__dict__.items() if name in OWN})
 
-    def define(self, operator: CustomOpDef, function) -> None:
-        """Define anew, for this rank, what another one has defined."""
-        kept = {name: dict(getattr(operator, name)) for name in OF_KINDS}
-        operator.__dict__.update(dict.fromkeys(OWN) | kept | {"_init_fn": function})
-
 
 @functools.cache
 def install() -> None:
@@ -50,8 +45,9 @@ def install() -> None:
         return object.__new__(kind) if there is None or there in Operators.turn.functions else there
 
     def define(self: CustomOpDef, namespace: str, name: str, schema: str, fn, *rest, **more) -> None:
-        if self in OPDEFS.values():
-            Operators.turn.define(self, fn)
+        if self in OPDEFS.values():  # another rank's
+            kept = {kind: dict(getattr(self, kind)) for kind in OF_KINDS}
+            self.__dict__.update(dict.fromkeys(OWN) | kept | {"_init_fn": fn})
         else:
             init(self, namespace, name, schema, fn, *rest, **more)
         Operators.turn.functions[self] = {}

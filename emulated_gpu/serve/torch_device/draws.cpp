@@ -312,14 +312,18 @@ struct Bernoulli {
     to.copy_(uniform.flatten().narrow(0, 0, wide.numel()).view(wide.sizes()).le(wide));
   }
 };
+// wide: of two words each.
+void fill_integers(at::TensorIteratorBase &iter, const std::optional<at::Generator> &g, uint64_t range, int64_t base, bool wide) {
+  auto of = [=](auto value) { return int64_t(value % range + base); };
+  if (wide)
+    fill<int64_t, AsLongWords>(iter, generator_of(*g), of);
+  else
+    fill<int64_t, AsWords>(iter, generator_of(*g), of);
+}
 template <typename>
 struct Integers {
   void operator()(at::TensorIteratorBase &iter, uint64_t range, int64_t base, std::optional<at::Generator> g) const {
-    auto of = [=](auto value) { return int64_t(value % range + base); };
-    if (range >= uint64_t(1) << 28)
-      fill<int64_t, AsLongWords>(iter, generator_of(*g), of);
-    else
-      fill<int64_t, AsWords>(iter, generator_of(*g), of);
+    fill_integers(iter, g, range, base, range >= uint64_t(1) << 28);
   }
   void operator()(at::TensorIteratorBase &iter, std::optional<at::Generator> g) const {  // all of 64 bits
     fill<int64_t, AsLongWords>(iter, generator_of(*g), [](uint64_t value) { return int64_t(value); });
@@ -333,10 +337,7 @@ struct AnyInteger {
       using Limits = std::numeric_limits<scalar_t>;
       if (iter.dtype() != at::kBool) range = Limits::is_integer ? uint64_t(Limits::max()) + 1 : (uint64_t(1) << Limits::digits) + 1;
     });
-    if (iter.dtype() == at::kDouble || iter.dtype() == at::kLong)
-      fill<int64_t, AsLongWords>(iter, generator_of(*g), [=](uint64_t value) { return int64_t(value % range); });
-    else
-      fill<int64_t, AsWords>(iter, generator_of(*g), [=](uint32_t value) { return int64_t(value % range); });
+    fill_integers(iter, g, range, 0, iter.dtype() == at::kDouble || iter.dtype() == at::kLong);
   }
 };
 
