@@ -16,7 +16,7 @@ import numpy as np
 from . import packages, target
 from .arena import PAGE, Heap
 from .chip import B200, Chip
-from .errors import EmulatorError, Fault, Hang, HostOrderFault, LaunchRefused, Unsupported
+from .errors import EmulatorError, Fault, Hang, LaunchRefused, Unsupported
 from .interfaces import Allocator, Guard
 from .machine.engine import collecting
 from .machine.hosts import Capture, Host, Hosts
@@ -29,13 +29,12 @@ from .model.run import Recorded
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
 from .sessions import Session
-from .state.definedness import A_LAUNCH, MOST_BYTES, MOST_EVENTS, MOST_FOLLOWED, Definedness
-from .state.global_memory import HOST, GlobalMemory, Region
+from .state.global_memory import HOST, WORD, GlobalMemory, Region
 from .state.host_order import Access, HostOrder, Work, named, place, runs_of
-from .state.pdl_dependency import WORD, Footprint
+from .state.pdl_dependency import Footprint
+from .unwritten import Unwritten
 
 ALIGNMENT = 512  # of what is allocated here
-NOBODY = "nothing has written since it was allocated"
 GUARD = 512  # bytes around every allocation that no kernel may touch
 CALLED_LATER = (
     "\n  launches run in the order of the calls, each to its end: what one of another stream that is called later "
@@ -113,13 +112,13 @@ def accesses_of(own: Footprint, workspace: Region | None) -> list[Access]:
         if region.freed or region is workspace:
             continue
         shared = region.of_host and not own.signals
-        origin, any_strong = region.start - region.start % WORD, bool(strong.any())
+        any_strong = bool(strong.any())
         rows = [(writes, True, False), (reads, False, False)]
         if any_strong:
             rows = [(writes & ~strong, True, False), (reads & ~strong & ~writes, False, False)]
             rows += [(strong & writes, True, True), (strong & ~writes, False, True)]
         for words, write, is_strong in rows:
-            runs = runs_of(words, origin, WORD, region.start, region.end)
+            runs = runs_of(words, region.origin, WORD, region.start, region.end)
             if runs is not None:
                 several = runs if len(runs) > 1 else None
                 ends = int(runs[0, 0]), int(runs[-1, 1])
@@ -151,7 +150,7 @@ class Device:
         self.order = HostOrder()
         self.order.together = lambda one, other: together(one.given, other.given, one.all(), other.all())
         self.order.starve = lambda one, other: starve(one.given, other.given)
-        self.fresh = True  # all that has been written since is known
+        self.unwritten = Unwritten(self)
         self.guard: Guard | None = None
 
     @contextlib.contextmanager
@@ -496,9 +495,8 @@ class Device:
                 if session.launches <= session.most_recorded:
                     session.recorded.append(recorded)
                 return
-        fresh = self.fresh and session.checks and self.node is None
-        asked = dataclasses.replace(asked, number=number, notes_reads=self.order.watches or fresh)
-        self.fresh &= fresh
+        known = self.unwritten.known = self.unwritten.known and session.checks and self.node is None
+        asked = dataclasses.replace(asked, number=number, notes_reads=self.order.watches or known)
         start = partial(self._launch, session, self.index, launched, asked)
         if self.node is not None:
             alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
@@ -524,8 +522,8 @@ class Device:
             if found:  # nobody knows what it would have written
                 for region in self.memory.regions:
                     region.fresh = False
-            elif fresh and made is not None:
-                found = self._note_written(made.own, what, launched, asked)
+            elif known and made is not None:
+                found = self.unwritten.launched(made.own, what, launched, asked)
             for note in notes:
                 session.note(note)
             for error in found:
@@ -537,118 +535,23 @@ class Device:
         for refused in (error for error in found if isinstance(error, LaunchRefused)):
             raise refused  # also where launches go on: host code gets an error
 
-    def _note_written(self, own: Footprint, what: str, launched: tuple, asked: LaunchOptions) -> list[EmulatorError]:
-        """A launch has run: say what it has read that nobody had written, and know what it has written. Returns what
-        comes of the first."""
-        found = self._undefined_tickets(own, launched[0].program)
-        followed = None
-        fresh = {id(region) for region, _ in own.undefined.values() if self.never_written(region)}
-        for region, (reads, writes, _) in own.regions.values():
-            if not region.fresh:
-                continue
-            if self.never_written(region):
-                at = region.unwritten(reads & ~writes)
-                if at is None and region.unwritten(reads) is not None:  # it may have written them before
-                    followed = followed or self.followed(own, what)
-                if at is not None:
-                    message = f"{what} reads {region.name} at byte {at}, which {region.made_of or NOBODY}"
-                    kernel = f"kernel {what.partition('(')[2].rstrip(')')}"
-                    note = HostOrderFault("uninitialized-read", message, kernel, (kernel, region.name))
-                    note.note = "never-written"
-                    self.session.note(note)
-                    followed = followed or self.followed(own, what)
-        if followed is not None:
-            return found or self._follow(followed, own, launched, asked)
-        for region, (_, writes, _) in own.regions.values():
-            if region.fresh:
-                region.note_written(region.start, region.end, writes)
-        for region, words in own.undefined.values():
-            if id(region) in fresh:
-                region.spoil(words, f"{what} has made of what nothing had written")
-        return found
-
-    def _undefined_tickets(self, own: Footprint, program: ControlFlow) -> list[EmulatorError]:
-        """Of atomics of a launch whose results are used: those that have found what nobody had written."""
-        found: list[EmulatorError] = []
-        for region, word, who in own.asked.values():
-            if not self.never_written(region) or region.written is not None and region.written[word]:
-                continue
-            instr = who.instruction()
-            if instr is None or not program.uses(instr.operands[0]):
-                continue
-            at = max(word * WORD - region.start % WORD, 0)
-            message = f"{who} uses what it finds in {region.name} at byte {at}, which {region.made_of or NOBODY}"
-            found.append(Fault("uninitialized-read", message, who.place()))
-        return found
-
-    def followed(self, own: Footprint, what: str) -> Definedness | None:
-        """Return what is undefined before a launch that has run, if it can be run once more to be followed: it has done
-        little, and nobody has written what it read, but for what was undefined."""
-        for region in self.memory.regions:
-            self.never_written(region)
-        known = Definedness(self.memory, what, NOBODY)
-        written = 0
-        for region, (reads, writes, strong) in own.regions.values():
-            written += region.size * bool(writes.any())
-            before = known.undefined.get(id(region))
-            twice = reads & writes if before is None else reads & writes & ~before[1]
-            if region.freed or strong.any() or twice.any():
-                return None
-        if own.events > MOST_EVENTS or written > MOST_BYTES or self.session.followed > MOST_FOLLOWED:
-            return None
-        self.session.followed += max(own.events, A_LAUNCH)
-        return known
-
-    def _follow(self, known: Definedness, own: Footprint, launched: tuple, asked: LaunchOptions) -> list[EmulatorError]:
-        """Run a launch once more, to see what comes of what nobody has written. Returns what that decides."""
-        kept = [(region, region.data.copy()) for region, (_, writes, _) in own.regions.values() if writes.any()]
-        options = dataclasses.replace(
-            asked, schedule=self.session.schedule, checks=False, notes_reads=False, pdl=False, tracked=known
-        )
-        found: list[EmulatorError] = []
-        try:
-            code, geometry, params, memory = launched
-            Launch(code, geometry, params, memory, options).run()
-        except EmulatorError as e:
-            found.append(e)
-        finally:
-            for region, data in kept:
-                region.data[:] = data
-        for region in known.keep():
-            if self.allocator is not None:
-                self.allocator.spoil(region)
-        return found if found and found[0].kind == "uninitialized-read" else []
-
-    def never_written(self, region: Region) -> bool:
-        """Whether there may be words of a region that nobody has written: of an allocator's, if it says so, too."""
-        if region.fresh and self.allocator is not None and self.allocator.has_written(region):
-            region.fresh, region.written = False, None
-        return region.fresh and self.fresh
-
     def host_reads(self, address: int, size: int, decides: bool, by: Work | None = None, runs=None) -> None:
         """The host gets bytes of a device. decides: one number, on which something will depend. by: what brings it.
 
         runs: [n, 2] which of those bytes, each from and to; None: all.
         """
-        region = self.region_at(address, size) if size and self.fresh else None
-        if region is None or not self.orders or not self.never_written(region):
+        region = self.region_at(address, size) if size and self.unwritten.known else None
+        if region is None or not self.orders:
             return
-        words = np.zeros(-(-(region.size + region.start % WORD) // WORD), bool)
-        origin = region.start - region.start % WORD
-        for first, end in [(address, address + size)] if runs is None else runs:
-            words[(first - origin) // WORD : -(-(end - origin) // WORD)] = True
-        at = region.unwritten(words)
-        if at is not None:
-            message = f"the host reads {region.name} at byte {at}, which {region.made_of or NOBODY}"
-            where = named(place() if by is None else by.where)
-            kernel = region.made_of.partition(" (")[2]
-            found = HostOrderFault("uninitialized-read", message, where, (region.name, where, kernel))
-            if decides and not region.any_written(words):  # else it may be a struct's padding
-                self.fail(found)
-                self.check()
-            else:
-                found.note = "never-written"
-                self.session.note(found)
+        runs = [(address, address + size)] if runs is None else runs
+        found = self.unwritten.read_by_host(region, runs, named(place() if by is None else by.where), decides)
+        if found is None:
+            return
+        if found.note:
+            self.session.note(found)
+        else:
+            self.fail(found)
+            self.check()
 
     @contextlib.contextmanager
     def _launching(self, stream: int | None, what: str):

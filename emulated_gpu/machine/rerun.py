@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import EmulatorError, Fault
 from ..ptx.effects import ATOMICS
 from ..ptx.syntax import Special, leaves
-from ..state.global_memory import GlobalMemory, Region
-from ..state.pdl_dependency import WORD, Footprint
+from ..state.global_memory import WORD, GlobalMemory, Region
+from ..state.pdl_dependency import Footprint
 from .explore import Outcome, search, shrink
 from .launch import Code, Geometry, Launch, LaunchOptions
 from .schedule import Schedule, Watched
@@ -107,7 +107,7 @@ class Reruns:
             bad = np.flatnonzero(before != region.data)
             if has_atomics(launch):
                 strong = own.used(region)[2] | first.used(region)[2]
-                bad = bad[~strong[(bad + region.start % WORD) // WORD]]
+                bad = bad[~strong[(bad + region.start - region.origin) // WORD]]
             if len(bad):
                 at = int(bad[0]) // WORD * WORD
                 now, then = (x[at : at + WORD].tobytes()[::-1].hex() for x in (region.data, before))

@@ -17,7 +17,7 @@ from ..jit.llvm import LANES
 from ..jit.rules import pointer
 from ..state.global_memory import Region
 from ..state.order import KNOWN
-from ..state.shadow import WORD, Shadow
+from ..state.shadow import Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
 from . import context_fields as of
 
@@ -118,8 +118,7 @@ class Context:
         self.shared = self.numbers[of.SHARED : of.SHARED + of.FIELDS]
         self.table = self.numbers[of.SHARED + of.FIELDS :].reshape(-1, of.FIELDS)
         for window, region in zip(self.table, regions, strict=True):
-            first = region.start - region.start % WORD
-            window[of.LO], window[of.HI], window[of.ORIGIN] = region.start, region.end, first
+            window[of.LO], window[of.HI], window[of.ORIGIN] = region.start, region.end, region.origin
             window[of.FLAGS] = 0 if region.read_only else of.WRITABLE
             if region.read_only and launch.checks and launch.dependencies.keeps_reads:
                 window[of.HI] = window[of.LO]  # what is read of it is noted in Python

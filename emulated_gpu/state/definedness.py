@@ -30,8 +30,7 @@ class Definedness:
         self.spoilt: set[int] = set()  # regions, by their ids, that got what is undefined
         for region in memory.regions:
             if region.fresh:
-                words = np.ones(words_of(region), bool) if region.written is None else ~region.written
-                self.undefined[id(region)] = region, words
+                self.undefined[id(region)] = region, region.missing()
 
     def read(self, addresses: np.ndarray, size: int) -> tuple[np.ndarray, Fault] | None:
         """Which elements of `size` bytes at addresses, uint64 [n], are undefined, bool [n], and the fault of using
@@ -58,7 +57,7 @@ class Definedness:
             if id(region) not in self.undefined:
                 if undefined is None or not undefined[here].any():
                     continue
-                self.undefined[id(region)] = region, np.zeros(words_of(region), bool)
+                self.undefined[id(region)] = region, np.zeros(region.words, bool)
             marks = self.undefined[id(region)][1]
             marks[words[...]] = False
             if undefined is not None and undefined[here].any():
@@ -71,9 +70,9 @@ class Definedness:
         while left.any():
             region = self.memory.find(int(addresses[left.argmax()]), size, False)
             here = left & (addresses >= np.uint64(region.start)) & (addresses < np.uint64(region.end))
-            at = addresses[here].astype(np.int64) - (region.start - region.start % WORD)
+            at = addresses[here].astype(np.int64) - region.origin
             count = int((at + size - 1).max() // WORD - at.min() // WORD + 1) if len(at) == 1 else -(-size // WORD)
-            words = np.minimum((at // WORD)[:, None] + np.arange(count), words_of(region) - 1)
+            words = np.minimum((at // WORD)[:, None] + np.arange(count), region.words - 1)
             yield region, here, words
             left &= ~here
 
@@ -84,8 +83,3 @@ class Definedness:
             if id(region) in self.spoilt:
                 region.made_of = f"{self.what} has made of what nothing had written"
         return [region for region, _ in self.undefined.values() if id(region) in self.spoilt]
-
-
-def words_of(region: Region) -> int:
-    """How many words a region has, from the one that holds its first byte."""
-    return -(-(region.size + region.start % WORD) // WORD)

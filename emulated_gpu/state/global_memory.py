@@ -67,18 +67,39 @@ class Region:
     def end(self) -> int:
         return self.start + self.size
 
+    @property
+    def origin(self) -> int:
+        """Address of the word that holds its first byte."""
+        return self.start - self.start % WORD
+
+    @property
+    def words(self) -> int:
+        """How many words it has, from that one on."""
+        return -(-(self.end - self.origin) // WORD)
+
+    def words_of(self, first: int, end: int) -> slice:
+        """Which of its words hold bytes [first, end)."""
+        return slice((first - self.origin) // WORD, -(-(end - self.origin) // WORD))
+
+    def byte_of(self, word: int) -> int:
+        """Return the number of the first of its bytes in a word."""
+        return max(word * WORD + self.origin - self.start, 0)
+
+    def missing(self) -> np.ndarray:
+        """Which of its words nobody may have written, bool, of one that is fresh."""
+        return np.ones(self.words, bool) if self.written is None else ~self.written
+
     def note_written(self, first: int, end: int, words: np.ndarray | None = None) -> None:
         """Bytes [first, end) of it have been written; words: or these, bool from the one that holds its first byte."""
         if first <= self.start and end >= self.end and (words is None or words.all()):
             self.fresh, self.written = False, None
             return
         if self.written is None:
-            self.written = np.zeros(-(-(self.size + self.start % WORD) // WORD), bool)
+            self.written = np.zeros(self.words, bool)
         if words is not None:
             self.written |= words
         else:
-            origin = self.start - self.start % WORD
-            self.written[(first - origin) // WORD : -(-(end - origin) // WORD)] = True
+            self.written[self.words_of(first, end)] = True
 
     def spoil(self, words: np.ndarray, made_of: str) -> None:
         """These words, bool as of `note_written`, hold what comes of others that nobody has written."""
@@ -94,7 +115,7 @@ class Region:
         """
         missing = words if self.written is None else words & ~self.written
         at = int(np.argmax(missing)) if len(missing) else 0
-        return max(WORD * at - self.start % WORD, 0) if missing[at : at + 1].any() else None
+        return self.byte_of(at) if missing[at : at + 1].any() else None
 
     def any_written(self, words: np.ndarray) -> bool:
         """Return whether somebody has written any of these words, told as to `unwritten`."""

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import Fault
-from .global_memory import GlobalMemory, Region
-
-WORD = 4  # bytes: what is told apart
+from .global_memory import WORD, GlobalMemory, Region
 
 
 class Rows(NamedTuple):
@@ -71,7 +69,7 @@ class Footprint:
         """What the launch has used of a region so far, to be changed by who notes more."""
         found = self.regions.get((region.start, region.size))
         if found is None:
-            used = np.zeros((3, -(-(region.size + region.start % WORD) // WORD)), bool)
+            used = np.zeros((3, region.words), bool)
             found = self.regions[region.start, region.size] = region, used
         return found[1]
 
@@ -137,8 +135,8 @@ class Dependencies:
         region = self.memory.find(address, size, True)
         if not region.fresh:
             return
-        at = address - (region.start - region.start % WORD)
-        words = np.arange(at // WORD, (at + size - 1) // WORD + 1)
+        among = region.words_of(address, address + size)
+        words = np.arange(among.start, among.stop)
         written = self.own.used(region)[1]
         words = words[~written[words]]
         if region.written is not None:
@@ -156,7 +154,7 @@ class Dependencies:
             for address in addresses:
                 self.note(group, np.array([address]), size, write, strong)
             return
-        at += region.start % WORD
+        at += region.start - region.origin
         words = Rows.of(at, size)
         if words is None:
             words, last = at // WORD, (at + (size - 1)) // WORD

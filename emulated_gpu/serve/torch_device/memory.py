@@ -17,7 +17,6 @@ import torch
 
 from ...device import DEVICE
 from ...errors import EmulatorError, HostOrderFault, Unsupported
-from ...state.definedness import words_of
 from ...state.global_memory import HOST, WORD, Region
 from ...state.host_order import Access, named, place
 from ..driver import graphs
@@ -193,10 +192,10 @@ class TorchMemory:
 def words_unwritten(at: int, size: int) -> tuple[Region, np.ndarray] | None:
     """Return the region that holds bytes from `at` on, and which of its words nobody has written, bool; None if all
     are written, or nobody looks."""
-    region = DEVICE.region_at(at, size) if DEVICE.orders and DEVICE.fresh else None
-    if region is None or not DEVICE.never_written(region):
+    region = DEVICE.region_at(at, size) if DEVICE.orders and DEVICE.unwritten.known else None
+    if region is None or not DEVICE.unwritten.never_written(region):
         return None
-    words = np.ones(words_of(region), bool) if region.written is None else ~region.written
+    words = region.missing()
     return (region, words) if words.any() else None
 
 
@@ -208,7 +207,7 @@ def undefined(at: int, size: int, copy: int) -> int:
         if found is None:
             return -1
         region, words = found
-        marks = np.repeat(words, WORD)[region.start % WORD :][at - region.start :][:size]
+        marks = np.repeat(words, WORD)[at - region.origin :][:size]
         if copy:
             view = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(copy))
             view[marks] ^= 0xFF
@@ -226,8 +225,8 @@ def spoilt(at: int, size: int, marks: int, name: bytes) -> None:
         region = DEVICE.region_at(at, size)
         if region is None:
             return
-        by_byte = np.zeros(words_of(region) * WORD, np.uint8)
-        first = at - region.start + region.start % WORD
+        by_byte = np.zeros(region.words * WORD, np.uint8)
+        first = at - region.origin
         by_byte[first : first + size] = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(marks))
         by_word = by_byte.reshape(-1, WORD).max(axis=1)
         if region.fresh:
