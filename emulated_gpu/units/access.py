@@ -108,12 +108,8 @@ def load(
         addresses = addresses[lanes]
     if count > 1 and int(np.bitwise_or.reduce(addresses)) % (size * count):
         raise Fault("misaligned", f"vector read of {size * count} bytes at {int(addresses.max()):#x}")
-    if space == "local":
-        rows = [gather(g, space, addresses + np.uint64(k * size), size, lanes) for k in range(count)]
-    else:
-        rows = [*gather(g, space, side_by_side(addresses, size, count), size, lanes, strong, who).reshape(count, -1)]
     out: list[np.ndarray] = []
-    for values in rows:
+    for values in gather(g, space, side_by_side(addresses, size, count), size, lanes, strong, who).reshape(count, -1):
         if lanes is not None:
             whole = np.zeros(g.n, values.dtype)
             whole[lanes] = values
@@ -233,11 +229,7 @@ def gather(
     if size == 16:
         if (addresses % np.uint64(16)).any():
             raise Fault("misaligned", f"16-byte read at {int(addresses.max()):#x}")
-        if space == "local":
-            halves = [gather(g, space, addresses + np.uint64(k), 8, lanes) for k in (0, 8)]
-        else:
-            halves = [*gather(g, space, side_by_side(addresses, 8, 2), 8, lanes, strong, who).reshape(2, -1)]
-        return alu.pack128(*halves)
+        return alu.pack128(*gather(g, space, side_by_side(addresses, 8, 2), 8, lanes, strong, who).reshape(2, -1))
     if space in ("global", "const"):
         return g.launch.memory.gather(addresses, size)
     if space == "shared":
@@ -257,7 +249,9 @@ def gather(
             k = int(unwritten.argmax())
             message = f"read of {size} bytes of local memory at {int(addresses[k]):#x}"
             message += f", of which lane {index[0][k]} has written none"
-            g.launch.found(Fault("uninitialized-read", message))
+            fault = Fault("uninitialized-read", message)
+            fault.elements = unwritten
+            g.launch.found(fault)
     return values
 
 
@@ -275,7 +269,7 @@ def local_index(g: LaneGroup, addresses: np.ndarray, size: int, lanes):
     if int(addresses.max()) + size > g.launch.local_bytes:
         raise Fault("out-of-bounds", f"local memory at {int(addresses.max()):#x} of {g.launch.local_bytes} bytes")
     which = g.lanes if lanes is None else g.lanes[lanes]
-    return which, (addresses // np.uint64(size)).astype(np.int64)
+    return np.resize(which, len(addresses)), (addresses // np.uint64(size)).astype(np.int64)
 
 
 # -- stores ------------------------------------------------------------------------------------------------

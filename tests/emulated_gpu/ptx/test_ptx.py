@@ -155,9 +155,10 @@ def test_local_arrays_are_declared_in_a_body():
 
 
 def test_local_memory_that_a_lane_has_not_written():
-    """Nothing of it; of a part, padding may be the rest."""
+    """Nothing of it, if that is used; of a part, padding may be the rest."""
     body = ".local .align 8 .b8 a[16]; setp.lt.u32 p, tid, 16; st.local.b32 [a], tid; @p st.local.b32 [a+8], tid;"
     assert run(f"{body} ld.local.b64 w, [a]; cvt.u32.u64 d, w;") == list(range(LANES))
+    assert run(f"{body} ld.local.v2.b32 {{d, x}}, [a];") == list(range(LANES))
     with pytest.raises(Fault, match="of which lane 16 has written none") as found:
         run(f"{body} ld.local.b64 w, [a+8]; cvt.u32.u64 d, w;")
     assert found.value.kind == "uninitialized-read"
