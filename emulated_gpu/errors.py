@@ -66,7 +66,7 @@ NOTES = {
     "lanes-apart": "A lane touches what another one of its warp wrote or read, and they have not met since.",
     "lanes-wrap": "tcgen05.ld or .st is at a lane of tensor memory from 128 to 255, which is taken for that less 128.",
     "non-coherent-load": "ld.global.nc or a texture reads what the same launch has written.",
-    "relaxed-init": "An mbarrier's init is known to a warp of its CTA by a relaxed barrier of the cluster alone.",
+    "relaxed-init": "An mbarrier's init is known to a warp of its cluster by a relaxed barrier alone.",
     "rounded-stores": "Warps store floats that differ in rounding alone to one shared word by one instruction.",
     "selected-away": "Shared or local memory is read that nothing has written; the value goes to a selp alone.",
     "never-written": "Global memory is read that nothing has written since it was allocated.",

@@ -154,10 +154,8 @@ class Cta:
         found = self.smem.barriers.get(offset)
         if found is None:
             raise Fault("mbarrier", f"no initialised mbarrier at shared {offset:#x} of CTA {self.ctaid}")
-        if self.launch.checks:
-            met = warp.met_cluster if warp.cta is self else 0
-            if fault := found.check_visible(warp.actor, asynchronous, met):
-                self.launch.found(fault)
+        if self.launch.checks and (fault := found.check_visible(warp.actor, asynchronous, warp.met_cluster)):
+            self.launch.found(fault)
         return found
 
     def named_barrier(self, number) -> CountedBarrier:

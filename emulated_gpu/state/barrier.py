@@ -64,7 +64,7 @@ class MBarrier(Waitable):
     def check_visible(self, by: Actor, asynchronous: bool, met: int) -> Fault | None:
         """The init must have been made visible to a warp that uses the object, and to the async proxy: returns what is
         wrong. A kernel goes on after it with the object that there is, as it mostly does on silicon. met: for how many
-        phases of the cluster's barrier a warp of the object's CTA has waited."""
+        phases of the cluster's barrier the warp has waited."""
         if not self._known_to(by):
             message = f"{self.name} is used by a warp that has not waited for its init by another"
             message += f": {self.made_by}" * (self.made_by is not None)

@@ -320,7 +320,8 @@ def tma_prefetch(g: LaneGroup, tensor, coords, rank, mask):
 
 
 # -- bulk copies -------------------------------------------------------------------------------------------
-def bulk_copy(g: LaneGroup, dst, to, src, what, size, bar, multicast, policy, mask, reduction=None):
+def bulk_copy(g: LaneGroup, dst, to, src, what, size, bar, chosen, policy, mask, reduction=None):
+    """chosen: masks of the CTAs that a load is for, or of the bytes of each 16 that a store is of; None: all."""
     for p in active(g, mask):
         n, a, b = pick(size, p), pick(to, p), pick(what, p)
         if n % 16 or a % 16 or b % 16:
@@ -329,11 +330,19 @@ def bulk_copy(g: LaneGroup, dst, to, src, what, size, bar, multicast, policy, ma
             continue
         origin = g.origin("bulk copy")
         if dst.startswith("shared"):
-            targets = None if multicast is None else multicast_ctas(g, pick(multicast, p))
+            targets = None if chosen is None else multicast_ctas(g, pick(chosen, p))
             copy = ToShared(a, src, b, n, pick(bar, p), targets, reduction)
             _bulk_to_shared(g, copy, pick(policy, p), origin)
         else:
-            _bulk_to_global(g, p, a, b, n, origin, reduction)
+            for at, length in [(0, n)] if chosen is None else runs(n, pick(chosen, p)):
+                _bulk_to_global(g, p, a + at, b + at, length, origin, reduction)
+
+
+def runs(size: int, mask: int) -> list[tuple[int, int]]:
+    """Return (beginning, bytes) of each run of a copy's bytes. mask: which of each 16 are copied (9.7.9.25.4.1)."""
+    copied = np.resize([int(mask) >> i & 1 for i in range(16)], size)
+    edges = np.flatnonzero(np.diff(copied, prepend=0, append=0)).reshape(-1, 2)
+    return [(int(begin), int(end - begin)) for begin, end in edges]
 
 
 class ToShared(NamedTuple):

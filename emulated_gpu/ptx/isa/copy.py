@@ -121,20 +121,20 @@ def _ends(m: Mods) -> list[str]:
 @op("cp.async.bulk", cost="async", dst=0)
 def _bulk(w, i, m):
     dst, src = _ends(m)
-    policy, multicast = _policy(w, i, m), m.take("multicast::cluster")
-    to, what, size, *rest = _operands(i, m)
-    if m.take("cp_mask"):
-        raise Unsupported(".cp_mask")
-    if m.take("mbarrier::complete_tx::bytes"):
-        bar = w.address(rest.pop(0))
-        mask = w.read(rest[0], 16) if multicast else "None"
-    elif m.take("bulk_group"):
-        bar = mask = "None"
+    policy = bar = chosen = "None"
+    if m.take("bulk_group"):
+        chosen = w.read(i.operands[-1], 16) if m.take("cp_mask") else "None"
+        m.drop("L2::cache_hint")
+        to, what, size, *_ = i.operands
+    elif m.take("mbarrier::complete_tx::bytes"):
+        policy = _policy(w, i, m)
+        to, what, size, at, *rest = _operands(i, m)
+        bar, chosen = w.address(at), w.read(rest[0], 16) if m.take("multicast::cluster") else "None"
     else:
         raise Unsupported("completion mechanism")
     w.call(
         f"async_copy.bulk_copy(g, {dst!r}, {w.address(to)}, {src!r}, {w.address(what)}, {w.read(size, 32)}, {bar}, "
-        f"{mask}, {policy}, {w.mask()})"
+        f"{chosen}, {policy}, {w.mask()})"
     )
 
 

@@ -21,15 +21,18 @@ USE = """.visible .entry k(.param .u64 out) {
     tcgen05.st.sync.aligned.32x32b.x1.b32 [a], {tid}; tcgen05.wait::st.sync.aligned;
     tcgen05.ld.sync.aligned.32x32b.x1.b32 {x}, [a]; WAIT mad.wide.u32 at, tid, 4, at; st.global.b32 [at], x;
     tcgen05.wait::ld.sync.aligned; tcgen05.dealloc.cta_group::1.sync.aligned.b32 a, 32; ret; }"""
-MADE = """.visible .entry k() { .shared .b64 bar; .reg .pred lead; .reg .b32 tid; mov.u32 tid, %tid.x;
-    setp.eq.u32 lead, tid, 0; BETWEEN mbarrier.arrive.shared::cta.b64 _, [bar]; ret; }"""
+MADE = """.visible .entry k() { .shared .b64 bar; .reg .pred lead; .reg .b32 tid, peer; mov.u32 tid, %tid.x;
+    setp.eq.u32 lead, tid, 0; mov.u32 peer, %cluster_ctarank; xor.b32 peer, peer, 1; BETWEEN
+    mbarrier.arrive.shared::cta.b64 _, [bar]; ret; }"""
+AT_PEER = """mov.b32 tid, bar; mapa.shared::cluster.u32 tid, tid, peer;
+    mbarrier.arrive.shared::cluster.b64 _, [tid]; barrier.cluster.arrive; barrier.cluster.wait; ret;"""
 INIT, ARRIVE = "@lead mbarrier.init.shared::cta.b64 [bar], 64;", "barrier.cluster.arrive.relaxed;"
 
 
-def notes(ptx: str, threads: int, *args, at: str = "") -> list[str]:
-    """The notes of a launch, each of which is of an instruction that begins so."""
+def notes(ptx: str, threads: int, *args, at: str = "", ctas: int = 1) -> list[str]:
+    """The notes of a launch of one cluster, each of which is of an instruction that begins so."""
     with emulated_gpu.session() as session:
-        emulated_gpu.launch(HEAD + ptx, "k", 1, threads, [*args])
+        emulated_gpu.launch(HEAD + ptx, "k", ctas, threads, [*args], cluster=ctas)
     assert all(f": {at}" in note.where for note in session.notes), session.notes
     return [note.note for note in session.notes]
 
@@ -61,3 +64,18 @@ def test_an_init_that_a_relaxed_barrier_shows(between, found):
             notes(ptx, 64)
     else:
         assert notes(ptx, 64, at="mbarrier.arrive") == found
+
+
+@pytest.mark.parametrize(("between", "found"), [
+    (f"{INIT} {ARRIVE} barrier.cluster.wait;", ["relaxed-init"]),
+    (f"{INIT} fence.mbarrier_init.release.cluster; {ARRIVE} barrier.cluster.wait;", []),
+    (f"{ARRIVE} {INIT} barrier.cluster.wait;", None),
+])  # fmt: skip
+def test_an_init_that_a_relaxed_barrier_shows_to_a_peer(between, found):
+    """CUTLASS's GEMMs of two SMs for Blackwell have one such mbarrier, of the end of tensor memory."""
+    ptx = MADE.replace("mbarrier.arrive.shared::cta.b64 _, [bar]; ret;", AT_PEER).replace("BETWEEN", between)
+    if found is None:
+        with pytest.raises(emulated_gpu.Fault, match="has not waited for its init"):
+            notes(ptx, 64, ctas=2)
+    else:
+        assert notes(ptx, 64, at="mbarrier.arrive", ctas=2) == found
