@@ -86,8 +86,8 @@ def stand_in(name: str) -> str:
         return name
     try:
         load_driver()
-        makes = {"cuda": toolkit.driver, "cudart": toolkit.cudart}
-        return str(makes.get(found[1], toolkit.blas)())
+        # The runtime's has the driver's functions, too; libcuda would get NVIDIA's, if torch has loaded that before
+        return str(toolkit.blas() if "blas" in found[1] else toolkit.cudart())
     except Unsupported as why:
         raise OSError(f"{name}: {why}") from why
 

@@ -59,8 +59,11 @@ def test_without_run_there_is_no_device(program):
 
 @pytest.mark.parametrize("name", ["'libcuda.so'", "ctypes.util.find_library('cuda')"])
 def test_a_script_loads_the_driver_by_its_name(name, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(DEVICES.format(name))
+    """Also where another library is known by the runtime's name, as in torch's builds with CUDA."""
+    script, other = tmp_path / "script.py", tmp_path / "libother.so"
+    options = "-shared", "-x", "c", os.devnull, "-Wl,-soname,libcudart.so.13"
+    assert done("gcc", *options, "-o", other).returncode == 0
+    script.write_text(f"import ctypes\nctypes.CDLL('{other}')\n{DEVICES.format(name)}")
     ran = forked.emulated_gpu("run", script)
     assert (ran.stdout, ran.returncode) == ("0 0 1\n", 0), ran.stderr
 
