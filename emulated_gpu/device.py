@@ -465,9 +465,8 @@ class Device:
         if device is not None:
             with self.on(device):
                 return self.launch(module, kernel, grid, block, params, held=held, stream=stream, **options)
+        self.check()
         session = self.session
-        if session.failure is not None:
-            raise session.failure
         if self.capture is not None and self.capture.takes(stream):
             given = options | ({} if self.node is None else {"device": self.index})
             self.capture.note("launch", (module, kernel, grid, block, params), given, stream)
@@ -488,22 +487,27 @@ class Device:
         asked = LaunchOptions(**options, chip=self.chip)
         if session.recorded is not None or session.timed is not None:
             alive = () if self.node is None else tuple(held)
-            recorded = Recorded(*launched, asked, device=self.index, alive=alive)
-            if session.timed is not None:
-                session.timed.append(recorded)
-            else:
-                if session.launches <= session.most_recorded:
-                    session.recorded.append(recorded)
+            if session.records(Recorded(*launched, asked, device=self.index, alive=alive)):
                 return
         known = self.unwritten.known = self.unwritten.known and session.checks and self.node is None
         asked = dataclasses.replace(asked, number=number, notes_reads=self.order.watches or known)
-        start = partial(self._launch, session, self.index, launched, asked)
         if self.node is not None:
-            alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
-            node, hosts = self.together()
-            queued = Queued(start, [*alive, *held], dict(hosts.now.known))
-            return node.enqueue(self.index, queued, [host.known for host in hosts.all])
-        what = f"launch {number} ({code.program.kernel.title})"
+            self._enqueue(launched, asked, held)
+        else:
+            self._run_now(launched, asked, stream)
+
+    def _enqueue(self, launched: tuple, asked: LaunchOptions, held) -> None:
+        """Let the current device of a node run a launch when somebody waits for it. held: what is kept until then."""
+        node, hosts = self.together()
+        alive = [array for array in (found() for found in self._arrays.values()) if array is not None]
+        start = partial(self._launch, self.session, self.index, launched, asked)
+        queued = Queued(start, [*alive, *held], dict(hosts.now.known))
+        node.enqueue(self.index, queued, [host.known for host in hosts.all])
+
+    def _run_now(self, launched: tuple, asked: LaunchOptions, stream: int | None) -> None:
+        """Run a launch that a stream is given, and tell the session what it has found. Raises what stops it."""
+        session = self.session
+        what = f"launch {asked.number} ({launched[0].program.kernel.title})"
         self._made.launch = None
         with self._launching(stream, what) as work:
             if work is not None and self.order.several and Given.possible(launched, asked.cooperative):
@@ -513,7 +517,7 @@ class Device:
                 if session.runs_again(asked.number) and Reruns.possible(launched):
                     found, notes = self._explored(session, launched, asked)
                 else:
-                    found, notes = self._run(session, start)
+                    found, notes = self._run(session, partial(self._launch, session, self.index, launched, asked))
             made = self._made.launch
             if work is not None and work.given is not None:
                 work.given.ended()
@@ -522,7 +526,7 @@ class Device:
             if found:  # nobody knows what it would have written
                 for region in self.memory.regions:
                     region.fresh = False
-            elif known and made is not None:
+            elif self.unwritten.known and made is not None:
                 found = self.unwritten.launched(made.own, what, launched, asked)
             for note in notes:
                 session.note(note)
@@ -530,8 +534,7 @@ class Device:
                 if isinstance(error, Hang) and error.polls and self.order.several:
                     error.message += CALLED_LATER
                 self.fail(error)
-        if session.failure is not None:
-            raise session.failure
+        self.check()
         for refused in (error for error in found if isinstance(error, LaunchRefused)):
             raise refused  # also where launches go on: host code gets an error
 

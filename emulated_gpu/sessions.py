@@ -50,6 +50,14 @@ class Session:
         replayed = self.schedule.late is not None and self.schedule.launch == number
         return self.checks and (self.explores > 0 or replayed)
 
+    def records(self, launch: Recorded) -> bool:
+        """Keep a launch to be timed. Returns whether it is not to be run."""
+        if self.timed is not None:
+            self.timed.append(launch)
+        elif self.launches <= self.most_recorded:
+            self.recorded.append(launch)
+        return self.timed is None
+
     def new(self, faults: list[EmulatorError]) -> list[EmulatorError]:
         """Return the errors that are not yet among the findings."""
         known = {error.lines for error in self.errors}
