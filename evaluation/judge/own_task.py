@@ -15,7 +15,7 @@ from evaluation.judge.shared_tensors import Placed, Role
 from evaluation.judge.task import Call
 from evaluation.judge.verdict import Refused, compare, ulps
 from evaluation.tasks import data as any_data
-from evaluation.tasks import patterns
+from evaluation.tasks import patterns, products
 from evaluation.tasks.entry import KERNEL
 from task import TestCase, combine_seeds
 
@@ -101,13 +101,13 @@ def poisons(rng: np.random.Generator) -> Iterator[float]:
             yield float(drawn) * float(rng.choice((-1, 1)))
 
 
-def reference_operands(data, group: int) -> patterns.Operands:
+def reference_operands(data, group: int) -> products.Operands:
     """Decodes the operands of a group of nvfp4_group_gemm."""
     (a, b, _), (sfa, sfb), reordered = (data[i][group] for i in range(3))
     numbers = [reference.decode_fp4(packed[:, :, 0]).double() for packed in (a, b)]
     scales = [each[:, :, 0].double() for each in (sfa, sfb)]
-    codes = [each[..., 0].permute(2, 4, 0, 1, 3).contiguous().view(torch.uint8) for each in reordered]
-    return patterns.Operands(*numbers, *scales, *codes)
+    memory = [each[..., 0].permute(2, 4, 0, 1, 3).double().flatten() for each in reordered]
+    return dict(zip((*products.EVERY, "memory of sfa", "memory of sfb"), (*numbers, *scales, *memory), strict=True))
 
 
 class OwnCase:
@@ -245,7 +245,8 @@ class OwnCase:
         others = tuple(other[:, :, 0] for number, other in enumerate(wants) if number != group)
         known = [] if data is None or self.task is not reference.GROUP_GEMM else range(len(wants))
         operands = tuple(functools.partial(reference_operands, data, n) for n in sorted(known, key=group.__ne__))
-        why = patterns.explain(got[:, :, 0], want[:, :, 0], operands, others)
+        further = functools.partial(products.mistakes, operands=operands) if operands else None
+        why = patterns.explain(got[:, :, 0], want[:, :, 0], others, further)
         return f"{problem}; {why}" if why else problem
 
     def problems(

@@ -1,6 +1,5 @@
 """The commonest mistakes, made on purpose: the numbers that come of each are known again."""
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -10,7 +9,7 @@ import torch
 
 import reference
 from evaluation.judge.own_task import reference_operands
-from evaluation.tasks import patterns
+from evaluation.tasks import patterns, products
 from evaluation.tasks.others import close
 
 M, N, K = 256, 256, 1024
@@ -33,11 +32,24 @@ def second():
     return reference_operands(drawn(), 1)
 
 
+def explain(got: torch.Tensor, *operands: Callable[[], products.Operands]) -> str:
+    """What is said about a result of the first group. operands: of all groups."""
+    known = functools.partial(products.mistakes, operands=operands or (lambda: case()[0], second))
+    return patterns.explain(got, case()[1], (case()[2],), known)
+
+
+def exact(**changed) -> torch.Tensor:
+    """The first group's sums with some operands changed, each by a function."""
+    a, b = factors(case()[0] | {name: change(case()[0][name]) for name, change in changed.items()})
+    return a @ b.T
+
+
 def product(**changed) -> torch.Tensor:
-    """The first group's result with some operands changed, each by a function."""
-    of = dataclasses.replace(case()[0], **{name: change(getattr(case()[0], name)) for name, change in changed.items()})
-    a, b = (x * scales.repeat_interleave(16, 1) for x, scales in ((of.a, of.sfa), (of.b, of.sfb)))
-    return (a @ b.T).half()
+    return exact(**changed).half()
+
+
+def factors(of: products.Operands) -> list[torch.Tensor]:
+    return [of[key] * of[f"sf{key}"].repeat_interleave(16, 1) for key in "ab"]
 
 
 def part(rows=slice(None), columns=slice(None)) -> torch.Tensor:
@@ -81,9 +93,9 @@ def turned(by: int, some: int):
     return ordered(lambda at: at.view(-1, some).flip(1).flatten(), by)
 
 
-def flat(codes: torch.Tensor) -> torch.Tensor:
+def flat(key: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """Scales in blocks, read row by row."""
-    return codes.flatten().view(torch.float8_e4m3fn).double().view(M, K // 16)
+    return lambda _: case()[0][f"memory of {key}"].view(M, K // 16)
 
 
 def blocks(scales: torch.Tensor) -> torch.Tensor:
@@ -106,8 +118,7 @@ def swizzled(x: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(dtype: torch.dtype, tile: int) -> torch.Tensor:
-    of, sums = case()[0], torch.zeros(M, N).to(dtype)
-    a, b = (x * scales.repeat_interleave(16, 1) for x, scales in ((of.a, of.sfa), (of.b, of.sfb)))
+    (a, b), sums = factors(case()[0]), torch.zeros(M, N).to(dtype)
     for k in range(0, K, tile):
         sums = (sums.double() + a[:, k : k + tile] @ b[:, k : k + tile].T).to(dtype)
     return sums.half()
@@ -155,7 +166,7 @@ MISTAKES = {
     "both scales: are not applied": lambda: product(sfa=full, sfb=full),
     "A's scales: are not applied": lambda: product(sfa=full),
     "B's scales: are applied twice": lambda: product(sfb=lambda x: x**2),
-    "A's scales stand for B's, too": lambda: product(sfb=lambda _: case()[0].sfa),
+    "A's scales stand for B's, too": lambda: product(sfb=lambda _: case()[0]["sfa"]),
     "A's scales: each 4 k-blocks of 16: the first stands for all": lambda: product(
         sfa=lambda x: x[:, ::4].repeat_interleave(4, 1)
     ),
@@ -163,12 +174,8 @@ MISTAKES = {
     "the second half of K is left out": lambda: without(slice(K // 2, K)),
     "A: the high four bits of each byte are taken first": lambda: product(b=turned(1, 2)),
     "A: signs are lost": lambda: product(a=torch.abs),
-    "A's scales lie in blocks of 128 x 4 and are read row by row": lambda: product(
-        sfa=lambda _: flat(case()[0].codes_a)
-    ),
-    "both scales lie in blocks of 128 x 4 and are read": lambda: product(
-        sfa=lambda _: flat(case()[0].codes_a), sfb=lambda _: flat(case()[0].codes_b)
-    ),
+    "A's scales lie in blocks of 128 x 4 and are read row by row": lambda: product(sfa=flat("sfa")),
+    "both scales lie in blocks of 128 x 4 and are read": lambda: product(sfa=flat("sfa"), sfb=flat("sfb")),
     "B's scales lie row by row and are read as blocks": lambda: product(sfb=blocks),
     "A's scales: k-blocks of 16 are those 1 before": lambda: product(sfa=lambda x: x.roll(1, 1)),
     "the last k-block of 256 is left out": lambda: without(slice(K - 256, K)),
@@ -199,14 +206,14 @@ MISTAKES = {
         sfa=lambda x: torch.cat([x[:, : K // 32], full(x)[:, K // 32 :]], 1)
     ),
     "both scales: are read as e5m2": lambda: product(sfa=e5m2, sfb=e5m2),
-    "A's and B's scales are exchanged": lambda: product(sfa=lambda _: case()[0].sfb, sfb=lambda _: case()[0].sfa),
+    "A's and B's scales are exchanged": lambda: product(sfa=lambda _: case()[0]["sfb"], sfb=lambda _: case()[0]["sfa"]),
     "both scales: each 2 k-blocks of 16: the first half stands for both": lambda: product(sfa=pairs, sfb=pairs),
     "A: only written or only read with a swizzle of 128 bytes": lambda: product(a=swizzled),
     "A: neighbouring k-blocks of 32 are exchanged": lambda: product(a=turned(32, 2)),
     "A: buffer 3 of a ring of 4 k-blocks of 128 still has what the one before it has": lambda: product(
         a=ordered(lambda at: torch.where(at % 4 == 3, at - 1, at), 128)
     ),
-    "A and its scales: of another group": lambda: product(a=lambda _: second().a, sfa=lambda _: second().sfa),
+    "A and its scales: of another group": lambda: product(a=lambda _: second()["a"], sfa=lambda _: second()["sfa"]),
     "A and B: signs are lost": lambda: product(a=torch.abs, b=torch.abs),
     "K from 256 to 1024 is left out": lambda: without(slice(K // 4, K)),
     "sums are rounded to bfloat16 behind each 64 of K": lambda: rounded(torch.bfloat16, 64),
@@ -225,7 +232,7 @@ MISTAKES = {
     "each 256 columns are transposed as 2 x 128": lambda: case()[1].view(M, 2, 128).transpose(1, 2).reshape(M, N),
     # -- more of them
     "B: the low four bits of each byte are taken twice": lambda: product(b=lambda x: x[:, ::2].repeat_interleave(2, 1)),
-    "bits of bfloat16, read as float16": lambda: case()[1].bfloat16().view(torch.half),
+    "bits of bfloat16, read as float16": lambda: exact().bfloat16().view(torch.half),
     "the tiles of 64 columns before are added": lambda: (
         case()[1].view(M, 4, 64).double().cumsum(1).reshape(M, N).half()
     ),
@@ -245,8 +252,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_known_by_its_numbers(mistake):
-    operands, want, other = case()
-    assert mistake in patterns.explain(MISTAKES[mistake](), want, (lambda: operands, second), (other,))
+    assert mistake in explain(MISTAKES[mistake]())
 
 
 FULL_RANGE = (
@@ -256,6 +262,7 @@ FULL_RANGE = (
     "K from 256 to 1024 is left out",
     "both scales: are read as e5m2",
     "the last k-block of 64 counts twice",
+    "bits of bfloat16, read as float16",
 )
 
 
@@ -264,26 +271,23 @@ def test_a_mistake_is_known_by_all_numbers_of_the_formats(mistake, monkeypatch):
     """There many elements are right in spite of it: they tell it from what would have changed them."""
     wide = case(reference.generate_full_range_input)
     monkeypatch.setattr(sys.modules[__name__], "case", lambda: wide)
-    operands, want, other = wide
-    assert mistake in patterns.explain(MISTAKES[mistake](), want, (lambda: operands,), (other,))
+    assert mistake in explain(MISTAKES[mistake](), lambda: wide[0])
 
 
 def test_what_is_right_or_of_no_known_mistake_has_no_explanation():
-    operands, want, other = case()
-    assert patterns.explain(want.clone(), want, (lambda: operands, second), (other,)) == ""
+    assert explain(case()[1].clone()) == ""
     noise = torch.from_numpy(reference.np.random.default_rng(1).normal(size=(M, N))).half() * 50
-    assert patterns.explain(noise, want, (lambda: operands, second), (other,)) == ""
+    assert explain(noise) == ""
 
 
 def test_few_elements_or_two_mistakes_have_no_explanation():
     """Some of the many mistakes agree with a single number by chance."""
-    operands, want, other = case()
-    one, mixed = want.clone(), want.clone()
+    one, mixed = case()[1].clone(), case()[1].clone()
     one[3, 9] += 3
-    assert patterns.explain(one, want, (lambda: operands,), (other,)) == "only in row 3 and column 9"
+    assert explain(one, lambda: case()[0]) == "only in row 3 and column 9"
     mixed[::2, ::3] *= -1
     mixed[1::2, 1::3] = 0
-    assert "; " not in patterns.explain(mixed, want, (lambda: operands,), (other,))
+    assert "; " not in explain(mixed, lambda: case()[0])
 
 
 def test_sums_of_less_precision_are_said_by_their_size():
