@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 class NoTrace:
     """Receives the events of a run and drops them; model/trace.py has the receiver that records them."""
 
-    def duty(self, group, kind: str) -> None:
-        """A warp does this kind of work."""
+    def duty(self, group, kind: str, together: int = 1) -> None:
+        """A warp does this kind of work, or as many neighbours do it together."""
 
     def completes(self, barrier, source) -> None:
         """Copies ("load"), tensor core commits ("mma") or arrivals of a warp (its index) complete a barrier."""

@@ -87,8 +87,10 @@ class Trace(NoTrace):
         """An access to memory took this many wavefronts or sectors, where `least` would have done."""
         self.spread.setdefault((group.program, group.pc, line, way), Spread()).add(took, least)
 
-    def duty(self, group, kind: str):
-        self.duties.setdefault((group.program, group.warp.index), set()).add(kind)
+    def duty(self, group, kind: str, together: int = 1):
+        first = group.warp.index // together * together
+        for warp in range(first, first + together):
+            self.duties.setdefault((group.program, warp), set()).add(kind)
 
     def stall(self, group, why: str, cycles: float):
         self.spend(group, why, cycles)

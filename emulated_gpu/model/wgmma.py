@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..errors import Unsupported
 from ..formats.wgmma_form import K_BYTES, M, WgmmaForm
+from ..units.wgmma import WARPS
 
 LINE = 128  # bytes that shared memory gives in a cycle
 FETCH = 32  # cycles
@@ -30,4 +31,5 @@ def issue(clock, group, form: WgmmaForm) -> float:
     sm.tensor = start + took
     sm.shared.read_operands(clock.engine.now, start, sm.tensor, nbytes / (busy * LINE))
     clock.trace.tensor(group, group.cta, start, sm.tensor)
+    clock.trace.duty(group, "mma", WARPS)
     return sm.tensor + (figures["latency_cycles"] + min(nbytes / LINE, FETCH)) * took / busy

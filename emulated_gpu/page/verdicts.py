@@ -82,8 +82,8 @@ def of_waits(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
             continue
         where = max(lines, key=lambda line: line.us[f"waits for {reason}"])
         text = f"{role} warps wait {100 * share:.0f} % of their time for {reason}"
-        feeds = "MMA" in role or role == "all"  # what feeds the tensor core matters more
-        weight = min(share, 1.0) * (1.0 if feeds else 0.6)
+        # What feeds the tensor core matters more, and who has no part hardly: of Triton's warps some only wait for work
+        weight = min(share, 1.0) * (1.0 if "MMA" in role or role == "all" else 0.2 if role == "other" else 0.6)
         found = {"text": text, "weight": weight, "shown": str(where)}
         out.append(found | ({"undo": MENDED[reason]} if reason in MENDED else {}))
     return out

@@ -1,5 +1,6 @@
 """What Triton kernels may expect of the emulated device: test_triton.py runs this file on it and reads the output."""
 
+import functools
 
 import torch
 import triton
@@ -9,6 +10,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import emulated_gpu
 from emulated_gpu.errors import EmulatorError
+from emulated_gpu.model.timeline import Timeline
+from emulated_gpu.model.trace import Trace
 
 
 @triton.jit
@@ -20,11 +23,11 @@ def softmax(x, y, columns, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def matmul(a, b, c, K, BK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """Descriptors of a [M, K], b [N, K], c [M, N]: a tile of c."""
+def matmul(a, b, c, K, BK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, APART: tl.constexpr):
+    """Descriptors of a [M, K], b [N, K], c [M, N]: a tile of c. APART: loads and products have warps of their own."""
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for k in range(0, K, BK):
+    for k in tl.range(0, K, BK, warp_specialize=APART):
         acc = tl.dot(a.load([m, k]), b.load([n, k]).T, acc)
     c.store([m, n], acc.to(tl.float16))
 
@@ -50,13 +53,21 @@ def check_softmax():
 
 
 def check_a_matmul_with_descriptors():
-    """The tensor core's: wgmma on an H200, tcgen05 on a B200."""
+    """The tensor core's: wgmma on an H200, tcgen05 on a B200. A profile has the roles of its warps."""
     a, b = (torch.randint(-3, 4, (128, 128), device="cuda").half() for _ in range(2))
     c = torch.empty(128, 128, device="cuda", dtype=torch.half)
     maps = [TensorDescriptor.from_tensor(t, shape) for t, shape in ((a, [128, 64]), (b, [128, 64]), (c, [128, 128]))]
-    compiled = matmul[(1, 1)](*maps, 128, BK=64, BM=128, BN=128)
-    assert ("tcgen05.mma" if "B200" in torch.cuda.get_device_name() else "wgmma") in compiled.asm["ptx"]
+    machine = "b200" if "B200" in torch.cuda.get_device_name() else "h200"
+    launch = functools.partial(matmul[(1, 1)], *maps, 128, BK=64, BM=128, BN=128, APART=machine == "b200")
+    assert ("tcgen05.mma" if machine == "b200" else "wgmma") in launch().asm["ptx"]
     assert torch.equal(c.cpu().float(), a.cpu().float() @ b.cpu().float().T)
+    with emulated_gpu.timing(machine, trace := Trace()) as timed:
+        launch()
+    timeline = Timeline(timed.run, trace)
+    (program,) = timeline.warps
+    roles = [timeline.role(program, warp) for warp in range(timeline.warps[program])]
+    apart = ["epilogue"] * 4 + ["MMA", "TMA loads", "other", "other"]
+    assert sorted(roles) == sorted(apart if machine == "b200" else ["MMA"] * 3 + ["loads, MMA"]), roles
 
 
 def check_autotuning_takes_what_runs():
