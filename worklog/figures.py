@@ -1,8 +1,8 @@
 """Figures of the pages, read from the files in which they were recorded: microseconds per call of the four cases.
 
-results/group_gemm.json and dual_gemm.json are what `python eval.py compare submission.py
-submission.py:pdl=False,prefetch=0 --json FILE` and `python eval.py benchmark --task nvfp4_dual_gemm --json FILE` wrote,
-case 1 of the latter by a run of its own.
+results/group_gemm.json has submission.py, and with pdl=False, prefetch=0, as silicon.whole_kernels.published modelled
+the kernels beside it. dual_gemm.json is what `python eval.py benchmark --task nvfp4_dual_gemm --json FILE` wrote, case
+1 by a run of its own, before tensor memory had a B200's rate.
 results/emulator_speed.json has what `python -m emulated_gpu.speed --json FILE` measured, before and now.
 results/public.json has what a leaderboard says of others.
 tests/public/record.json has what became of public scripts on the emulator, as `python -m tests.public` wrote it;
@@ -131,11 +131,11 @@ def group_gemm() -> dict[str, Row]:
         ("ours, plain", "b", "this repository, without PDL and L2 prefetch"),
     ):
         rows[name] = of_ours(what, [case[side] for case in compared["cases"]])
-    v6c, v2 = (of_public(kernel, kernel) for kernel in ("gau.nernst, v6c", "NaregAmirianMegan, v2"))
+    v6b, v2 = (of_public(kernel, kernel) for kernel in ("gau.nernst, v6b", "NaregAmirianMegan, v2"))
     return rows | {
-        "v6c, modelled": v6c[0],
+        "v6b, modelled": v6b[0],
         "v2, modelled": v2[0],
-        "v6c": v6c[1],
+        "v6b": v6b[1],
         "rank 1": best(GROUP, "gau.nernst", 1),
         "rank 2": best(GROUP, "guaguabear", 2),
         "v2": v2[1],

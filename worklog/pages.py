@@ -235,13 +235,13 @@ def of_record(in_a_row: bool) -> str:
 def lead() -> str:
     """Write README.md's sentences about the lead and about the model."""
     rows = figures.group_gemm()
-    ours, plain, v6c = (
-        uncertainty.corrected(rows[name].mean_interval) for name in ("ours", "ours, plain", "v6c, modelled")
+    ours, plain, v6b = (
+        uncertainty.corrected(rows[name].mean_interval) for name in ("ours", "ours, plain", "v6b, modelled")
     )
     points = [point for kernel in record(in_a_row=True).values() for point in times(kernel)]
     return (
         "* **The lead is modelled, and comes from programmatic dependent launch (PDL) and L2 prefetch:** "
-        f"{ours:.1f} us where gau.nernst's v6c has {v6c:.1f}. With plain launches, as all public kernels have them, it "
+        f"{ours:.1f} us where gau.nernst's v6b has {v6b:.1f}. With plain launches, as all public kernels have them, it "
         f"is {plain:.1f}. Below {ranking.error():.1%} the model cannot tell two kernels apart. What PDL gains on a "
         "B200 nobody has published; an H200 measured it on this kernel's loads and stores "
         "([how](worklog/README.md#the-load-side-on-silicon)).\n"

@@ -14,7 +14,7 @@ PANELS = {
     "MODELLED for a B200; bars: 9 of 10 known errors of the model": (
         ("ours", "this kernel"),
         ("ours, plain", "this kernel, without PDL"),
-        ("v6c, modelled", "gau.nernst, v6c"),
+        ("v6b, modelled", "gau.nernst, v6b"),
         ("v2, modelled", "NaregAmirianMegan, v2"),
     ),
     "PUBLISHED by their authors, run on a B200": (

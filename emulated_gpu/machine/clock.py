@@ -140,17 +140,17 @@ class Clock(ABC):
         """Return when a wgmma.mma_async is complete that its fourth warp issues now; earlier ones may take longer."""
 
     @abstractmethod
-    def tensor_copy(self, group, pair: bool) -> float: ...
+    def tensor_copy(self, group, pair: bool, nbytes: int) -> float: ...
 
     @abstractmethod
     def commit(self, group) -> float: ...
 
     @abstractmethod
-    def tmem_load(self, group, registers: int) -> bool:
+    def tmem_load(self, group, registers: int, shape: str) -> bool:
         """Return whether tcgen05.ld reads at once, not only when it is waited for."""
 
     @abstractmethod
-    def tmem_store(self, group, registers: int) -> bool:
+    def tmem_store(self, group, registers: int, shape: str) -> bool:
         """Return whether tcgen05.st writes at once, not only when it is waited for."""
 
     # -- what has no result that a program could see: nothing, unless the clock predicts ---------------------------

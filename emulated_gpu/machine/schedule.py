@@ -273,16 +273,16 @@ class FunctionalClock(Clock):
     def wgmma(self, group, form) -> float:
         return group.t + self._delay("mma", group)
 
-    def tensor_copy(self, group, pair: bool) -> float:
+    def tensor_copy(self, group, pair: bool, nbytes: int) -> float:
         return group.t + self._delay("mma", group)
 
     def commit(self, group) -> float:
         return group.t + self._delay("commit", group)
 
-    def tmem_load(self, group, registers: int) -> bool:
+    def tmem_load(self, group, registers: int, shape: str) -> bool:
         return self._at_once("ld", group)
 
-    def tmem_store(self, group, registers: int) -> bool:
+    def tmem_store(self, group, registers: int, shape: str) -> bool:
         return self._at_once("st", group)
 
     def _at_once(self, kind: str, group) -> bool:

@@ -22,7 +22,7 @@ from . import accesses, blocks, fences, issue, scoreboard, wgmma
 from .halves import half_of
 from .memory import LINE, Lines, MemoryModel
 from .profile import Profile
-from .sm import QUARTERS, SCHEDULERS, Sm
+from .sm import QUARTERS, SCHEDULERS, TMEM_TURNS, Sm
 from .sm_clock import SmClocks
 
 
@@ -520,33 +520,33 @@ class TimingClock(Clock):
         sms = 2 if pair else 1
         return [(0 if a_in_tmem else description.m // sms) + description.n // sms] * sms
 
-    def tensor_copy(self, group, pair: bool) -> float:
+    def tensor_copy(self, group, pair: bool, nbytes: int) -> float:
         t = self.p["tensor"]
-        start = group.t
-        for c in tensor_ctas(group, pair):
-            sm = self.sms[c.sm]
-            start = max(start, sm.copy)
-            sm.copy = start + t["copy_cycles"]
-        return start + t["copy_cycles"] + t["copy_latency"]
+        sms = [self.sms[c.sm] for c in tensor_ctas(group, pair)]
+        end = max(group.t, *(s.copy for s in sms)) + nbytes / t["copy_bytes_per_cycle"]
+        for s in sms:
+            s.copy = end
+        return end + t["copy_latency"]
 
     def commit(self, group) -> float:
         """Return when a commit arrives after the last operation of the pipe; Pipe.push keeps the order."""
         return max(group.t, group.cta.pipe.last) + self.p["tensor"]["commit_cycles"]
 
-    def tmem_load(self, group, registers: int) -> bool:
-        """A warp reaches its own quarter of the lanes only (PTX ISA 9.7.16.8, access restrictions), which brings a
-        quarter of what the SM's tensor memory does."""
-        t = self.p["tensor"]
-        quarters, which = self.sms[group.cta.sm].loads, group.warp.index % QUARTERS
-        quarters[which] = max(quarters[which], group.t) + registers * 128 * QUARTERS / t["load_bytes_per_cycle"]
-        self.trace.duty(group, "tmem")
-        group.loads_ready = max(group.loads_ready, quarters[which] + t["load_latency"])
+    def tmem_load(self, group, registers: int, shape: str) -> bool:
+        moved = self._tmem(group, registers, shape)
+        group.loads_ready = max(group.loads_ready, moved + self.p["tensor"]["load_latency"])
         return True
 
-    def tmem_store(self, group, registers: int) -> bool:
-        t = self.p["tensor"]
-        quarters, which = self.sms[group.cta.sm].stores, group.warp.index % QUARTERS
-        quarters[which] = max(quarters[which], group.t) + registers * 128 * QUARTERS / t["store_bytes_per_cycle"]
-        self.trace.duty(group, "tmem")
-        group.stores_ready = max(group.stores_ready, quarters[which] + t["store_latency"])
+    def tmem_store(self, group, registers: int, shape: str) -> bool:
+        moved = self._tmem(group, registers, shape)
+        group.stores_ready = max(group.stores_ready, moved + self.p["tensor"]["store_latency"])
         return True
+
+    def _tmem(self, group, registers: int, shape: str) -> float:
+        """A warp reaches its own quarter of the lanes only (PTX ISA 9.7.16.8, access restrictions), whose path loads
+        and stores share; returns when it has moved so much."""
+        quarters, which = self.sms[group.cta.sm].quarters, group.warp.index % QUARTERS
+        cycles = registers * 128 / self.p["tensor"]["quarter_bytes_per_cycle"] * TMEM_TURNS.get(shape, 1)
+        quarters[which] = max(quarters[which], group.t) + cycles
+        self.trace.duty(group, "tmem")
+        return quarters[which]

@@ -3,6 +3,7 @@
 An address of shared memory needs the CTA's rank in its cluster, a special register that takes long to read (S2UR of
 SR_CgaCtaId). The descriptors of a wgmma have to be in uniform registers: ptxas makes them right before it, and it comes
 this many cycles after the one before as a uniform register takes to be usable, whatever else is done meanwhile.
+What makes the operands of tcgen05.mma and tcgen05.cp is uniform, too, and in their class: so it costs nothing beside.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..ptx.syntax import Instr, Reg, Symbol, Target
 # Classes of cost, figures of which are in the section [issue] of a machine profile
 SHARED_ADDRESS, SAME_B, OTHER_B, NOTHING = "shared_address", "wgmma_same_b", "wgmma_other_b", "move"
 ARITHMETIC = {"alu", "move"}
+TENSOR = "tcgen05.mma.", "tcgen05.cp."
 
 
 def classes(program: ControlFlow) -> dict[int, str]:
@@ -69,8 +71,11 @@ def _heads(program: ControlFlow, issues: list[bool]) -> set[int]:
 
 
 def _descriptors(program: ControlFlow) -> dict[int, str]:
-    """The classes of wgmmas behind others, and of what is computed for nothing but their descriptors and predicate."""
-    instrs, found, behind, work = program.kernel.instrs, {}, set(), []
+    """The classes of wgmmas behind others, and of what is computed for nothing but their descriptors and predicate, or
+    for the operands of tcgen05.mma and tcgen05.cp."""
+    instrs, found = program.kernel.instrs, {}
+    behind = {n for n, instr in enumerate(instrs) if instr.op.startswith(TENSOR)}
+    work = [register for n in behind for register in program.effects[n][0]]
     for before, n in _pairs(instrs):
         _, a, b, scale_d, *_ = instrs[n].operands
         found[n] = SAME_B if b == instrs[before].operands[2] else OTHER_B

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 SCHEDULERS = 4
 QUARTERS = 4  # of the lanes of tensor memory, each for the warps of one scheduler
+# How many times as long as their bytes would forms of tcgen05.ld and .st take the path of a quarter (SD of
+# the profile b200: 32x32b.xN N/2 cycles, 16x64b N, 16x128b 2 N, 16x256b 8 N)
+TMEM_TURNS = {"16x64b": 2, "16x128b": 2, "16x256b": 4}
 
 
 class SharedPort:
@@ -62,7 +65,7 @@ class Sm:
     """Keeps the times at which each unit of one multiprocessor is free again, and the contents of its caches."""
 
     __slots__ = (
-        "decode", "tma", "ingest", "egress", "tensor", "copy", "loads", "stores", "prefetches", "asked", "copied",
+        "decode", "tma", "ingest", "egress", "tensor", "copy", "quarters", "prefetches", "asked", "copied",
         "far", "seen", "forgotten", "launch", "host", "schedulers", "shared", "constants", "constant_memory",
         "constant_since", "half", "code", "drained", "come", "stored_since_fence",
     )  # fmt: skip
@@ -71,8 +74,7 @@ class Sm:
         self.decode = self.tma = self.ingest = self.egress = self.tensor = self.copy = self.prefetches = 0.0
         self.asked = self.copied = 0.0  # when what cp.async asks for has been asked for, and has come
         self.far = 0.0  # when what goes to other CTAs of the cluster has left
-        self.loads = [0.0] * QUARTERS  # when each has brought what warps have loaded from tensor memory
-        self.stores = [0.0] * QUARTERS  # and has taken what they have stored there
+        self.quarters = [0.0] * QUARTERS  # of tensor memory's lanes: when each has moved what warps load and store
         self.seen: dict = {}  # tensormap -> when its descriptor cache has it, least recent first
         self.forgotten: set = set()  # tensor maps that have left the nearest cache
         self.launch = -1  # which one last used tensor maps here

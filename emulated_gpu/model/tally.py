@@ -110,9 +110,9 @@ class Tally:
         self.counted["constant_load"] += len(np.unique(addresses)) * 4
         return self._clock.constant_load(group, addresses)
 
-    def tmem_store(self, group, registers):
+    def tmem_store(self, group, registers, shape):
         self.counted["tensor_store"] += registers * 128
-        return self._clock.tmem_store(group, registers)
+        return self._clock.tmem_store(group, registers, shape)
 
     def tma_prefetch(self, group, tm, map_at, coords, nbytes):
         self.counted["prefetch"] += nbytes

@@ -253,7 +253,7 @@ def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
             "4x256b": (4, 32),
         }[shape]  # fmt: skip
         if not g.cta.computes_mma:
-            _occupy(g, g.clock.tensor_copy(g, pair))
+            _occupy(g, g.clock.tensor_copy(g, pair, rows * row_bytes))
             continue
         to, desc_ = pick(address, p), pick(desc, p) | matrix_descriptor.of_chip(g.launch.chip)
         origin = g.origin("tcgen05.cp")
@@ -275,13 +275,13 @@ def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
                 cta.smem.end(op)
             _end(ctas, origin)
 
-        _push(g, execute, origin, g.clock.tensor_copy(g, pair))
+        _push(g, execute, origin, g.clock.tensor_copy(g, pair, rows * row_bytes))
 
 
 def shift(g: LaneGroup, pair, address, mask):
     for p in active(g, mask):
         to, origin = pick(address, p), g.origin("tcgen05.shift")
-        when = g.clock.tensor_copy(g, pair)
+        when = g.clock.tensor_copy(g, pair, LANES * 32)
         if not g.cta.computes_mma:
             _occupy(g, when)
             continue
@@ -377,7 +377,7 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers, reduction: Loa
         fetch(hold_garbage)  # misuse shows at the instruction itself
         number = actor.order.next(key, origin)
         tmem.shadow.note_read(touched, key, number)
-    early = fetch() if g.clock.tmem_load(g, len(registers)) else None
+    early = fetch() if g.clock.tmem_load(g, len(registers), shape) else None
     g.loads.append(Loading(registers, (lambda: early) if early is not None else fetch, number))
 
 
@@ -425,7 +425,7 @@ def st(g: LaneGroup, shape, num, unpack, split, address, values):
     def land():
         tmem.store(address, quadrant, shape, num, regs, unpack, split)
 
-    early = g.clock.tmem_store(g, len(values))
+    early = g.clock.tmem_store(g, len(values), shape)
     if early:
         land()
     g.stores.append(None if early else land)

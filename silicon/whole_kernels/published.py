@@ -17,8 +17,7 @@ the history of reference-kernels says (`calls_on`): its task.yml and eval.py of 
 today's without one; a point that is not "in a row" is one call. Calls are simulated until they repeat, SIMULATED at
 most. What the host does between launches, and copies that torch makes, are left out. Nothing of the checkouts is kept
 in this repository. No figure of the profile was fitted to these times, but those that silicon/whole_kernels/README.md
-names, and two choices that were kept because of guaguabear's: that blocks where lanes part cost nothing, and
-`tensor.copy_cycles`.
+names, and a choice that was kept because of guaguabear's: that blocks where lanes part cost nothing.
 Figures: https://github.com/teelaitila/nvfp4_gpumode (fp4_gemm/benchmarks.md, dual_gemm/benchmarks.md,
 group_gemm/worklog.md; head of dual_gemm/others/guag.py), and the READMEs of the others.
 """

@@ -36,7 +36,7 @@ def test_what_is_run_again_takes_the_place_of_what_was_kept(tmp_path, monkeypatc
 
 def test_each_known_point_can_be_run_again_and_kept(tmp_path, monkeypatch):
     points = published._points()
-    assert len(points) == len(uncertainty.POINTS["plain"]) + 6 == 77 and {point.place[0] for point in points} == {
+    assert len(points) == len(uncertainty.POINTS["plain"]) + 6 == 73 and {point.place[0] for point in points} == {
         "reference-kernels", "nvfp4_gpumode", "NVFP4_Kernels", "gpu-mode-kernels"
     }  # fmt: skip
     assert all(set(point.sizes) in ({"m", "n", "k", "l"}, {"m", "n", "k", "g"}) for point in points)
