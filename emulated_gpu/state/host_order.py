@@ -61,9 +61,9 @@ class Access(NamedTuple):
 
     def against(self, other: Access) -> int | None:
         """Return the address of the first byte at which the two must not meet; None if there is none."""
-        if not (self.writes or other.writes) or self.strong and other.strong:
+        if self.first >= other.end or other.first >= self.end or not (self.writes or other.writes):
             return None
-        if self.region.freed or other.region.freed:  # others may lie there by now
+        if self.strong and other.strong or self.region.freed or other.region.freed:  # others may lie there by now
             return None
         return self.common(other)
 
@@ -136,11 +136,13 @@ class Work:
     """
 
     __slots__ = (
-        "stream", "number", "knows", "what", "where", "accesses", "frees", "later", "given", "weight", "of_old",
+        "stream", "number", "knows", "what", "where", "party", "accesses", "frees", "later", "given", "weight",
+        "of_old",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, what: str, where: str | int, frees: bool):
         self.stream, self.number, self.what, self.where, self.frees = stream, stream.number, what, where, frees
+        self.party = f"{what.partition(' (')[2] or what} {where}"  # alike for findings of one mistake
         self.knows = stream.knows.copy()
         self.accesses: list[Access] = []
         self.later: Callable[[], list[Access]] | None = None
@@ -399,21 +401,22 @@ class HostOrder:
         for other in self.unknown_to(work.knows):
             if other.stream is work.stream:
                 continue
-            pairs = [(mine, theirs, mine.against(theirs)) for mine in work.all() for theirs in other.all()]
-            met = next(((mine, theirs, at) for mine, theirs, at in pairs if at is not None), None)
+            pairs = ((mine, theirs, mine.against(theirs)) for mine in work.all() for theirs in other.all())
+            met = next((pair for pair in pairs if pair[2] is not None), None)
+            if met is None and (work.given is None or other.given is None):
+                continue
             if talk(work, other):
                 if (found := self._at_once("stream-race", self.together, work, other)) is not None:
                     return found
             elif met is not None:
-                return self._race(work, met[0], other, met[1], met[2])
+                return self._race(work, met[0], other, *met[1:])
             if (found := self._at_once("residency", self.starve, work, other)) is not None:
                 return found
         return None
 
     def _at_once(self, kind: str, ask: Callable, work: Work, other: Work) -> HostOrderFault | None:
         """Ask what comes of two works that run at once. kind: what that is."""
-        key = kind, *parties(other, None), *parties(work, None)
-        if key in self._tried or work.given is None or other.given is None:
+        if work.given is None or other.given is None or (key := (kind, other.party, work.party)) in self._tried:
             return None
         self._tried.add(key)
         found = ask(other, work)
@@ -526,8 +529,7 @@ def talk(one: Work, other: Work) -> bool:
 
 def parties(work: Work, other: Work | None) -> tuple[str, ...]:
     """Return what is alike for findings of one mistake."""
-    both = [f"{one.what.partition(' (')[2] or one.what} {one.where}" for one in (work, other) if one is not None]
-    return tuple(sorted(both))
+    return tuple(sorted(one.party for one in (work, other) if one is not None))
 
 
 def runs_of(words: np.ndarray, origin: int, word: int, first: int, end: int) -> np.ndarray | None:
