@@ -8,6 +8,7 @@ and its arithmetic over rates that others have measured on a B200.
 
 import dataclasses
 import math
+import sys
 from collections import Counter
 
 import torch
@@ -71,8 +72,14 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.tell = tell
 
+    _should_skip_dynamo = classmethod(lambda cls: False)  # for which torch would import Dynamo, in a second
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        record = torch.compiler.disable(self.record) if "torch._dynamo" in sys.modules else self.record
+        return record(function, args, kwargs or {})
+
+    def record(self, function, args, kwargs):
+        """Tell this operation, and return its results."""
         schema, given = function._schema, tree_leaves((args, kwargs))
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
         there = any(t.is_cuda for t in tensors) or any(getattr(x, "type", "") == "cuda" for x in given)
