@@ -620,7 +620,9 @@ def on_gpu(tmp_path, text: str, timed: bool = False) -> list:
     """Verdicts of a folder's own evaluator, which needs no GPU here."""
     (tmp_path / "eval.py").write_text(EVALUATOR)
     (tmp_path / "submission.py").write_text(text)
-    folder = dataclasses.replace(TaskFolder.read(str(FOLDER)), evaluator=str(tmp_path / "eval.py"))
+    (tmp_path / "reference.py").write_text("def generate_input(): ...\n")  # torch would take two seconds
+    files = {"modules": {"reference": str(tmp_path / "reference.py")}, "evaluator": str(tmp_path / "eval.py")}
+    folder = dataclasses.replace(TaskFolder.read(str(FOLDER)), **files)
     task = GivenTask(folder)
     options = Options(str(tmp_path / "submission.py"), "cuda", task=task, timed=timed, timeout=20)
     return folder_on_gpu.judge(folder.tests, options)

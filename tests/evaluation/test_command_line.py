@@ -28,6 +28,7 @@ from evaluation.judge.submission_process import builds
 from evaluation.tasks.entry import KERNEL, entry
 from reference import DUAL_GEMM, TASKS, generate_dual_input, generate_input
 from reference import task_of as task_of_args
+from tests import forked
 
 SMALL = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
 DUAL = "m: 40; n: 32; k: 128; l: 2; seed: 1111"
@@ -72,8 +73,7 @@ def test_test_passes_and_writes_json(run, tmp_path):
 
 
 def test_results_on_another_machine(run):
-    command = [sys.executable, ROOT / "eval.py", "test", "--spec", SMALL, "--machine", "b300"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = forked.module("eval", "test", "--spec", SMALL, "--machine", "b300")
     assert done.returncode == 0 and "on emulated B300" in done.stderr, done.stdout + done.stderr
     code, output = run("benchmark", "--machine", "b300")
     assert code == 2 and "the judge has times of a B200 alone" in output
@@ -475,13 +475,6 @@ def test_geometric_mean_needs_every_case():
     assert judge.geomean_us([good, judge.Verdict("", "fail", times=times)]) is None
     assert judge.geomean_us([good, judge.Verdict("", "pass")]) is None
     assert judge.geomean_us([]) is None
-
-
-def test_script_runs_from_anywhere(honest, tmp_path):
-    command = [sys.executable, str(ROOT / "eval.py"), "test", "--submission", str(honest), "--spec", SMALL]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert process.returncode == 0 and "1 of 1 done" in process.stderr, process.stderr
-    assert "1 case passed" in process.stdout
 
 
 def test_without_the_environment_it_says_what_to_do(tmp_path):

@@ -1,4 +1,4 @@
-"""submission.py itself passes the evaluator, compiled by the pinned and by the newest CuTe DSL."""
+"""submission.py itself passes the evaluator, compiled by the pinned and by the newest CuTe DSL; from any folder."""
 
 import json
 import subprocess
@@ -32,8 +32,9 @@ def test_submission_is_exact(python, constraints, tmp_path):
         "--json",
         tmp_path / "out.json",
     ]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stdout + process.stderr
+    assert "1 of 1 done" in process.stderr and "1 case passed" in process.stdout
     result = json.loads((tmp_path / "out.json").read_text())
     assert [(case["status"], case["mismatches"]) for case in result["cases"]] == [("pass", 0)]
     assert f"nvidia-cutlass-dsl=={result['versions']['nvidia-cutlass-dsl']}\n" in (ROOT / constraints).read_text()

@@ -22,6 +22,7 @@ from evaluation.gpu import runs, script_times
 from reference import TASKS
 from silicon import calibrate
 from task import read_task_yaml
+from tests import forked
 
 ROOT = Path(modal_app.__file__).parent
 SPEC = "m: [40]; n: [48]; k: [128]; g: 1; seed: 1111"
@@ -446,11 +447,10 @@ def test_another_gpu_is_asked_for(monkeypatch):
     assert asked == ["H100", {"return_exceptions": True, "wrap_returned_exceptions": False}]
 
 
-def test_no_credentials_is_one_sentence(tmp_path):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MODAL_")}
-    clean["MODAL_CONFIG_PATH"] = str(tmp_path / "none.toml")
-    command = [sys.executable, "modal_app.py"]
-    done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=90)
+def test_no_credentials_is_one_sentence(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("MODAL_")]:
+        monkeypatch.delenv(name)
+    done = forked.module("modal_app", MODAL_CONFIG_PATH=str(tmp_path / "none.toml"))
     (line,) = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     assert done.returncode == 1 and line.startswith("Modal does not know you: run `modal setup` once")
 
@@ -474,8 +474,7 @@ def test_modal_out_of_reach_is_one_sentence(error, message, monkeypatch):
 
 
 def test_modal_run_knows_the_options():
-    command = [sys.executable, "-m", "modal", "run", "modal_app.py", "--help"]
-    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90).stdout
+    text = forked.module("modal", "run", "modal_app.py", "--help").stdout
     assert all(f"--{option} " in text for option in ("mode", "submission", "task", "gpu", "json", "grid", "script"))
     assert "[test|benchmark|leaderboard|profile|sweep|calibrate|script]" in "".join(text.split())
 

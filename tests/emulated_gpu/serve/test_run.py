@@ -54,16 +54,20 @@ def python(tmp_path, script: str, *options: str, name: str = "script.py"):
 
 def test_script_and_its_children_use_the_device(tmp_path):
     script = """
-import multiprocessing, subprocess, sys
-from kernel import doubled
+import multiprocessing, subprocess, sys, torch
+
+def of_child():
+    from kernel import doubled
+    return doubled(21)
 
 if __name__ == "__main__":
     assert sys.argv[1:] == ["--size", "2"] and sys.path[0] == __file__.rpartition("/")[0]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.apply(doubled, (21,))
+        found = pool.apply(of_child)
     other = "import sys, torch; print(torch.zeros(3, device='cuda').device, torch.cuda.get_device_capability(), "
     other += "'cutlass' in sys.modules)"  # which takes half a second to import
-    print(doubled(5), found, subprocess.run([sys.executable, "-c", other], capture_output=True, text=True).stdout)
+    print(torch.arange(64, device="cuda")[5].item() * 2, found)
+    print(subprocess.run([sys.executable, "-c", other], capture_output=True, text=True).stdout)
 """
     (tmp_path / "kernel.py").write_text(KERNEL)
     (tmp_path / "script.py").write_text(script)
