@@ -25,7 +25,16 @@ class Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS[self.name]:
             return None
-        return importlib.import_module(f"ragged_moe.commands.{self.name}_{cmd_name}").main
+        try:
+            return importlib.import_module(f"ragged_moe.commands.{self.name}_{cmd_name}").main
+        except ModuleNotFoundError as missing:
+            said = f"needs {missing.name}, which is not installed"
+
+            def refuse() -> None:
+                raise click.ClickException(f"{self.name} {cmd_name} {said}")
+
+            anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+            return click.Command(cmd_name, anything, refuse, help=f"Here it {said}.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

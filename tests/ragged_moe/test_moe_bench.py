@@ -1,6 +1,8 @@
 """What ragged_moe bench gemm and ragged_moe bench layer refuse, and what they say of rows with MXFP4
 weights."""
 
+import sys
+
 import pytest
 import torch
 from click.testing import CliRunner
@@ -21,6 +23,16 @@ def refused(command, tmp_path, *arguments: str) -> str:
     result = CliRunner().invoke(command, [*arguments, "--json", str(file)])
     assert result.exit_code and isinstance(result.exception, SystemExit) and not file.exists()
     return result.output.splitlines()[-1]
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    for module in "commands.bench_transformers", "measure.transformers":
+        monkeypatch.delitem(sys.modules, f"ragged_moe.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = CliRunner().invoke(cli, ["bench", "transformers", "--json", "file"])
+    assert result.exit_code == 1
+    assert result.output == "Error: bench transformers needs transformers, which is not installed\n"
+    assert "Here it needs transformers" in CliRunner().invoke(cli, ["bench"]).output
 
 
 @BOTH
