@@ -9,6 +9,7 @@ import torch
 
 from ragged_moe.measure import layer, layer_fp4
 from ragged_moe.measure.contest import timed_rows, told
+from ragged_moe.measure.experts import MODELS
 from ragged_moe.measure.options import Numbers, chosen_peers, contest_options, format_options
 from ragged_moe.measure.timing import record
 
@@ -29,7 +30,12 @@ def main(
 ) -> None:  # fmt: skip
     """Time the layer and its peers on this GPU."""
     make, table, tables = OF[kind]
-    experiment = make(chosen_peers(kind, peers, marlin, humming))
-    timed = timed_rows(experiment, tokens or experiment.tokens, repeats, random.Random(seed))
-    rows = told(timed, table, file, lambda rows: record(repeats, rows))
+    peers_here, rng = chosen_peers(kind, peers, marlin, humming), random.Random(seed)
+
+    def timed():
+        for of_model in zip(MODELS) if kind == "nvfp4" else [()]:
+            experiment = make(peers_here, *of_model)
+            yield from timed_rows(experiment, tokens or experiment.tokens, repeats, rng)
+
+    rows = told(timed(), table, file, lambda rows: record(repeats, rows))
     click.echo(f"\n{torch.cuda.get_device_name()}, us\n\n{tables(rows)}")

@@ -1,7 +1,7 @@
 """`Contest` times contestants on one problem; `timed_rows` and `told` are the loop over the problems of a command.
 
 A contestant has a call for each set of inputs. A timing is CALLS calls that go round the sets, back to back between two
-events, after a fill that flushes L2; contestants come in another order each time.
+events, after a fill that flushes L2; contestants come in another order each time. One whose median is `sure` is done.
 """
 
 import json
@@ -20,6 +20,7 @@ from ragged_moe.reference.layer import distance
 GRAPH = ", in a graph"
 OURS, FP8, LOADS, W4A16, W4A8 = "this", "FP8", "loads", "W4A16", "W4A8"  # contestants' names, as records have them
 LEAST = 200 << 20  # bytes of all sets of inputs: four times the L2
+NARROW = 0.02  # of the median: an interval of it that is as narrow is enough
 
 
 class Contestant(NamedTuple):
@@ -77,10 +78,13 @@ class Contest:
         self.calls = {x: calls for x, calls in self.calls.items() if called is None or x in called} | of_graphs
 
     def time(self, repeats: int, rng: random.Random, timed: Callable = elapsed) -> None:
-        """Time each contestant so often. A first round, which warms up, does not count."""
+        """Time each contestant until its median is sure, `repeats` times at most. A first round, which warms up, does
+        not count.
+        """
         fill, self.times = flushed(), {name: [] for name in self.calls}
         for repeat in range(repeats + 1):
-            for name in rng.sample(list(self.calls), len(self.calls)):
+            unsure = [name for name, times in self.times.items() if not sure(times[1:])]
+            for name in rng.sample(unsure, len(unsure)):
                 self.times[name].append(timed(self.calls[name], fill, repeat) / CALLS)
         self.times = {name: times[1:] for name, times in self.times.items()}
 
@@ -135,6 +139,13 @@ def told(
         if file:
             file.write_text(json.dumps(record(found), indent=1) + "\n")
     return found
+
+
+def sure(times: list[float]) -> bool:
+    """Whether the interval in which their median lies with 93 % is narrow. Of fewer than five none is so sure."""
+    outside = (len(times) - 5) // 3  # of the smallest, and of the largest: by the sign test
+    inside = sorted(times)[outside : len(times) - outside] if outside >= 0 else [0.0, 1.0]
+    return inside[-1] - inside[0] <= NARROW * inside[0]
 
 
 def how_many_sets(size: int) -> int:

@@ -215,8 +215,8 @@ class GroupedGemm:
         contest.add([self.of.contestants(x) for x in sets])
         if self.peers.humming:
             contest.admit(HUMMING, lambda: [of_humming(layer, x) for (*_, layer), x in zip(self.weights, sets)])
-        if HUMMING in contest.calls:  # called, it would take the host longer than the GPU
-            contest.calls[HUMMING] = captured(contest.calls[HUMMING])
+        if self.peers.humming:  # called, it and small problems would take the host longer than the GPU
+            contest.calls = {name: captured(calls) for name, calls in contest.calls.items()}
         for name, make in PEERS.items() if self.peers.installed else ():
             contest.admit(name, lambda make=make: [make(row, x.fp8) for x in sets])
         return contest

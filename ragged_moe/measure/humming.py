@@ -1,7 +1,8 @@
 """Humming, the peer of weights in NVFP4 that vLLM and SGLang put before Marlin on Hopper: pip's humming-kernels 0.1.19.
 
 It makes weights bf16 in registers, too, and compiles a kernel for each range of rows by NVRTC at a layer's first call.
-Here it gets rows in the order of the experts (its form grouped_contiguous) and chooses its tiles by its own heuristics.
+It gets rows in the order of the experts (its form grouped_contiguous) or lists of them (indexed, which SGLang and vLLM
+run by default) and chooses its tiles by its own heuristics.
 
 `load(folder)`: the folder that `pip install --no-deps --target FOLDER humming-kernels==0.1.19` filled; it needs jinja2,
 tqdm, tabulate, safetensors, filelock and triton, too.
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import torch
 
+from ragged_moe.measure.marlin import Rows
 from ragged_moe.runtime.sizes import BF16
 
-HUMMING = "Humming"  # as records have it
-FORM = json.dumps({"gemm_type": "grouped_contiguous"})
+HUMMING, LISTED = "Humming", "Humming, indexed"  # as records have its forms
+FORM, LISTED_FORM = [json.dumps({"gemm_type": form}) for form in ("grouped_contiguous", "indexed")]
 
 
 def load(folder: Path) -> Callable:
@@ -43,3 +45,17 @@ def layer_of(make: Callable, b: torch.Tensor, b_scale: torch.Tensor, b_global: t
 def multiply(layer: Callable, a: torch.Tensor, bounds: torch.Tensor, out: torch.Tensor) -> None:
     """out[r] = a[r] times the weights of r's expert. bounds: int64 [E+1], where each expert's rows begin and end."""
     layer(a, outputs=out, expert_layout=bounds, compute_config=FORM)
+
+
+def block_of(layer: Callable, rows: int) -> int:
+    """Return to which multiple its form `indexed` wants each expert's list padded, of a number of rows in all."""
+    from humming.tune import get_heuristics_config
+
+    configs = get_heuristics_config(layer.humming_config, gemm_type="indexed")
+    return next(config["block_shape"][0] for least, most, config in configs if least < rows <= most)
+
+
+def multiply_listed(layer: Callable, a: torch.Tensor, rows: Rows, out: torch.Tensor, top_k: int = 1) -> None:
+    """out[r] = a[r // top_k] times the weights of r's expert, for the rows that are listed."""
+    lists = {"sorted_ids": rows.ids, "expert_ids": rows.experts, "num_tokens_padded": rows.padded}
+    layer(a, outputs=out, **lists, top_k=top_k, valid_shape_m=len(out), compute_config=LISTED_FORM)

@@ -1,17 +1,16 @@
-"""The layer by Humming's two GEMMs, with kernels of torch and Triton before, between and behind them: needs Triton."""
+"""The layer by Humming's two GEMMs in both of its forms, with kernels of torch and Triton around them: needs Triton."""
 
 from collections.abc import Callable
 
 import torch
 
-from ragged_moe.measure import humming
-from ragged_moe.measure.marlin_layer import silu_and_mul
-from ragged_moe.measure.peers import combine
-from ragged_moe.runtime.sizes import BF16, I32, Sizes
+from ragged_moe.measure import humming, marlin
+from ragged_moe.measure.marlin_layer import ListedGemms, TwoGemms
+from ragged_moe.runtime.sizes import BF16, Sizes
 
 
-class HummingLayer:
-    """A call of it is the layer by Humming. Where each token's rows lie it has for nothing; it copies them itself.
+class ContiguousHumming(TwoGemms):
+    """The layer by its form `grouped_contiguous`: it copies tokens into the order of the experts itself.
 
     layers: of w13 and w2, as `humming.layer_of` returns them.
     """
@@ -22,19 +21,29 @@ class HummingLayer:
         rows, places = len(entries), torch.full((len(experts),), -1)
         places[entries] = torch.arange(rows)
         counts = torch.bincount(experts[entries], minlength=sizes.local)
-        self.layers, self.sizes, self.hidden, self.given = layers, sizes, hidden, given.flatten().contiguous()
+        super().__init__(sizes, hidden, rows, list(range(rows)), places.tolist(), given.flatten().contiguous())
         self.bounds = torch.cat((torch.zeros(1, dtype=counts.dtype), counts.cumsum(0))).cuda()
-        self.tokens, self.places = (entries // sizes.top_k).cuda(), places.to(I32).cuda()
-        self.used, self.counts = torch.arange(rows, dtype=I32, device="cuda"), torch.zeros(64, dtype=I32, device="cuda")
-        widths = sizes.hidden, 2 * sizes.intermediate, sizes.intermediate, sizes.hidden
-        self.a, self.both, self.c, self.o = [torch.empty(rows, n, dtype=BF16, device="cuda") for n in widths]
-        self.out = torch.empty_like(hidden)
+        self.layers, self.tokens = layers, (entries // sizes.top_k).cuda()
+        self.a = torch.empty(rows, sizes.hidden, dtype=BF16, device="cuda")
 
-    def __call__(self) -> None:
-        h, i = self.sizes.hidden, self.sizes.intermediate
+    def up(self) -> None:
         torch.index_select(self.hidden, 0, self.tokens, out=self.a)
         humming.multiply(self.layers["w13"], self.a, self.bounds, self.both)
-        silu_and_mul[len(self.used), i // 512](self.both, self.used, self.c, N=i, SIZE=512)
+
+    def down(self) -> None:
         humming.multiply(self.layers["w2"], self.c, self.bounds, self.o)
-        grid = len(self.out), h // 1024
-        combine[grid](self.o, self.places, self.given, self.counts, self.out, HIDDEN=h, SIZE=1024)
+
+
+class IndexedHumming(ListedGemms):
+    """The layer by its form `indexed`, as SGLang 0.5.23 composes it by default. layers: as of ContiguousHumming."""
+
+    def __init__(self, layers: dict[str, Callable], sizes: Sizes, hidden, ids, given):
+        blocks = {name: humming.block_of(layer, ids.numel()) for name, layer in layers.items()}
+        super().__init__(sizes, hidden, ids, given.flatten().contiguous(), blocks["w13"])
+        self.layers, self.rows_down = layers, marlin.Rows(self.of_experts, blocks["w2"], ids.numel())
+
+    def up(self) -> None:
+        humming.multiply_listed(self.layers["w13"], self.hidden, self.rows, self.both, self.sizes.top_k)
+
+    def down(self) -> None:
+        humming.multiply_listed(self.layers["w2"], self.c, self.rows_down, self.o)

@@ -1,11 +1,11 @@
 """`python -m ragged_moe bench layer --format nvfp4` times ragged_moe.experts on this GPU with NVFP4 weights; --format
 mxfp4, on Hopper, with MXFP4 weights, W4A16 and W4A8. contest.py says how.
 
-nvfp4: sizes are DeepSeek-V3's, with 32 of 256 experts here; tokens are routed by its groups. Beside it experts with FP8
-weights, and the layer by two GEMMs of Marlin's, with each block size, composed as SGLang's fused_marlin_moe does, and
-by Humming's. Both get their tables of rows for nothing; what is before, between and behind their GEMMs are kernels of
-Triton and torch (marlin_layer.py, humming_layer.py, peers.py). The floor is two kernels that only load the packed
-weights of the experts that have rows, GEMM1's and GEMM2's.
+nvfp4: sizes are those of MODELS; tokens are routed by random logits, DeepSeek-V3's by its groups. Beside it experts in
+FP8, and the layer by two GEMMs of Marlin's, with each block size, composed as SGLang's fused_marlin_moe does,
+and by Humming's in both of its forms. They get their tables of rows for nothing; what is before, between and behind
+their GEMMs are kernels of Triton and torch (marlin_layer.py, humming_layer.py, peers.py). The floor is two kernels that
+only load the packed weights of the experts that have rows, GEMM1's and GEMM2's.
 
 mxfp4: both have the same weights, packed for each: gpt-oss-20b's sizes, experts, biases and SwiGLU, 4 experts a token.
 """
@@ -20,13 +20,14 @@ import torch
 from ragged_moe.layers.experts import experts
 from ragged_moe.measure import humming, marlin
 from ragged_moe.measure.contest import FP8, GRAPH, LOADS, OURS, W4A8, W4A16, Contest, Contestant, Peers
+from ragged_moe.measure.experts import DEEPSEEK, MODELS
 from ragged_moe.measure.floor import Floor
-from ragged_moe.measure.humming import HUMMING
+from ragged_moe.measure.humming import HUMMING, LISTED
 from ragged_moe.measure.markdown import Column, figure, ratio, table
 from ragged_moe.measure.marlin import BEST, MARLIN
 from ragged_moe.measure.operands import checkpoint_nvfp4, draw_mxfp4, draw_nvfp4
 from ragged_moe.reference.layer import draw, route
-from ragged_moe.runtime.sizes import BF16, EXPERTS, F32, I32, Sizes
+from ragged_moe.runtime.sizes import BF16, F32, I32, Sizes
 
 GPT_OSS = Sizes(2880, 2880, 32, 4, 32)  # of ragged_moe.experts, which pads; not of Layer
 SWIGLU = {"gate_first": True, "limit": 7.0, "alpha": 1.702, "shift": 1.0}  # gpt-oss's
@@ -52,12 +53,12 @@ def arguments(packed: dict[str, tuple]) -> dict[str, torch.Tensor]:
 
 
 class Nvfp4Layer:
-    """The contests of experts with NVFP4 weights."""
+    """The contests of a model's experts with NVFP4 weights."""
 
     tokens = 1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096
 
-    def __init__(self, peers: Peers):
-        self.sizes, self.marlin = Sizes(), peers.marlin
+    def __init__(self, peers: Peers, model: str):
+        self.model, self.sizes, self.marlin = model, MODELS[model], peers.marlin
         packed, self.of_marlin = weights_of(self.sizes, functools.partial(draw_nvfp4, b_global=B_GLOBAL))
         self.humming = {}
         if peers.humming:
@@ -69,37 +70,41 @@ class Nvfp4Layer:
         """Draw tokens; return the contestants by name, and the rows of local experts."""
         g, sizes = torch.Generator("cuda").manual_seed(seed), self.sizes
         hidden = torch.randn(tokens, sizes.hidden, generator=g, device="cuda").to(BF16)
-        logits = torch.randn(tokens, EXPERTS, generator=g, device="cuda")
-        ids, given = route(logits, torch.zeros(EXPERTS, device="cuda", dtype=BF16), 2.5)
+        logits = torch.randn(tokens, sizes.experts, generator=g, device="cuda")
+        if sizes == DEEPSEEK:
+            ids, given = route(logits, torch.zeros(sizes.experts, device="cuda", dtype=BF16), 2.5)
+        else:
+            given, ids = logits.softmax(1).topk(sizes.top_k)
         ids, given = ids.to(I32), given.to(F32).contiguous()
         out, of_fp8, of_floor = [torch.empty_like(hidden) for _ in range(3)]
         used, call = len(ids[ids < sizes.local].unique()), functools.partial(experts, hidden, ids, given)
         widths = 2 * sizes.intermediate, sizes.intermediate
         loaded = [torch.empty(used * n * sizes.hidden * 9 // 16, dtype=torch.uint8, device="cuda") for n in widths]
-        ours = functools.partial(call, **self.packed, gate_first=True, num_experts=EXPERTS, out=out)
+        ours = functools.partial(call, **self.packed, gate_first=True, num_experts=sizes.experts, out=out)
         made = {
             OURS: Contestant(ours, lambda: out),
-            FP8: Contestant(functools.partial(call, *self.fp8, num_experts=EXPERTS, out=of_fp8)),
+            FP8: Contestant(functools.partial(call, *self.fp8, num_experts=sizes.experts, out=of_fp8)),
             LOADS: Contestant(lambda: [Floor(False)(hidden, b, of_floor) for b in loaded]),
         }
         if self.marlin:
             from ragged_moe.measure.marlin_layer import MarlinLayer  # needs Triton, which torch for CUDA brings
 
             for block in marlin.BLOCKS:
-                layer = MarlinLayer(self.marlin, sizes, self.of_marlin, hidden, ids, given, block)
+                layer = MarlinLayer(self.marlin, self.of_marlin, sizes, hidden, ids, given, block)
                 made[f"{MARLIN} {block}"] = Contestant(layer, lambda layer=layer: layer.out, OURS)
         if self.humming:
-            from ragged_moe.measure.humming_layer import HummingLayer
+            from ragged_moe.measure.humming_layer import ContiguousHumming, IndexedHumming
 
-            layer = HummingLayer(self.humming, sizes, hidden, ids, given)
-            made[HUMMING] = Contestant(layer, lambda: layer.out, OURS)
+            for name, make in ((HUMMING, ContiguousHumming), (LISTED, IndexedHumming)):
+                layer = make(self.humming, sizes, hidden, ids, given)
+                made[name] = Contestant(layer, lambda layer=layer: layer.out, OURS)
         return made, int((ids < sizes.local).sum())
 
     def contest(self, tokens: int) -> Contest:
         """Draw sets of tokens that have rows here, and add all contestants."""
         drawn = (self.contestants(tokens, seed) for seed in range(10**6))
         made = list(itertools.islice((x for x in drawn if x[1]), 3 if tokens > 900 else 8))
-        contest = Contest({"T": tokens, "rows": statistics.mean(rows for _, rows in made)})
+        contest = Contest({"model": self.model, "T": tokens, "rows": statistics.mean(rows for _, rows in made)})
         contest.add([contestants for contestants, _ in made])
         contest.graphs(called=(OURS, FP8))
         return contest
@@ -147,22 +152,22 @@ class Mxfp4Layer:
 
 
 def nvfp4_table(rows: list[dict]) -> str:
-    """Return a table of whole layers in markdown; of Humming and the loads, too, if they were timed."""
+    """Return a table of whole layers in markdown; times are in microseconds."""
     ours, fp8, loads = OURS + GRAPH, FP8 + GRAPH, LOADS + GRAPH
     columns = [
-        T, ("rows", figure("rows", ".0f")), ("NVFP4, in a graph", figure(ours)), ("called", figure(OURS)),
+        ("model", lambda x: x["model"]), T,
+        ("rows", figure("rows", ".0f")), ("NVFP4, in a graph", figure(ours)), ("called", figure(OURS)),
         ("FP8, in a graph", figure(fp8)), ("called", figure(FP8)), ("/ FP8", ratio(ours, fp8)),
         ("Marlin", figure(MARLIN)), ("best block", figure(BEST)), ("/ best", ratio(ours, BEST)),
     ]  # fmt: skip
-    of_humming = HUMMING + GRAPH
-    columns += [("Humming", figure(of_humming)), ("/ Humming", ratio(ours, of_humming))] * timed(of_humming, rows)
-    columns += [("loads", figure(loads)), ("/ best", ratio(loads, BEST))] * timed(loads, rows)
-    return table(columns, rows)
+    for name in HUMMING, LISTED:
+        columns += [(name, figure(name + GRAPH)), ("ratio", ratio(ours, name + GRAPH))]
+    return table([*columns, ("loads", figure(loads)), ("/ loads", ratio(ours, loads))], rows)
 
 
-def timed(name: str, rows: list[dict]) -> bool:
-    """Whether all records have this contestant."""
-    return all(name in x["us"] for x in rows)
+def of_humming(row: dict) -> float:
+    """Return the time of Humming's faster form, in a graph."""
+    return min(row["us"][name + GRAPH] for name in (HUMMING, LISTED))
 
 
 def mxfp4_table(rows: list[dict]) -> str:

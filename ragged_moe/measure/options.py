@@ -37,7 +37,7 @@ def contest_options(repeats: int) -> Callable[[Callable], Callable]:
     options = (
         click.option("--json", "file", type=path, help="Write the results there."),
         click.option("--repeats", type=click.IntRange(1), default=repeats, show_default=True,
-                     help="Timings, of 15 calls each."),
+                     help="Timings at most, of 15 calls each."),
         click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants."),
     )  # fmt: skip
     return lambda command: functools.reduce(lambda of, option: option(of), reversed(options), command)

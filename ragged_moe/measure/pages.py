@@ -13,7 +13,7 @@ from pathlib import Path
 from emulated_gpu.model import uncertainty
 from ragged_moe.measure import layer, layer_fp4, parallel
 from ragged_moe.measure.contest import FP8, GRAPH, LOADS, OURS, W4A8, W4A16
-from ragged_moe.measure.experts import experts_table, over_sglang
+from ragged_moe.measure.experts import DEEPSEEK, MODELS, experts_table, over_sglang
 from ragged_moe.measure.grouped_gemm import FORMATS, GEMM, geomeans
 from ragged_moe.measure.humming import HUMMING
 from ragged_moe.measure.layer import FEW
@@ -143,11 +143,16 @@ def fp4_run(result: dict) -> str:
     best, of_humming, fp8 = means[BEST], means[HUMMING], means[FP8]
     near, slower = [[x for x in rows if x["us"][OURS] > least * x["us"][BEST]] for least in (NEAR, 1)]
     behind = [x for x in rows if x["us"][OURS] > x["us"][HUMMING]]
+    layers = load("layer_nvfp4_h200")["rows"]
+    peers = [(layer_fp4.of_humming(x), x["us"][BEST]) for x in layers]
+    over = [[x["us"][OURS + GRAPH] / us for us in (of[0], min(of))] for x, of in zip(layers, peers)]
+    humming, fastest = map(statistics.geometric_mean, zip(*over))
     return (
         f"{whence(result)}\nTime over Marlin's with the best of its block sizes, geometric mean over all "
         f"{len(rows)} problems: **{best:.3f}**; over Humming's **{of_humming:.3f}**; over FP8's {fp8:.3f}.\n"
         f"Marlin is faster in {len(slower)} of them and Humming in {len(behind)}; above {NEAR} of Marlin's time are "
-        f"{len(near)}."
+        f"{len(near)}. Layers, of {len({x['model'] for x in layers})} models with T = 1 to 4096: **{humming:.3f}** of "
+        f"the time of Humming's faster form, {fastest:.3f} of the fastest peer's."
     )
 
 
@@ -163,12 +168,11 @@ def fp4_summary(result: dict) -> str:
 
 
 def fp4_layer(result: dict) -> str:
-    """Whole layers with NVFP4 weights, with FP8 ones, by Marlin and by Humming, and their loads."""
-    others = {"FP8": FP8 + GRAPH, "Marlin": BEST, "Humming": HUMMING + GRAPH, "loads": LOADS + GRAPH}
-    others = {head: name for head, name in others.items() if all(name in x["us"] for x in result["rows"])}
-    body = []
-    for x in result["rows"]:
-        ours, us = x["us"][OURS + GRAPH], [x["us"][name] for name in others.values()]
+    """DeepSeek-V3's layers with NVFP4 weights, with FP8 ones, by Marlin and by Humming, and their loads."""
+    others, body = ("FP8", "Marlin", "Humming", "loads"), []
+    for x in (x for x in result["rows"] if MODELS[x["model"]] == DEEPSEEK):
+        ours, of_humming = x["us"][OURS + GRAPH], layer_fp4.of_humming(x)
+        us = [x["us"][FP8 + GRAPH], x["us"][BEST], of_humming, x["us"][LOADS + GRAPH]]
         body.append([str(x["T"]), f"{ours:.1f}", *(f"{t:.1f}" for t in us), *(f"{ours / t:.2f}" for t in us)])
     return markdown(["T", "NVFP4, us", *(f"{x}, us" for x in others), *(f"NVFP4 / {x}" for x in others)], body)
 
