@@ -69,6 +69,16 @@ def test_a_wgmma_waits_for_another_descriptor_of_b():
     assert [kind for text, kind in kept if text.startswith("add")] == []
 
 
+@pytest.mark.parametrize("last", [
+    "tcgen05.mma.cta_group::1.kind::f16 [bar], d, b, x, q;", "tcgen05.cp.cta_group::1.32x128b.warpx4 [x], d;",
+])  # fmt: skip
+def test_operands_of_the_tensor_core_cost_nothing_beside_its_class(last):
+    """A chain of 64-bit descriptors is of uniform instructions; one that is stored, too, is not."""
+    chain = f"add.s64 c, a, 2; add.s64 d, c, 2; {last}"
+    assert [kind for text, kind in found(chain) if text.startswith("add")] == [machine_code.NOTHING] * 2
+    assert [kind for text, kind in found(f"{chain} st.shared.b64 [bar], d;") if text.startswith("add")] == []
+
+
 def test_the_first_wgmma_behind_a_fence_or_a_label_waits_for_nobody():
     for between in ("wgmma.fence.sync.aligned;", "ON:"):
         of = [kind for _, kind in found(f"{wgmma('a', 'b')} {between} {wgmma('b', 'a')} @p bra ON;")]
