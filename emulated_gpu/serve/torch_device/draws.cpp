@@ -409,6 +409,35 @@ Tensor permutation(int64_t n, const at::Generator &given) {
   return order;
 }
 
+Tensor cumsum(const Tensor &self, int64_t dim, std::optional<at::ScalarType> dtype);  // of rounded.cpp, as CUDA rounds
+
+// One number a sample, looked for among sums of a row's shares: MultinomialKernel.cu.
+Tensor with_replacement(const Tensor &p, int64_t n, Generator &g) {
+  const Tensor rows = p.dim() == 1 ? p.unsqueeze(0) : p, shares = (rows / rows.sum(1, true)).contiguous(), sums = emulated::cumsum(shares, 1, {});
+  const int64_t classes = rows.size(1), some = rows.size(0), grid = std::min<int64_t>(some, 65535);
+  const int64_t threads = (n + 127) / 128 * 128;  // of a row of blocks
+  Tensor made = at::empty({some, n}, at::kLong);
+  Words words;
+  float uniform[THREADS];
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, p.scalar_type(), "multinomial", [&] {
+    for (int64_t row = 0; row < some; row++) {
+      const scalar_t *share = shares.const_data_ptr<scalar_t>() + row * classes, *sum = sums.const_data_ptr<scalar_t>() + row * classes;
+      for (int64_t i = 0; i < n; i++) {
+        const int at = int(i % THREADS);
+        if (!at) {
+          words_of_threads(g.state->seed, g.state->offset / 4 + row / grid, row % grid * threads + i, THREADS, words);
+          uniform_of(words[0], THREADS, uniform);
+        }
+        int64_t found = std::min<int64_t>(std::lower_bound(sum, sum + classes, scalar_t(uniform[at])) - sum, classes - 1);
+        while (found && share[found] == 0) found--;
+        made.data_ptr<int64_t>()[row * n + i] = found;
+      }
+    }
+  });
+  g.state->offset += ((some - 1) / grid + 1) * 4;
+  return p.dim() == 1 ? made.squeeze(0) : made;
+}
+
 // -- the operators whose draws are told here, by name: each gets its operands and a generator
 
 using Drawn = void (*)(torch::jit::Stack &given, const at::Generator &g);
@@ -450,6 +479,10 @@ const std::unordered_map<c10::OperatorName, Drawn> DRAWN = [] {
       {{"aten::rrelu_with_noise", ""}, [](Given v, By g) {
          if (!v[4].toBool()) return void(v[0] = at::leaky_relu(v[0].toTensor(), (v[2].toScalar().toDouble() + v[3].toScalar().toDouble()) / 2));
          v[0] = randomized_relu(v[0].toTensor(), v[1].toTensor(), v[2].toScalar().toDouble(), v[3].toScalar().toDouble(), g);
+       }},
+      {{"aten::multinomial", "out"}, [](Given v, By g) {  // several, with replacement; torch's checks the operands
+         at::native::multinomial_out(v[0].toTensor(), v[1].toInt(), true, generator_of(g).of_cpu(0), v[4].toTensor());
+         v[0] = v[4].toTensor().copy_(with_replacement(v[0].toTensor(), v[1].toInt(), generator_of(g)));
        }},
       {{"aten::native_dropout", ""}, [](Given v, By g) {
          auto [out, mask] = dropout(v[0].toTensor(), v[1].toDouble(), v[2].toOptional<bool>(), generator_of(g));

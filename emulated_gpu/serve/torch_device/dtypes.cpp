@@ -26,10 +26,11 @@ void refuse_dtype(const c10::FunctionSchema &schema, c10::ArrayRef<IValue> given
   const ScalarType dtype = given[0].toTensor().scalar_type();
   if (name == "scatter_reduce" && dtype == ScalarType::Bool && given[4].toStringRef() != "sum" && given[4].toStringRef() != "mean")
     TORCH_CHECK_NOT_IMPLEMENTED(false, "\"scatter_reduce\" of '", given[4].toStringRef(), "' not implemented for 'Bool' on CUDA");
+  if (is_of_largest(schema, given)) name = "_embedding_bag_per_sample_weights_backward";  // which is refused alike
   const auto found = refused.find(name);
   if (found == refused.end()) return;
-  for (const c10::IValue &v : given)  // of which CUDA looks at no element
-    if (v.isTensor() && v.toTensor().defined() && !v.toTensor().is_sparse_csr() && !v.toTensor().numel()) return;
+  for (const c10::IValue &v : given)  // of which CUDA looks at no element: of indices may be none
+    if (v.isTensor() && v.toTensor().defined() && v.toTensor().scalar_type() == dtype && !v.toTensor().is_sparse_csr() && !v.toTensor().numel()) return;
   TORCH_CHECK_NOT_IMPLEMENTED(!found->second(dtype), "\"", name, "\" not implemented for '", toString(dtype),
                               "' on CUDA, though torch's CPU kernel has it");
 }

@@ -4,6 +4,13 @@
 
 namespace emulated {
 
+// Whether it is the gradient of bags of which the largest elements were taken.
+bool is_of_largest(const c10::FunctionSchema &schema, c10::ArrayRef<IValue> given) {
+  const std::string &name = schema.name();
+  return (name == "aten::_embedding_bag_backward" || name == "aten::_embedding_bag_dense_backward") &&
+         given[*schema.argumentIndexWithName("mode")].toInt() == 2;
+}
+
 void alert_not_deterministic(const c10::FunctionSchema &schema, c10::ArrayRef<IValue> given) {
   static const std::set<std::string> always{
       "avg_pool3d_backward", "max_pool3d_with_indices_backward", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward",
@@ -18,8 +25,7 @@ void alert_not_deterministic(const c10::FunctionSchema &schema, c10::ArrayRef<IV
   const bool alert = always.count(name) || (name == "histc" && given[0].toTensor().is_floating_point()) ||
                      (name == "bincount" && !argument("weights").isNone()) || (name == "put" && argument("accumulate").toBool()) ||
                      (name == "scatter_reduce" && argument("reduce").toStringRef() == "prod") ||
-                     ((name == "median" || name == "nanmedian") && schema.argumentIndexWithName("dim")) ||
-                     (name.rfind("_embedding_bag", 0) == 0 && name.ends_with("backward") && argument("mode").toInt() == 2);  // the largest
+                     ((name == "median" || name == "nanmedian") && schema.argumentIndexWithName("dim")) || is_of_largest(schema, given);
   if (alert) at::Context::alertNotDeterministic(name + " on a CUDA tensor");
 }
 

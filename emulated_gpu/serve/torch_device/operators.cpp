@@ -678,6 +678,7 @@ class InFloatForm : public c10::OperatorKernel {
     const size_t given = op.schema().arguments().size();
     const torch::jit::Stack narrow(stack->end() - given, stack->end());
     if (!differs(narrow)) return by_the_cpu(op, stack);
+    refuse_dtype(op.schema(), narrow);  // which would not be known from wider operands
     if (fft_) refuse_size(op, narrow);
     torch::jit::Stack wide = narrow;
     for (size_t i = 0; i < given; i++)

@@ -475,6 +475,10 @@ def check_what_cuda_refuses_of_attention_and_of_dtypes():
     raises(NotImplementedError, "Bool", lambda: whether.scatter_reduce(0, where, whether, "amax"))
     assert torch.equal(whether.abs(), whether) and torch.trace(whether.diag()) == 2
     assert torch.mm(where.view(3, 1)[:, :0], where.view(1, 3)[:0]).tolist() == [[0] * 3] * 3
+    table = torch.ones(2, 1, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    for options in {"per_sample_weights": table[:1].expand(1, 3), "mode": "sum"}, {"mode": "max"}:
+        bag = torch.nn.functional.embedding_bag(where.view(1, 3), table, **options)
+        raises(NotImplementedError, "BFloat16", bag.backward)
 
 
 def check_old_names_as_defaults():
