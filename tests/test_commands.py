@@ -50,7 +50,7 @@ def of_click(group: click.Group, arguments: list[str]) -> str:
         return "" if not (ROOT / error.name.partition(".")[0]).is_dir() else str(error)
     if command is None:
         return f"there is no command {name}"
-    if command.context_settings.get("ignore_unknown_options"):  # a peer is not installed here: it only says so
+    if command.context_settings.get("allow_extra_args"):  # a peer is not installed here: it only says so
         return ""
     if isinstance(command, click.Group):
         return of_click(command, rest)
