@@ -365,7 +365,7 @@ def program_command(arguments: Sequence[str]) -> list[str]:
     arguments = [one for one in arguments if not LEFT_OUT.fullmatch(one)]
     toolkit, named = find(), any(re.match(r"--?(arch|gencode|gpu-arch|generate-code)", one) for one in arguments)
     folders = [("-L", toolkit.home / "lib"), ("-I", toolkit.include / "cccl")]
-    target = [] if named else ["-arch=compute_100a"]
+    target = [] if named else ["-gencode=arch=compute_100a,code=compute_100a"]
     found = [f"{option}{folder}" for option, folder in folders if folder.is_dir()]
     if not (toolkit.include / PROFILER.name).exists():
         found.append(f"-isystem={PROFILER.parent}")

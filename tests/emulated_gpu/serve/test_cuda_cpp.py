@@ -46,11 +46,11 @@ def test_nvcc_is_asked_for_ptx_alone(given, expected):
 @pytest.mark.parametrize(
     "given, expected",
     [
-        ("x.cu -o x", "-arch=compute_100a x.cu -o x"),
+        ("x.cu -o x", "-gencode=arch=compute_100a,code=compute_100a x.cu -o x"),
         ("-arch=sm_90a x.cu", "-arch=compute_90a x.cu"),
         ("-gencode arch=compute_90,code=sm_90 x.cu", "-gencode arch=compute_90,code=compute_90 x.cu"),
         ("--gpu-architecture=sm_90 -c x.cu", "--gpu-architecture=compute_90 -c x.cu"),
-        ("-rdc=true x.cu -lcudadevrt -lcurand -lcufft_static", "-arch=compute_100a x.cu"),
+        ("-rdc=true x.cu -lcudadevrt -lcurand -lcufft_static", "-gencode=arch=compute_100a,code=compute_100a x.cu"),
     ],
 )
 def test_a_program_is_for_a_b200_if_nothing_is_said_and_finds_the_libraries(given, expected):
