@@ -40,7 +40,18 @@ JSON = click.option(
 )  # fmt: skip
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+class Commands(click.Group):
+    """Commands that end on Ctrl-C as eval.py's do."""
+
+    def invoke(self, ctx: click.Context):
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted by SIGINT", err=True)
+            ctx.exit(128 + signal.SIGINT)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli():
     """Emulated GPUs for CuTe DSL, Triton and CUDA C++ scripts, and for PTX."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: Ctrl-C ends it all the same

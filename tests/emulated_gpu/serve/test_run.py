@@ -128,11 +128,12 @@ def test_an_option_that_there_is_not_is_no_script(command):
 
 
 def test_ctrl_c_ends_a_shells_background_job(tmp_path):
-    """Which begins with SIGINT ignored."""
+    """Which begins with SIGINT ignored. It ends as eval.py's commands do."""
     script = tmp_path / "own.py"
     script.write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(90)\n")
     command = f"trap '' INT; exec {sys.executable} -m emulated_gpu run {script}"
-    assert subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, timeout=60).returncode
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130 and done.stderr.endswith("\ninterrupted by SIGINT\n"), done
 
 
 def test_exit_status_is_the_scripts(tmp_path):
