@@ -54,7 +54,7 @@ class Session:
         """Keep a launch to be timed. Returns whether it is not to be run."""
         if self.timed is not None:
             self.timed.append(launch)
-        elif self.launches <= self.most_recorded:
+        elif self.recorded is not None and self.launches <= self.most_recorded:
             self.recorded.append(launch)
         return self.timed is None
 

@@ -401,15 +401,15 @@ class HostOrder:
         for other in self.unknown_to(work.knows):
             if other.stream is work.stream:
                 continue
-            pairs = ((mine, theirs, mine.against(theirs)) for mine in work.all() for theirs in other.all())
-            met = next((pair for pair in pairs if pair[2] is not None), None)
+            pairs = itertools.product(work.all(), other.all())
+            met = next(((a, b, at) for a, b in pairs if (at := a.against(b)) is not None), None)
             if met is None and (work.given is None or other.given is None):
                 continue
             if talk(work, other):
                 if (found := self._at_once("stream-race", self.together, work, other)) is not None:
                     return found
             elif met is not None:
-                return self._race(work, met[0], other, *met[1:])
+                return self._race(work, met[0], other, met[1], met[2])
             if (found := self._at_once("residency", self.starve, work, other)) is not None:
                 return found
         return None

@@ -128,6 +128,15 @@ def changes(whole: Operands, others: tuple[Callable[[], Operands], ...]) -> Chan
         tile = row // 128 * -(-len(k) // 4) + k // 4
         return rows[(tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + k % 4) % len(rows)]
 
+    def read_as(change: Callable, _, x: torch.Tensor, __) -> torch.Tensor:
+        return change(x)
+
+    def ordered(order: torch.Tensor, key: str, _, at: torch.Tensor) -> torch.Tensor:
+        return whole[key][order[at]]
+
+    def of_others(of: Operands, key: str, _, at: torch.Tensor) -> torch.Tensor:
+        return of[key][at % len(of[key])]
+
     def swizzled(bits: int, _, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         chunks = x.view(len(x), -1, 32)
         to = torch.arange(chunks.shape[1]) ^ (at[:, None] * bits // 8 % bits)
@@ -135,14 +144,14 @@ def changes(whole: Operands, others: tuple[Callable[[], Operands], ...]) -> Chan
 
     for names, table in (ACROSS, SCALES), (("A", "B", "A and B"), NUMBERS):
         for name, (what, change) in itertools.product(names, table.items()):
-            yield f"{name}: {what}", PARTS[name], lambda _, x, __, change=change: change(x)
+            yield f"{name}: {what}", PARTS[name], functools.partial(read_as, change)
     for name, what in ACROSS.items():
         yield what, PARTS[name], exchanged
         yield f"{name} lie in blocks of 128 x 4 and are read row by row", PARTS[name], read_by_rows
         yield f"{name} lie row by row and are read as blocks of 128 x 4", PARTS[name], read_by_blocks
     for name, key in ("A's scales", "sfa"), ("B's scales", "sfb"):
         for text, order in orders(len(whole[key])):
-            yield f"{name}: {text.format('rows')}", (key,), lambda key, _, at, order=order: whole[key][order[at]]
+            yield f"{name}: {text.format('rows')}", (key,), functools.partial(ordered, order)
     for bits, name in itertools.product((8, 4, 2), "AB"):
         if whole["a"].shape[1] % (32 * bits) == 0:
             what = f"{name}: only written or only read with a swizzle of {16 * bits} bytes"
@@ -150,7 +159,7 @@ def changes(whole: Operands, others: tuple[Callable[[], Operands], ...]) -> Chan
     for of in (give() for give in others):
         if of["a"].shape[1] == whole["a"].shape[1]:
             for name, keys in PARTS.items():
-                yield f"{name}: of another group", keys, lambda key, _, at, of=of: of[key][at % len(of[key])]
+                yield f"{name}: of another group", keys, functools.partial(of_others, of)
 
 
 def in_codes(every: Products) -> Made:
