@@ -121,15 +121,16 @@ def test_one_cta_is_no_pair():
 @pytest.mark.parametrize(
     ("meet", "kinds"),
     [
-        (MEET.replace("arrive", "arrive.relaxed"), ["mbarrier"]),
+        (MEET.replace("arrive", "arrive.relaxed"), []),
         (SPIN.format("S"), ["cluster", "mbarrier"]),
         (f"fence.mbarrier_init.release.cluster; {MEET.replace('arrive', 'arrive.relaxed')}", []),
     ],
-    ids=["its init not visible", "perhaps not started", "right"],
+    ids=["relaxed, which is a note", "perhaps not started", "right"],
 )
 def test_a_kernel_goes_on_that_arrives_at_its_peer_too_early(meet, kinds):
-    """Findings, behind which barrier and peer are what they are: CUTLASS's GEMMs of pairs arrive at an mbarrier whose
-    init no fence follows, and store their results after that."""
+    """Findings, behind which barrier and peer are what they are. CUTLASS's GEMMs of pairs arrive at an mbarrier whose
+    init no fence follows, and store their results after that: a note (tests/emulated_gpu/units/test_notes_of_units.py).
+    """
     ptx = f"""{HEADER}.visible .entry kernel(.param .u64 out) {{
         .shared .align 8 .b64 done; .reg .b32 x, cta; .reg .b64 at; .reg .pred p, q, lead;
         mov.u32 x, %tid.x; setp.eq.u32 lead, x, 0; mov.u32 cta, %cluster_ctarank; ld.param.u64 at, [out];
