@@ -282,7 +282,7 @@ def fa4(name: str, code: str, tokens: int, heads: int, **more) -> Case:
 
 
 FA4 = (
-    fa4("forward", _FA4_FORWARD, 256, 2, explained="B200: flash_fwd_sm100.py, from line 2464 on: no `tcgen05.wait::ld` between the load of S and the release of its columns; its values have been used by then, which the ISA does not count"),
+    fa4("forward", _FA4_FORWARD, 256, 2, explained="B200: flash_fwd_sm100.py, from line 2645 on in 4.0.0b36: no `tcgen05.wait::ld` between the load of S and the release of its columns; its values have been used by then, which the ISA does not count"),
     fa4("backward", _FA4_BACKWARD, 128, 1),
     fa4("forward and backward by autograd", _FA4_BOTH, 128, 1, machines=H200),
 )
