@@ -20,10 +20,15 @@ OUTPUT = ("-o", "--output-file")
 
 
 def for_ptx(arguments: list[str]) -> list[str]:
-    """Return the arguments with every real architecture made a virtual one: sm_100a becomes compute_100a."""
+    """Return the arguments with every real architecture made a virtual one: sm_100a becomes compute_100a.
+
+    Of a virtual one alone nvcc drops the letter at its end, so that it is said twice.
+    """
     text = [re.sub(r"\bsm_(\w+)", r"compute_\1", a) if re.search(r"arch|code|^sm_", a) else a for a in arguments]
     text = [re.sub(r"code=\[?([\w,]+)\]?", lambda m: f"code={m[1].split(',')[0]}", a) for a in text]
-    return ["--no-compress", "-lineinfo", *text]
+    one = re.search(r"--?(?:arch|gpu-architecture)[= ](compute_\w+)", " ".join(text))
+    said = one is None or any(re.match("--?(gpu-)?code", a) for a in text)
+    return ["--no-compress", "-lineinfo", *text, *([] if said else [f"-code={one[1]}"])]
 
 
 def output(arguments: list[str]) -> str | None:

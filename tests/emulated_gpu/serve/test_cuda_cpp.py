@@ -36,8 +36,9 @@ def test_cuda_cpp(results, name):
 @pytest.mark.parametrize("given, expected", [
     ("-gencode=arch=compute_100a,code=sm_100a -O3", "-gencode=arch=compute_100a,code=compute_100a -O3"),
     ("-gencode arch=compute_90a,code=[sm_90a,compute_90a]", "-gencode arch=compute_90a,code=compute_90a"),
-    ("-arch=sm_100a -DX=sm_1", "-arch=compute_100a -DX=sm_1"),
-    ("-arch sm_90a", "-arch compute_90a"),
+    ("-arch=sm_100a -DX=sm_1", "-arch=compute_100a -DX=sm_1 -code=compute_100a"),
+    ("-arch sm_90a", "-arch compute_90a -code=compute_90a"),
+    ("-arch=compute_100a -code=sm_100a", "-arch=compute_100a -code=compute_100a"),
 ])  # fmt: skip
 def test_nvcc_is_asked_for_ptx_alone(given, expected):
     assert nvcc.for_ptx(given.split()) == ["--no-compress", "-lineinfo", *expected.split()]
@@ -47,9 +48,9 @@ def test_nvcc_is_asked_for_ptx_alone(given, expected):
     "given, expected",
     [
         ("x.cu -o x", "-gencode=arch=compute_100a,code=compute_100a x.cu -o x"),
-        ("-arch=sm_90a x.cu", "-arch=compute_90a x.cu"),
+        ("-arch=sm_90a x.cu", "-arch=compute_90a x.cu -code=compute_90a"),
         ("-gencode arch=compute_90,code=sm_90 x.cu", "-gencode arch=compute_90,code=compute_90 x.cu"),
-        ("--gpu-architecture=sm_90 -c x.cu", "--gpu-architecture=compute_90 -c x.cu"),
+        ("--gpu-architecture=sm_90 -c x.cu", "--gpu-architecture=compute_90 -c x.cu -code=compute_90"),
         ("-rdc=true x.cu -lcudadevrt -lcurand -lcufft_static", "-gencode=arch=compute_100a,code=compute_100a x.cu"),
     ],
 )
