@@ -24,7 +24,7 @@ from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchO
 from .machine.node import Node, Queued, learn
 from .machine.rerun import Reruns
 from .machine.schedule import Watched
-from .machine.together import Given, starve, together
+from .machine.together import Given, crowd, starve, together
 from .model.run import Recorded
 from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
@@ -150,6 +150,9 @@ class Device:
         self.order = HostOrder()
         self.order.together = lambda one, other: together(one.given, other.given, one.all(), other.all())
         self.order.starve = lambda one, other: starve(one.given, other.given)
+        self.order.crowd = lambda one, other, *behind: crowd(
+            one.given, other.given, one.all(), other.all(), [work.given for work in behind]
+        )
         self.unwritten = Unwritten(self)
         self.guard: Guard | None = None
 
@@ -510,7 +513,7 @@ class Device:
         what = f"launch {asked.number} ({launched[0].program.kernel.title})"
         self._made.launch = None
         with self._launching(stream, what) as work:
-            if work is not None and self.order.several and Given.possible(launched, asked.cooperative):
+            if work is not None and self.order.several and Given.possible(launched, asked):
                 work.given = Given(launched, self._options(session, self.index, asked))
                 work.weight = work.given.size
             with collecting():
@@ -520,7 +523,7 @@ class Device:
                     found, notes = self._run(session, partial(self._launch, session, self.index, launched, asked))
             made = self._made.launch
             if work is not None and work.given is not None:
-                work.given.ended()
+                work.given.ended(made)
                 if found or notes:  # what comes of it beside others need not be their doing
                     work.given = None
             if found:  # nobody knows what it would have written

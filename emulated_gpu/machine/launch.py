@@ -420,8 +420,18 @@ class Launch:
 
     # -- dependent launches ------------------------------------------------------------------------------------
     def dependency_wait(self, group) -> bool:
-        self.dependencies.note_wait(group.cta.triggered)
+        self.dependencies.note_wait(group.cta.index, group.cta.triggered)
         return self.owner.dependency_wait(group)
+
+    @property
+    def holds_dependents(self) -> bool:
+        """Whether a CTA has neither let the launch behind it begin nor exited."""
+        return self._next is not None or any(not cta.triggered for cluster in self.running for cta in cluster.ctas)
+
+    def takes(self, ctas: int) -> bool:
+        """Take the room of this many of its CTAs, in whole clusters; return whether there is any for all of them."""
+        size = math.prod(self.cluster)
+        return all(self.placement.place(size, self.needs) for _ in range(0, ctas, size))
 
     def launch_dependents(self, group):
         group.cta.triggered = True

@@ -23,6 +23,7 @@ from ..state.global_memory import GlobalMemory, Region
 from ..state.global_shadow import GlobalShadow
 from ..state.host_order import Access
 from ..state.order import Order
+from ..state.pdl_dependency import Dependencies
 from .by_value import behind, reads_strongly
 from .engine import Engine
 from .launch import Code, Environment, Geometry, Launch, LaunchOptions, Shared, calm
@@ -39,28 +40,33 @@ class Given:
     """A launch that is about to run, with the small regions that it can find by its parameters and its variables."""
 
     def __init__(self, launched: Launched, options: LaunchOptions):
-        self.launched = launched
+        self.launched, self.pdl = launched, options.pdl
+        self.waiting = 0  # CTAs that have waited for the launch before
+        self.lets_go = self.waits_first = False  # its dependents may begin before it ends; it waits before they do
         alone = dataclasses.replace(options, again=True, pdl=False, predecessor=None)
         self.options = dataclasses.replace(alone, strict=False, notes_reads=False, collect=None)
         code, _, params, memory = launched
         words = np.frombuffer(params[: len(params) // 8 * 8], np.uint64).tolist()
-        found = [memory.at_or_before(at) for at in (*words, *code.symbols.values()) if memory.covers(at, 1)]
+        places = (*words, *code.symbols.values()) if code.program.hands_on else ()  # others only take room
+        found = [memory.at_or_before(at) for at in places if memory.covers(at, 1)]
         small = {id(region): region for region in found if region.size <= MOST_KEPT and not region.read_only}
         self.before: dict[int, tuple[Region, np.ndarray]] = {i: (r, r.data.copy()) for i, r in small.items()}
         self.after: dict[int, np.ndarray] = {}
 
     @staticmethod
-    def possible(launched: Launched, cooperative: bool) -> bool:
-        """Whether it can be run beside another one, and may be told something by that."""
-        return launched[0].program.hands_on and not cooperative and Reruns.possible(launched)
+    def possible(launched: Launched, asked: LaunchOptions) -> bool:
+        """Whether it can be run beside another one, and may be told something by that, or takes its room."""
+        return (asked.pdl or launched[0].program.hands_on) and not asked.cooperative and Reruns.possible(launched)
 
     def polls(self) -> bool:
         """Whether its kernel may look for what others do, again and again."""
         program = self.launched[0].program
         return any(reads_strongly(instr) and n in behind(program, n) for n, instr in enumerate(program.kernel.instrs))
 
-    def ended(self) -> None:
+    def ended(self, did: Dependencies) -> None:
         """It has run: know what it has left."""
+        self.lets_go, self.waits_first = self.launched[0].program.triggers, did.waited_first
+        self.waiting = len(did.waiting)
         self.after = {i: region.data.copy() for i, (region, _) in self.before.items()}
 
     @property
@@ -72,12 +78,45 @@ class Given:
 def together(one: Given, other: Given, accesses: list[Access], others: list[Access]) -> EmulatorError | None:
     """Run two launches at once, that have been run one after the other, and return what comes of it; memory stays.
 
-    accesses, others: what they have touched. Memory that others have not changed between, and flags and counters, begin
-    as `one` has found them.
+    accesses, others: what they have touched.
     """
+    with _as_found(one, other, accesses, others) as begin:
+        for order in itertools.product((one.options.schedule, *OTHERS), repeat=2) if begin else ():
+            wrong, _ = _run([one, other], order, begin)
+            if isinstance(wrong, Hang):
+                alone = (_run([given], order[:1], begin if given is one else {})[0] for given in (one, other))
+                wrong = None if any(alone) else wrong
+            if wrong is not None:
+                return wrong
+    return None
+
+
+def crowd(
+    one: Given, other: Given, accesses: list[Access], others: list[Access], behind: Sequence[Given]
+) -> EmulatorError | None:
+    """Return what comes of a launch `other` that waits for `one` and lets those behind it begin (PDL), if they take all
+    the room before `one` has any; memory stays."""
+    if not other.polls():
+        return None
+    with _as_found(one, other, accesses, others) as begin:
+        wrong, launches = _run([other], [other.options.schedule], begin) if begin else (None, [])
+    if not isinstance(wrong, Hang) or launches[0].holds_dependents:
+        return None
+    environment = Environment(placement=launches[0].placement)
+    rest = [*((given, given.waiting) for given in behind), (one, 1)]  # each is begun when those before have been
+    if all(Launch(*given.launched, given.options, environment).takes(ctas) for given, ctas in rest):
+        return None
+    return Fault("residency", wrong.message)
+
+
+@contextlib.contextmanager
+def _as_found(one: Given, other: Given, accesses: list[Access], others: list[Access]):
+    """Give the block memory as both may find it: what others have not changed between, and flags and counters, are as
+    `one` has found them; None if nobody knows that. Behind the block memory is what it was."""
     regions = {id(access.region): access.region for access in (*accesses, *others)}
     if any(region.freed for region in (*regions.values(), *(region for region, _ in one.before.values()))):
-        return None
+        yield None
+        return
     found = {key: other.before.get(key, (region, region.data))[1] for key, (region, _) in one.before.items()}
     begin = {key: (region, data.copy()) for key, (region, data) in other.before.items()}
     begin |= {key: pair for key, pair in one.before.items() if (one.after[key] == found[key]).all()}
@@ -86,17 +125,11 @@ def together(one: Given, other: Given, accesses: list[Access], others: list[Acce
         runs = ((access.first, access.end),) if access.runs is None else access.runs.tolist()
         for at in (slice(first - start, end - start) for first, end in runs):
             if key not in begin or key not in one.after or (one.after[key][at] != found[key][at]).any():
-                return None  # it is too large, or somebody else has changed it between
+                yield None  # it is too large, or somebody else has changed it between
+                return
             begin[key][1][at] = one.before[key][1][at]
     with _kept({**regions, **{key: region for key, (region, _) in begin.items()}}.values()):
-        for order in itertools.product((one.options.schedule, *OTHERS), repeat=2):
-            wrong = _run([one, other], order, begin)
-            if isinstance(wrong, Hang):
-                alone = (_run([given], order[:1], begin if given is one else {}) for given in (one, other))
-                wrong = None if any(alone) else wrong
-            if wrong is not None:
-                return wrong
-    return None
+        yield begin
 
 
 def starve(one: Given, other: Given) -> EmulatorError | None:
@@ -114,7 +147,7 @@ def starve(one: Given, other: Given) -> EmulatorError | None:
     found: EmulatorError | None = None
     for given, launch in zip(both, launches, strict=True):
         with _kept(region for region, _ in given.before.values()):
-            found = _run([given], [given.options.schedule], given.before, launch.clusters - 1)
+            found, _ = _run([given], [given.options.schedule], given.before, launch.clusters - 1)
         if found is None or found.kind != "residency":
             return None
     return found
@@ -133,9 +166,9 @@ def _kept(regions: Iterable[Region]):
 
 def _run(
     all_: list[Given], schedules: Sequence[Schedule], begin: dict[int, tuple[Region, np.ndarray]], room: int = 0
-) -> EmulatorError | None:
-    """Run launches at once, each in an order, on memory that is as `begin` says; return what stops them. room: see
-    LaunchOptions.crowded."""
+) -> tuple[EmulatorError | None, list[Launch]]:
+    """Run launches at once, each in an order, on memory that is as `begin` says; return what stops them, and them.
+    room: see LaunchOptions.crowded."""
     for region, data in begin.values():
         region.data[:] = data
     engine, order = Engine(), Order()
@@ -153,9 +186,9 @@ def _run(
                 launch.start_clusters()
             engine.run(lambda: False)
     except LaunchRefused:
-        return None
+        return None, launches
     except (Fault, Hang) as error:
         found.append(error)
     used = (race for launch in launches if launch.unused is not None for race in launch.unused.settled())
     found += [race for race in used if not race.note]
-    return found[0] if found else None
+    return (found[0] if found else None), launches

@@ -35,7 +35,7 @@ DEFERRED = 64 << 20  # bytes that works keep until somebody asks what they did
 # What is wrong if something comes of two works that run at once, by the kind of the finding
 AT_ONCE = {
     "stream-race": "what both change by atomics or volatile operations does not order them",
-    "residency": "where some CTAs of both have started, there is no room for the others, for which these wait",
+    "residency": "where some of their CTAs have started, there is no room for the others, for which these wait",
 }
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
 
@@ -221,13 +221,14 @@ class HostOrder:
 
     several: whether there are streams beside the default one. shares: whether there is memory that devices and the host
     share. Without both, what works do is looked at when it is asked for. together(one, other), starve(one, other): run
-    two works at once, or as a GPU may have started some of each; return what comes of it.
+    two works at once, or as a GPU may have started some of each; crowd(one, other, *behind): or if `other` lets those
+    behind it begin before it ends (PDL). Return what comes of it.
     """
 
     def __init__(self):
         self.shares = False
-        self.together: Callable[[Work, Work], EmulatorError | None] = lambda one, other: None
-        self.starve: Callable[[Work, Work], EmulatorError | None] = self.together
+        self.together: Callable[..., EmulatorError | None] = lambda *works: None
+        self.starve = self.crowd = self.together
         self.forget()
 
     @property
@@ -398,32 +399,39 @@ class HostOrder:
         return found
 
     def _conflict(self, work: Work) -> HostOrderFault | None:
+        chain = chain_to(work)
         for other in self.unknown_to(work.knows):
             if other.stream is work.stream:
                 continue
+            for at, one in enumerate(chain[:-1]):
+                overlap = other.number > one.knows.get(other.stream, 0) and talk(one, other)
+                if overlap and (found := self._at_once("residency", self.crowd, other, *chain[at:])) is not None:
+                    return found
             pairs = itertools.product(work.all(), other.all())
             met = next(((a, b, at) for a, b in pairs if (at := a.against(b)) is not None), None)
             if met is None and (work.given is None or other.given is None):
                 continue
             if talk(work, other):
-                if (found := self._at_once("stream-race", self.together, work, other)) is not None:
+                if (found := self._at_once("stream-race", self.together, other, work)) is not None:
                     return found
             elif met is not None:
                 return self._race(work, met[0], other, met[1], met[2])
-            if (found := self._at_once("residency", self.starve, work, other)) is not None:
+            if (found := self._at_once("residency", self.starve, other, work)) is not None:
                 return found
         return None
 
-    def _at_once(self, kind: str, ask: Callable, work: Work, other: Work) -> HostOrderFault | None:
-        """Ask what comes of two works that run at once. kind: what that is."""
-        if work.given is None or other.given is None or (key := (kind, other.party, work.party)) in self._tried:
+    def _at_once(self, kind: str, ask: Callable, *works: Work) -> HostOrderFault | None:
+        """Ask what comes of works that run at once, the last one given last. kind: what that is."""
+        key, work = (kind, *(one.party for one in works)), works[-1]
+        if any(one.given is None for one in works) or key in self._tried:
             return None
         self._tried.add(key)
-        found = ask(other, work)
+        found = ask(*works)
         if found is None:
             return None
-        text = f"{work} and {other} may run at once, as nothing that {work.stream} has waited for comes after that; "
-        return HostOrderFault(kind, f"{text}{AT_ONCE[kind]}. So run, {found}", named(work.where), key[1:])
+        text = f"{' and '.join(map(str, works[::-1]))} may run at once, as nothing that {work.stream} has waited for "
+        text += f"comes after that; {AT_ONCE[kind]}. So run, {found}"
+        return HostOrderFault(kind, text, named(work.where), key[1:])
 
     def _of_threads(self, work: Work) -> HostOrderFault | None:
         met = self.threads.meets(work)
@@ -519,6 +527,21 @@ class HostOrder:
         """Return what works that the host has not waited for do to memory that it can touch."""
         works = self.unknown_to(self.host) if self.shares else ()
         return [access for work in works for access in work.all() if access.shared and not access.region.freed]
+
+
+def chain_to(work: Work) -> list[Work]:
+    """Return works of a stream up to this one, of which each may begin before the one ahead has ended (PDL)."""
+    chain = [work]
+    for ahead in reversed(work.stream.flying):
+        after = chain[0].given
+        if after is None or not after.pdl or ahead.number != chain[0].number - 1:
+            break
+        if ahead.given is None or not ahead.given.lets_go:
+            break
+        chain.insert(0, ahead)
+        if ahead.given.waits_first:
+            break
+    return chain
 
 
 def talk(one: Work, other: Work) -> bool:

@@ -103,7 +103,8 @@ class Dependencies:
         self.notes_reads = keeps_reads or notes_reads  # or somebody else asks what it has read
         self.before = predecessor.at_start() if predecessor else []
         self.after = predecessor.at_end() if predecessor else []
-        self.waited = self.waited_first = False
+        self.waiting: set[int] = set()  # CTAs that have waited, by their numbers in the grid
+        self.waited_first = False
 
     @classmethod
     def of_writes(cls, name: str, memory: GlobalMemory, regions: list[Region]) -> Dependencies:
@@ -119,11 +120,11 @@ class Dependencies:
 
     def at_end(self) -> list[Footprint]:
         """The launches that may still run when this one has ended."""
-        return self.after if self.waited else self.before
+        return self.after if self.waiting else self.before
 
-    def note_wait(self, triggered: bool) -> None:
+    def note_wait(self, cta: int, triggered: bool) -> None:
         """A CTA waits, which has or has not let the dependents start before."""
-        self.waited = True
+        self.waiting.add(cta)
         self.waited_first |= not triggered
 
     def wants(self, group, write: bool) -> bool:

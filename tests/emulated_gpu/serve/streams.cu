@@ -33,6 +33,14 @@ __global__ void whole(int *arrived, int wanted) { atomicAdd(arrived, 1); while (
 __global__ void announce(int *x, volatile int *flag) { x[threadIdx.x] = 7; __threadfence_system(); __syncthreads(); if (!threadIdx.x) *flag = 1; }
 __global__ void await(const volatile int *flag, const int *x, int *y) { while (!*flag) {} __threadfence(); *y = *x; }
 
+__global__ void primary(const volatile int *flag, int *x, bool late) {
+  if (!late) cudaTriggerProgrammaticLaunchCompletion();
+  while (!*flag) {}
+  cudaTriggerProgrammaticLaunchCompletion();
+  *x = 1;
+}
+__global__ void secondary(const int *x, int *y) { cudaGridDependencySynchronize(); if (!threadIdx.x) y[blockIdx.x] = *x; }
+
 __global__ void meet(int *x) { cooperative_groups::this_grid().sync(); x[blockIdx.x * 32 + threadIdx.x] = 1; }
 
 const int N = 1024;
@@ -156,6 +164,15 @@ int main(int words, char **) {
   whole<<<most - 1, 1, all_shared, a>>>(d + 32, most - 1);
   MEND(most = 1;)
   whole<<<most, 1, all_shared, b>>>(e + 32, most);
+
+  WRONG("residency", dependents_that_fill_the_gpu)
+  cudaMemset(e, 0, 4 * N), cudaDeviceSynchronize();
+  announce<<<1, 32, 0, b>>>(d, e);
+  primary<<<1, 32, 0, a>>>(e, e + 32, mended);
+  cudaLaunchAttribute early{cudaLaunchAttributeProgrammaticStreamSerialization, {}, {}};
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t dependent{300, 1024, 0, a, &early, 1};
+  cudaLaunchKernelEx(&dependent, secondary, (const int *)e + 32, e + 64);
 
   WRONG("stream-race", tickets_of_two_launches)
   cudaMemset(d, 0, 4 * N), cudaMemset(e, 0, 4 * N), cudaDeviceSynchronize();
