@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import defaultdict
+from typing import Any
 
 MANY = 10_000  # points of a grid that nobody wants to wait for
 
@@ -32,6 +34,20 @@ def parse_grid(text: str | None) -> list[dict[str, str]]:
     if points > MANY:
         raise ValueError(f"the grid has {points} points; more than {MANY} are refused")
     return [dict(point) for point in itertools.product(*axes.values())] if axes else []
+
+
+def without_effect(points: list[tuple[dict[str, str], Any]]) -> list[str]:
+    """Of (values, what came of them): names whose values change nothing, whatever the others are."""
+    found = []
+    for name in dict.fromkeys(name for values, _ in points for name in values):
+        beside = defaultdict(list)  # values of the others -> what came of each value of this one
+        for values, came in points:
+            if name in values:
+                beside[frozenset(values.items() - {(name, values[name])})].append(came)
+        several = [of for of in beside.values() if len(of) > 1]
+        if several and all(came == of[0] for of in several for came in of):
+            found.append(name)
+    return found
 
 
 def _range(item: str) -> list[str]:

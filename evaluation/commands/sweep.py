@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from emulated_gpu.grid import parse_config, parse_grid
+from emulated_gpu.grid import parse_config, parse_grid, without_effect
 from emulated_gpu.model import ranking
 from evaluation import ROOT
 from evaluation.commands import interrupt
@@ -293,6 +293,8 @@ def show(screen: Screen, rows: list[list[Outcome]], numbers: Sequence[int]) -> N
         of_cases = f" in case {', '.join(where)}" if len(where) < len(numbers) else ""
         shown = why if why.startswith(name) else f"{name}: {why}"
         screen.line(("not ranked", "red"), f"{of_cases}: {shown}")
+    for name in without_effect([(row[0].change, [outcome.us for outcome in row]) for row, *_ in alike if mean(row)]):
+        screen.line(f"{name} changes nothing: the times are the same whatever it is. What reads it?")
     for number, outcome in zip(numbers, rows[0]):
         screen.line(f"as submitted, case {number}: {outcome.config}")
     if any(outcome.status == profiling.NOT_JUDGED for row in rows for outcome in row):
