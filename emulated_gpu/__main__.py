@@ -17,7 +17,7 @@ import click
 from .chip import CHIPS
 from .errors import EmulatorError, Unsupported
 from .finding_rows import of_runs
-from .grid import parse_grid
+from .grid import parse_grid, without_effect
 from .model import profile as profiles
 from .model import uncertainty
 from .outputs import duration, to_be_written
@@ -38,6 +38,39 @@ JSON = click.option(
     "--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
     help="Write the report there.",
 )  # fmt: skip
+
+
+class Script(click.Path):
+    """What is run: a script or a program. What is plainly neither is refused, with what to do."""
+
+    OTHERS = {
+        ".cu": "CUDA C++: make a program of it by `python -m emulated_gpu nvcc {0} -o x`, and run ./x",
+        ".ipynb": "a notebook: make a script of it by `jupyter nbconvert --to script {0}`",
+        ".ptx": "PTX: `python -m emulated_gpu ptx {0}` lists it, and emulated_gpu.launch runs it from a script",
+    }
+
+    def __init__(self):
+        super().__init__(exists=True, dir_okay=False)
+
+    def convert(self, value, param, ctx):
+        found = super().convert(value, param, ctx)
+        if what := self.OTHERS.get(Path(found).suffix):
+            self.fail(f"{found} is {what.format(found)}", param, ctx)
+        return found
+
+
+class ScriptWithArguments(Script):
+    """The same with arguments, in one word: a list."""
+
+    def convert(self, value, param, ctx):
+        try:
+            script, *args = shlex.split(value) or [""]
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+        return [super().convert(script, param, ctx), *args]
+
+
+SCRIPT = click.argument("script", type=Script())
 
 
 class Commands(click.Group):
@@ -134,7 +167,7 @@ class RunOptions:
               help="As how many processes the script runs.")  # fmt: skip
 @click.option("--must-launch", is_flag=True, help="Fail if nothing was launched.")
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Of --schedules.")
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@SCRIPT
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(script, args, **given):
     """Run SCRIPT with ARGS: torch's cuda device, cuda.bindings and CuTe DSL launches go to the emulated machine.
@@ -203,7 +236,7 @@ def run(script, args, **given):
 @click.option("--gains/--no-gains", default=True, show_default=True,
               help="Model all again with one thing undone at a time: what mending it would bring.")  # fmt: skip
 @JOBS
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@SCRIPT
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def profile(script, args, machine, launches, out, json_file, html, **given):
     """Model the times of what SCRIPT launches, what its kernels use, and where the time goes.
@@ -263,8 +296,8 @@ def profile(script, args, machine, launches, out, json_file, html, **given):
 @JSON
 @click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
               help="Write a page of both there, side by side.")  # fmt: skip
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", type=ScriptWithArguments())
+@click.argument("b", type=ScriptWithArguments())
 def compare(machine, launches, jobs, json_file, html, a, b):
     """Model the launches of two scripts: which takes less time, where it goes, and whether the model can tell.
 
@@ -273,14 +306,11 @@ def compare(machine, launches, jobs, json_file, html, a, b):
     """
     from .serve import variants
 
-    for side in (a, b):
-        if not shlex.split(side) or not Path(shlex.split(side)[0]).is_file():
-            raise click.UsageError(f"there is no script {side!r}")
     try:
         found, ended = variants.compare((a, b), variants.Wanted(machine, launches, min(2, jobs)), html and Path(html))
     except EmulatorError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"A: {a}\nB: {b}")
+    click.echo(f"A: {shlex.join(a)}\nB: {shlex.join(b)}")
     if found["difference_us"] is None:
         said = (f"{name} {us:.2f} us" if us else f"{name} is not done" for name, us in zip("AB", found["us"]))
         click.echo(f"interrupted: {', '.join(said)} (modelled, profile {machine})")
@@ -302,7 +332,7 @@ def compare(machine, launches, jobs, json_file, html, a, b):
 @JSON
 @click.option("--grid", required=True, metavar="'A=1,2 B=3..5'", help="All combinations; 3..5 is 3, 4 and 5.")
 @click.option("--check/--no-check", "checked", default=True, help="Rank only what `run` finds nothing wrong with.")
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@SCRIPT
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def sweep(machine, launches, jobs, json_file, grid, checked, script, args):
     """Model SCRIPT's launches under many values of its own parameters, and rank them.
@@ -321,12 +351,17 @@ def sweep(machine, launches, jobs, json_file, grid, checked, script, args):
         click.echo(f"{place:3} {one.us:9.2f} us  {one.name}" if one.us else f"  - not ranked    {one.name}: {one.why}")
     what = "us: to the end of the last launch, the model's own: modelled, not measured"
     click.echo(f"{what} (profile {machine}; VALIDATION.md)")
+    reports = [(one.values, one.report) for one in ranked if one.report]
+    same = without_effect([(values, (report["launches"], report["kernels"])) for values, report in reports])
+    for name in same:
+        click.echo(f"{name} changes nothing: the launches and their times are the same whatever it is. What reads it?")
     rows = [{"values": one.values, "us": one.us, "why": one.why, "report": one.report} for one in ranked]
     write_json(json_file, {"kind": "modelled", "script": script, "args": list(args), "ranking": rows})
     if ended:
         done = sum(one.why != variants.INTERRUPTED for one in ranked)
         click.echo(f"interrupted: {done} of {len(ranked)} done", err=True)
-    sys.exit(128 + ended if ended else 0 if all(one.us for one in ranked) else 1)
+    told = all(one.us for one in ranked) and {*same} != {name for one in ranked for name in one.values}
+    sys.exit(128 + ended if ended else 0 if told else 1)
 
 
 def write_json(path: str | None, report: dict) -> None:
@@ -388,7 +423,8 @@ def ptx(file):
     What depends on values, such as the encoding in a descriptor, shows only in a run.
     """
     try:
-        kernels = parse(file.read_text().rstrip("\0")).kernels
+        text = file.read_text().rstrip("\0")
+        kernels = parse(text).kernels if ".entry" in text else {}
     except Unsupported as e:
         raise click.ClickException(str(e)) from None
     except UnicodeDecodeError:

@@ -148,13 +148,13 @@ def each(variants: list[Variant], jobs: int, do: Callable[[Variant], None]) -> i
             signal.signal(number, handler)
 
 
-def compare(sides: tuple[str, str], wanted: Wanted, html: Path | None) -> tuple[dict, int]:
+def compare(sides: tuple[list[str], list[str]], wanted: Wanted, html: Path | None) -> tuple[dict, int]:
     """Profile two command lines, each a script with its arguments: what emulated_gpu/RUN.md says of JSON reports,
     and what `each` returns: of a side that was not done there is no report then.
 
     html: a file for a page of both. Raises Unsupported where one cannot be timed.
     """
-    both = [Variant(name, shlex.split(side)) for name, side in zip("AB", sides)]
+    both = [Variant(name, side) for name, side in zip("AB", sides)]
     ended = each(both, wanted.jobs, lambda side: side.profile(wanted, html is not None))
     for side in both:
         if side.report is None and side.why != INTERRUPTED:

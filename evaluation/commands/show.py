@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulated_gpu.serve.host.beside import beside
+from emulated_gpu.serve.host.watch import on_stderr
 
 QUIET_S = 20.0  # behind which a command says how far it is
 
@@ -59,7 +60,7 @@ class Screen:
         above."""
         self.heard = time.monotonic()
         if self.plain:
-            print(text, file=sys.stderr, flush=True)
+            on_stderr(text, begin="")
         elif self.refresh is not None and not stays:
             self.refresh(text)
         else:
@@ -94,21 +95,22 @@ class Screen:
         """
         begin, total = time.monotonic(), sum(work) or 1.0
         done: list[int] = []
-        expected = f", about {duration(max(total / workers, max(work, default=0)))}" if workers else ""
+        seconds = max(total / workers, max(work, default=0)) if workers else 0.0
+        expected = f", about {duration(seconds)}" if workers else ""
 
         def state() -> str:
-            part = sum(work[index] for index in done) / total
-            left = (time.monotonic() - begin) * (1 / part - 1) if part else 0.0
-            more = expected if not done else f", about {duration(left)} left" if len(done) < len(work) else ""
+            part, passed = sum(work[index] for index in done) / total, time.monotonic() - begin
+            left = f", about {duration(passed * (1 / part - 1))} left" if done and len(done) < len(work) else ""
+            more = left if done or passed > seconds else expected  # who takes longer than expected does not repeat it
             return f"{len(done)} of {len(work)} done{more}"
 
         if self.plain:
-            print(f"{what}: {count(len(work), unit)}{expected}", file=sys.stderr, flush=True)
+            on_stderr(f"{what}: {count(len(work), unit)}{expected}", begin="")
 
             def say() -> None:
                 self.heard = time.monotonic()
                 so_far = duration(time.monotonic() - begin)
-                print(f"{what}: {state()}, {so_far} so far", file=sys.stderr, flush=True)
+                on_stderr(f"{what}: {state()}, {so_far} so far", begin="")
 
             def advance(index: int) -> None:
                 done.append(index)

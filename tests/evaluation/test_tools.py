@@ -552,22 +552,31 @@ def test_sweep_answers_in_time_without_judging(monkeypatch, tmp_path):
     assert code == 1 and [row[1] for row in ranks[:3]] == ["9.80", "10.00", "10.00"] and ranks[0][2:] == ["stages=5"]
     assert "not ranked: stages=3: about 12.00 us: 40 of 80 MB are read" in output and profile.ALONE in output
     assert not (tmp_path / "kept").exists()
+    _, output, _ = within(monkeypatch, *swept[:2], "--grid", "stages=4,5 other=1,2", *swept[4:])
+    assert [line for line in output if "changes nothing" in line] == [
+        "other changes nothing: the times are the same whatever it is. What reads it?"
+    ]
 
 
 def test_a_command_that_is_silent_says_how_far_it_is(monkeypatch, capsys):
     """On stderr, also while nothing ends; a beat of somebody else puts it off."""
     monkeypatch.setattr(show, "QUIET_S", 0.15)
     screen = Screen()
-    with screen.progress("profiles", [1.0, 1.0], workers=None) as advance:
+    with screen.progress("profiles", [0.05, 0.05]) as advance:  # which they do not keep
         time.sleep(0.25)
         advance(0)
         screen.beat("case 1: half of it")
         time.sleep(0.05)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "profiles: 2 cases", "profiles: 0 of 2 done, 0 s so far", "profiles: 1 of 2 done, about 0 s left, 0 s so far",
+        "profiles: 2 cases, about 0 s", "profiles: 0 of 2 done, 0 s so far",
+        "profiles: 1 of 2 done, about 0 s left, 0 s so far",
         "case 1: half of it",
     ]  # fmt: skip
+    written: list[str] = []
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    screen.beat("a line")
+    assert written == ["a line\n"]  # at once: two cases have a thread each that says so
 
 
 TIMES = {"60s": 60, "2m": 120, "90": 90, "x": None, "0s": None, "": None}

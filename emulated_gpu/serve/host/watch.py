@@ -18,8 +18,10 @@ SAYS = "emulated-gpu: "  # begins a line on stderr
 FIRST_BEAT_S, BEAT_S = 10.0, 30.0  # when the first heartbeat comes, and how long it is to each later one
 
 
-def on_stderr(text: str) -> None:
-    print(SAYS + text, file=sys.stderr, flush=True)
+def on_stderr(text: str, begin: str = SAYS) -> None:
+    """Write a line at once, so that threads that do so have a line each: print() writes its end separately."""
+    sys.stderr.write(f"{begin}{text}\n")
+    sys.stderr.flush()
 
 
 def refreshes(stream) -> bool:
@@ -38,14 +40,17 @@ def watched(running: Callable[[], list[Launch]], limit: float = 0.0, say: Callab
 
     def beat(over: threading.Event) -> None:
         following, ends = began + FIRST_BEAT_S, began + limit if limit else math.inf
+        first, since, looked = None, began, began  # the launch that is told of, and when it was not yet
         while not over.wait(max(0.0, min(following, ends) - time.monotonic())):
             now, launches = time.monotonic(), running()
             if launches and now >= ends:
                 launches[0].engine.at(-math.inf, lambda stopped=launches: stop(stopped, limit))
                 return
+            if launches and launches[0] is not first:
+                first, since = launches[0], looked
             if launches:
-                say(describe(launches, now - began))
-            following = now + BEAT_S
+                say(describe(launches, now - since))
+            following, looked = now + BEAT_S, now
 
     with beside(beat):
         yield

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,18 @@ def test_an_option_that_there_is_not_is_no_script(command):
     assert result.exit_code == 2 and "No such option '--machin'." in result.output
 
 
+@pytest.mark.parametrize(
+    "name, what",
+    [("x.cu", "nvcc {} -o x`, and"), ("x.ipynb", "jupyter nbconvert --to script {}`"), ("x.ptx", "ptx {}` lists")],
+)
+def test_what_is_no_script_is_refused_with_what_to_do(tmp_path, name, what):
+    file = tmp_path / name
+    file.write_text("{}")  # which is Python, too
+    for command in ["run"], ["profile"], ["sweep", "--grid", "A=1"], ["compare", str(file)]:
+        result = CliRunner().invoke(cli, [*command, str(file)])
+        assert result.exit_code == 2 and what.format(file) in " ".join(result.output.split("\n"))
+
+
 def test_ctrl_c_ends_a_shells_background_job(tmp_path):
     """Which begins with SIGINT ignored. It ends as eval.py's commands do."""
     script = tmp_path / "own.py"
@@ -220,9 +233,10 @@ def test_ptx_names_what_is_unsupported(tmp_path, body):
 
 def test_ptx_that_does_not_parse(tmp_path):
     file = tmp_path / "kernel.ptx"
-    file.write_text("no ptx")
-    result = CliRunner().invoke(cli, ["ptx", str(file)])
-    assert result.exit_code == 1 and "PTX line 1" in result.output
+    for text, said in ("no ptx", f"{file} has no kernel: no .entry"), ("no ptx: .entry", "PTX line 1"):
+        file.write_text(text)
+        result = CliRunner().invoke(cli, ["ptx", str(file)])
+        assert result.exit_code == 1 and said in result.output
     file.write_bytes(b"\xff\xfe")
     assert CliRunner().invoke(cli, ["ptx", str(file)]).output == f"Error: {file} is no PTX: it is no text\n"
 
@@ -311,6 +325,20 @@ def test_heartbeat(tmp_path, monkeypatch, capsys):
     finally:
         DEVICE.session = before
     assert "emulated-gpu: 0 s in spin (launch 1), 0 of 1 CTAs done: warp 0 of CTA" in capsys.readouterr().err
+
+
+def test_a_heartbeat_counts_the_seconds_of_the_launch_that_it_tells_of(monkeypatch):
+    for name in "FIRST_BEAT_S", "BEAT_S":
+        monkeypatch.setattr(watch, name, 0.05)
+    monkeypatch.setattr(watch, "describe", lambda launches, seconds: (launches[0], seconds))
+    told: list = []
+    running = ["first"]
+    with watch.watched(lambda: running, say=told.append):
+        time.sleep(0.3)
+        running[:] = ["second"]
+        time.sleep(0.15)
+    first, second = ([seconds for name, seconds in told if name == of] for of in ("first", "second"))
+    assert max(first) > 0.2 and min(second) < 0.2
 
 
 LAST_WINS = """

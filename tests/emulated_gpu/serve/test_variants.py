@@ -58,7 +58,9 @@ def test_compare_says_what_differs_and_whether_the_model_can_tell(modelled, tmp_
     failed = CliRunner().invoke(cli, ["compare", f"{script} 3", f"{script} 6"])
     assert failed.exit_code == 1 and f"B, {script} 6: ValueError: no" in failed.output
     none = CliRunner().invoke(cli, ["compare", "none.py", str(script)])
-    assert none.exit_code == 2 and "there is no script 'none.py'" in none.output
+    assert none.exit_code == 2 and "File 'none.py' does not exist" in none.output
+    unclosed = CliRunner().invoke(cli, ["compare", f"{script} 'x", str(script)])
+    assert unclosed.exit_code == 2 and "gemm.py 'x\": No closing quotation" in unclosed.output
 
 
 def test_other_kernels_are_told():
@@ -90,6 +92,23 @@ def test_a_sweep_ranks_what_runs(modelled, tmp_path):
     assert lines[2] == "  - not ranked    n=4: ValueError: no" and "modelled, not measured" in lines[3]
     refused = CliRunner().invoke(cli, ["sweep", "--grid", "foo=1", str(script)])
     assert refused.exit_code == 2 and "nothing reads foo" in refused.output
+
+
+def test_a_sweep_says_what_changes_nothing(modelled, tmp_path):
+    """`used` is read by the script, `other` by a file beside it that the script has nothing to do with."""
+    script = tmp_path / "gemm.py"
+    script.touch()
+    (tmp_path / "beside.py").write_text("import os\nother = os.environ['other']\n")
+    modelled |= {"2": 10.0, "3": 8.0}
+
+    def swept(grid, *args):
+        return CliRunner().invoke(cli, ["sweep", "--grid", grid, str(script), *args])
+
+    alone = swept("other=5,6", "2")
+    assert alone.exit_code == 1 and "other changes nothing: the launches and their times are the same" in alone.output
+    mixed = swept("used=2,3 other=5,6", "{used}")
+    assert mixed.exit_code == 0 and "other changes nothing: " in mixed.output and "used changes" not in mixed.output
+    assert "changes nothing" not in swept("used=2,3", "{used}").output + swept("other=5", "2").output
 
 
 def sleeper(folder: Path) -> str:
