@@ -201,11 +201,13 @@ def place() -> str | int:
 
 class CompiledCode:
     """The user's compiled code, of which only those know that serve it. caller: returns the address in it that makes
-    this call, 0 if there is none. line_of: returns a name of such an address."""
+    this call, 0 if there is none. line_of: returns a name of such an address. watch: returns what says whether memory
+    of the host is gone, given its address and size in bytes."""
 
     def __init__(self):
         self.caller: Callable[[], int] = lambda: 0
         self.line_of: Callable[[int], str] = hex
+        self.watch: Callable[[int, int], Callable[[], bool]] = lambda address, size: bool
 
 
 COMPILED = CompiledCode()

@@ -4,10 +4,12 @@
 
 #include "runtime.hpp"
 
+#include <pthread.h>
+
 #include <cstring>
 
 Emulator emulator;
-thread_local const void *caller;
+thread_local const void *caller, *frame;
 static thread_local cudaError_t last = cudaSuccess;
 
 cudaError_t kept(int status) {
@@ -29,6 +31,15 @@ void emulator_set(const Emulator *calls) { emulator = *calls; }
 const void *emulator_caller() {
   const void *was = caller;
   return caller = nullptr, was;
+}
+// Whether an address is of a function of this thread that has returned.
+bool emulator_returned(const void *at) {
+  pthread_attr_t of;
+  void *begin;
+  size_t size;
+  if (pthread_getattr_np(pthread_self(), &of)) return false;
+  pthread_attr_getstack(&of, &begin, &size), pthread_attr_destroy(&of);
+  return begin <= at && at < frame;
 }
 bool emulator_is_set() { return emulator.refuse; }
 int emulator_refuse(const char *name) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+from collections.abc import Callable
 
 from ...device import DEVICE, LoadedModule
 from ...errors import Fault, LaunchRefused, Unsupported
@@ -285,6 +286,17 @@ _callbacks = [
 ]
 
 
+def _watch(library: ctypes.CDLL, address: int, size: int) -> Callable[[], bool]:
+    """Return what says whether memory of the host is gone: freed, or of a function that has returned."""
+    returned, program = library.emulator_returned, ctypes.CDLL(None)
+    returned.restype, returned.argtypes = ctypes.c_bool, [_ptr]
+    if not hasattr(program, "emulator_keeps"):  # only in programs that nvcc has made
+        return lambda: returned(address)
+    program.emulator_freed.restype = ctypes.c_bool
+    number = program.emulator_keeps(_ptr(address), ctypes.c_size_t(size))
+    return lambda: program.emulator_freed(number) or returned(address)
+
+
 @functools.cache
 def load() -> ctypes.CDLL:
     """Load the stand-in for CUDA's runtime and driver into this process, and let it call here."""
@@ -293,6 +305,7 @@ def load() -> ctypes.CDLL:
     library.emulator_function.restype = library.emulator_caller.restype = _ptr
     native_lines.install()
     host_order.COMPILED.caller = lambda: library.emulator_caller() or 0
+    host_order.COMPILED.watch = functools.partial(_watch, library)
     for name, (base, types) in toolkit.driver_functions(toolkit.find()).items():
         if served := function_of(base, types):
             library.emulator_slot(name.encode(), served)

@@ -21,9 +21,9 @@ import numpy as np
 
 from ...chip import SYSTEM_SHARED
 from ...device import ALIGNMENT, DEVICE, allocate
-from ...errors import Fault, Unsupported
+from ...errors import HostOrderFault, Unsupported
 from ...state.global_memory import HOST, Region
-from ...state.host_order import named, place
+from ...state.host_order import COMPILED, named, place
 from ..host import guarded_pages
 from ..host.after_import import after_import
 from . import cuda_modules, graph_calls, launches, timed
@@ -303,12 +303,17 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
         launches.check_memory("copy to", to, size, of[0])
         launches.check_memory("copy from", at, size, of[1])
     there, here = (DEVICE.region_at(address, 1) for address in (to, at))
+    lives: list[Callable[[], str]] = []
 
     def again(handle: int) -> None:
-        if _still_there(what, here, there):
-            copy(to, at, size, handle, False, what)
+        for gone in filter(None, (life() for life in lives)):
+            message, where = f"{what} of a CUDA graph uses {gone}", named(DEVICE.order.noted or place())
+            DEVICE.fail(HostOrderFault("use-after-free", message, where, (where,)))
+            return DEVICE.check()
+        copy(to, at, size, handle, False, what)
 
     if put_off(stream, again, COPY, waits):
+        lives += [_life(to, size, there), _life(at, size, here)]
         return
     if here is None and waits:
         synchronize_stream(stream)
@@ -323,15 +328,12 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
         synchronize_stream(stream)
 
 
-def _still_there(what: str, *regions: Region | None) -> bool:
-    """Whether memory is what it was when a CUDA graph was captured that uses it; it is a finding if not."""
-    for region in regions:
-        if region is not None and region.freed:
-            message = f"{what} of a CUDA graph uses {region.name}, which has been freed"
-            DEVICE.fail(Fault("use-after-free", message, named(place())))
-            DEVICE.check()
-            return False
-    return True
+def _life(address: int, size: int, region: Region | None) -> Callable[[], str]:
+    """Return what says that memory is gone which a CUDA graph uses, and how; "" if it is not."""
+    if region is not None:
+        return lambda: f"{region.name}, which has been freed" * region.freed
+    gone = COMPILED.watch(address, size)
+    return lambda: "memory of the host that has been freed, or was of a function that has returned" * gone()
 
 
 def _address(pointer) -> int:

@@ -81,6 +81,11 @@ void run(cudaGraph_t graph) {
   cudaStreamSynchronize(a);
 }
 
+__attribute__((noinline)) void copy_a_few(const int *from) {
+  int few[16] = {};
+  cudaMemcpyAsync(d, mended ? from : few, sizeof few, cudaMemcpyHostToDevice, a);
+}
+
 int main(int words, char **) {
   mended = words > 1;
   plain = static_cast<int *>(malloc(4 * N));
@@ -271,6 +276,21 @@ int main(int words, char **) {
   cudaMemcpyAsync(d, gone, 4 * N, cudaMemcpyHostToDevice, a);
   cudaStreamEndCapture(a, &graph);
   ONLY_WRONG(cudaFreeHost(gone);)
+  run(graph);
+
+  WRONG("use-after-free", a_graph_copies_from_the_heap)
+  int *heap = static_cast<int *>(malloc(4 * N));
+  cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal);
+  cudaMemcpyAsync(d, heap, 4 * N, cudaMemcpyHostToDevice, a);
+  cudaStreamEndCapture(a, &graph);
+  ONLY_WRONG(free(heap);)
+  run(graph);
+
+  WRONG("use-after-free", a_graph_copies_from_the_stack)
+  int kept[16] = {};
+  cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal);
+  copy_a_few(kept);
+  cudaStreamEndCapture(a, &graph);
   run(graph);
 
   RIGHT(a_graph_of_all_kinds)
