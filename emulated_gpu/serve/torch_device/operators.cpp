@@ -220,13 +220,7 @@ class Call {
     TORCH_CHECK(!(copies() && host_operand_ && !pinned_), "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless "
                 "the CPU tensor is pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True.");
     bool waits = (reads && !copies()) || (copies() && host_operand_ && waits_);
-    if (synchronises(name) && name.rfind("aten::linalg", 0) && name.rfind("aten::_linalg", 0)) {
-      const bool indexes = name.rfind("aten::index", 0) == 0 || name.rfind("aten::_index_put", 0) == 0;
-      bool masks = false;
-      if (indexes)
-        for (auto &[device, host] : tensors_) masks |= device.scalar_type() == at::kBool && !device.is_same(tensors_[0].first);
-      waits |= indexes ? masks : true;
-    }
+    waits |= synchronises() && name.rfind("aten::linalg", 0) && name.rfind("aten::_linalg", 0);
     if (waits) ask(devices_, true, (name + " waits for the device").c_str());  // which refuses
   }
 
@@ -276,19 +270,23 @@ class Call {
     const std::string &name = schema_.name();
     if (!touches() && !made_) return;
     const bool host = copies() && host_operand_;
-    work_.waits = to_host_ || name == "aten::_local_scalar_dense" || synchronises(name) ||
+    work_.waits = to_host_ || name == "aten::_local_scalar_dense" || synchronises() ||
                   (host && (waits_ || (!copied_to_device() && !pinned_)));
     std::strncpy(work_.name, name.c_str(), NAME - 1);
     work_.device = where_, work_.queue = streams[where_];
     keep(work_);
     if ((watching || pinned_) && told) told(DONE, 0, 0);
   }
-  // Operators of CUDA that wait for the size of their result, or return a number.
-  static bool synchronises(const std::string &name) {
+  // Operators of CUDA that wait for the size of their result, as that of a mask, or return a number.
+  bool synchronises() const {
+    const std::string &name = schema_.name();
     for (const char *start : {"aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique", "aten::bincount",
-                              "aten::repeat_interleave", "aten::equal", "aten::index", "aten::_index_put", "aten::linalg",
-                              "aten::_linalg", "aten::multinomial", "aten::histc", "aten::is_nonzero"})
-      if (name.rfind(start, 0) == 0) return true;
+                              "aten::repeat_interleave", "aten::equal", "aten::linalg", "aten::_linalg",
+                              "aten::multinomial", "aten::histc", "aten::is_nonzero"})
+      if (name.rfind(start, 0) == 0) return name != "aten::linalg_vector_norm" && name != "aten::linalg_cross";
+    const bool puts = name.rfind("aten::index_put", 0) == 0 || name == "aten::_index_put_impl_";
+    for (size_t i = 1; (puts || name == "aten::index") && i + puts < tensors_.size(); i++)
+      if (tensors_[i].first.scalar_type() == at::kBool || tensors_[i].first.scalar_type() == at::kByte) return true;
     return false;
   }
   void note(const Tensor &t, bool writes) { emulated::note(work_, t, writes); }

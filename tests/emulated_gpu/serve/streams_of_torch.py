@@ -67,6 +67,18 @@ def stream_race_operators(mended):
     return y + 1
 
 
+def stream_race_index(mended):
+    """Only masks wait for the device."""
+    x, at, a = cuda(), torch.arange(N, device="cuda"), torch.cuda.Stream()
+    a.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(a):
+        y = x[x > 5 if mended else at], x.index_select(0, at)
+    if mended:
+        torch.cuda.current_stream().wait_stream(a)
+    at.zero_()
+    return y
+
+
 def stream_race_deterministic_fill(mended):
     """torch fills what it gives out under deterministic algorithms, on the current stream."""
     a = torch.cuda.Stream()
