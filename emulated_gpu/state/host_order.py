@@ -30,6 +30,7 @@ from .host_threads import Threads
 LEGACY, LEGACY_HANDLE, PER_THREAD_HANDLE = 0, 1, 2  # cudaStreamLegacy and cudaStreamPerThread are handles of their own
 NON_BLOCKING = 1 << 40  # handles from there on are of streams that do not wait for the default one: torch's
 BRANCHES = 3 << 40  # handles from there on are of branches of graphs
+HOST_ALONE = 4 << 40  # what the host does itself, when it has waited for nothing more
 KEPT = 256  # works of a stream that are held against others; older ones are forgotten
 DEFERRED = 64 << 20  # bytes that works keep until somebody asks what they did
 # What is wrong if something comes of two works that run at once, by the kind of the finding
@@ -265,6 +266,7 @@ class HostOrder:
 
     def create(self, device: int, handle: int, blocking: bool = True, name: str = "") -> Stream:
         """Make a stream. blocking: it and the legacy default stream wait for each other."""
+        name = "the host" if handle == HOST_ALONE else name
         if handle == LEGACY:
             name = "the default stream"
         elif name:

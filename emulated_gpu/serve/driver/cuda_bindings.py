@@ -23,7 +23,7 @@ from ...chip import SYSTEM_SHARED
 from ...device import ALIGNMENT, DEVICE, allocate
 from ...errors import HostOrderFault, Unsupported
 from ...state.global_memory import HOST, Region
-from ...state.host_order import COMPILED, named, place
+from ...state.host_order import COMPILED, HOST_ALONE, named, place
 from ..host import guarded_pages
 from ..host.after_import import after_import
 from . import cuda_modules, graph_calls, launches, timed
@@ -93,6 +93,7 @@ QUARANTINE = 64 << 20  # bytes of freed memory that nobody gets meanwhile
 _handles = itertools.count(16)  # the first ones stand for default streams
 _quarantine: deque[np.ndarray] = deque()
 _allocations: dict[int, np.ndarray] = {}  # cuMemAlloc address -> its memory
+_ordered: set[int] = set()  # addresses of those that streams have allocated
 _of_graphs: dict[int, np.ndarray] = {}  # address -> memory that nodes of graphs have
 _pinned: dict[int, np.ndarray] = {}  # cuMemAllocHost address -> its memory, which is the host's
 _warned: set[str] = set()
@@ -207,6 +208,7 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
         with DEVICE.working(stream, "cudaMallocAsync") as work:
             DEVICE.touched(work, array.ctypes.data, array.nbytes, True)
             region.fresh, region.written = True, None  # it is there, and has nothing in it
+        _ordered.add(array.ctypes.data)
     return array.ctypes.data
 
 
@@ -234,25 +236,29 @@ def recorded(event: int) -> bool:
 
 
 def free_bytes(address, stream: int | None = None, by: str = "cudaFree") -> None:
-    """Give memory of the device back. stream: in whose order it goes; None: all that is under way ends first. by: the
-    call that does."""
+    """Give memory of the device back. stream: in whose order it goes; None: all that is under way ends first, unless a
+    stream has allocated it (runtime API, cudaFree: no implicit synchronization then). by: the call that does."""
     if int(address) in _of_graphs:
         put_off(stream or 0, nothing, FREE)
         return
     if int(address) not in _allocations:
         raise Unsupported(f"free of {int(address):#x}, which was not allocated here")
     array = _allocations.pop(int(address))
+    by += "Async" * (stream is not None)
+    if int(address) in _ordered:
+        _ordered.remove(int(address))
+        stream = HOST_ALONE if stream is None else stream
     if stream is None:
         DEVICE.order.synchronize_device(DEVICE.index)
         DEVICE.cover()
     else:
-        with DEVICE.working(stream, "cudaFreeAsync", frees=True) as work:
+        with DEVICE.working(stream, by, frees=True) as work:
             DEVICE.touched(work, array.ctypes.data, array.nbytes, True)
     if not DEVICE.keeps and DEVICE.heap is None:
         region = DEVICE.region_at(array.ctypes.data, 1)
         if region is not None:
             here = named(place())
-            DEVICE.freed(region, by + "Async" * (stream is not None) + f" ({here})" * bool(here))
+            DEVICE.freed(region, by + f" ({here})" * bool(here))
         _quarantine.append(array)
         while sum(one.nbytes for one in _quarantine) > QUARANTINE:
             _quarantine.popleft()

@@ -194,6 +194,12 @@ int main(int words, char **) {
   under_a_lock<<<2, 1, 0, a>>>(d, d + 1);
   under_a_lock<<<2, 1, 0, b>>>(d, d + 1);
 
+  WRONG("use-after-free", freed_by_the_host_in_flight)
+  cudaMallocAsync(reinterpret_cast<void **>(&fresh), 4 * N, a);
+  set<<<4, 256, 0, a>>>(fresh, N, 1);
+  MEND(cudaStreamSynchronize(a);)
+  cudaFree(fresh);
+
   WRONG("use-after-free", freed_in_flight)
   cudaMalloc(&fresh, 4 * N);
   set<<<4, 256, 0, a>>>(fresh, N, 1);
