@@ -73,7 +73,7 @@ class Garbage:
     def meets(self, g, number: int, guard, chosen) -> None:
         """A group comes to an instruction. guard: the lanes that execute it; chosen: those in which a selp takes its
         first operand. Reports the fault if a register decides something here: if it is branched on or an address, or
-        goes to the tensor core, or to memory other than shared, of which it makes garbage."""
+        goes to the tensor core, or to global memory; shared and local memory it makes garbage."""
         self.fresh, self.number, self.stored, self.watches = False, number, None, True
         program, instr, held = self.program, self.program.kernel.instrs[number], self.registers
         doubtful = held.get(instr.guard.index) if instr.guard is not None else None
@@ -95,7 +95,7 @@ class Garbage:
             found.append((doubtful[0], doubtful[1] & g.lane_mask))
         found = [(fault, lanes) for fault, lanes in found if lanes]
         if found and not computes(instr):
-            carried = g.launch.tracked is not None or may_store_shared(instr)
+            carried = g.launch.tracked is not None or hands_on(instr)
             if carried and not self.decides(instr, doubtful):
                 return None
             return g.launch.found(self.used(found[0][0], instr))
@@ -205,7 +205,7 @@ class Garbage:
     def held_behind(self, g, number: int, loaded: Held) -> bool:
         """Hold what instruction `number` of a group's block loads, behind that block, if something else may come of it
         than that it decides something: as far as control flow goes one way, it is only computed with, or stored to
-        shared memory. Returns whether."""
+        shared or local memory. Returns whether."""
         program, block, first, seen = self.program, g.pc, number + 1, set[int]()
         held: Held = self.registers | loaded
         ahead: dict[int, tuple[Fault, list[int]]] = {}
@@ -217,7 +217,7 @@ class Garbage:
                 guard = {instr.guard.index} if instr.guard is not None else set()
                 found = [held[r] for r in sorted(sources) if r in held]
                 if found or held.keys() & guard:
-                    if may_store_shared(instr) and not held.keys() & (guard | address_of(instr)):
+                    if hands_on(instr) and not held.keys() & (guard | address_of(instr)):
                         values = [getattr(o, "index", None) for o in flat(instr.operands[1])]
                         ahead[i] = found[0][0], [held[r][1] if r in held else 0 for r in values]
                         continue
@@ -256,10 +256,10 @@ def of_rows(instr, bad: np.ndarray) -> list[int]:
     return [sum(15 << 4 * k for k, is_bad in enumerate(matrix) if is_bad) for matrix in rows]
 
 
-def may_store_shared(instr) -> bool:
-    """Whether an instruction is a plain store to shared memory of the CTA, which hands garbage on and uses none; or to
-    a generic address, which may be there."""
-    return instr.parts[0] == "st" and {"global", "local", "param", "shared::cluster"}.isdisjoint(instr.parts)
+def hands_on(instr) -> bool:
+    """Whether an instruction is a plain store to shared memory of the CTA or to local memory, which hands garbage on
+    and uses none; or to a generic address, which may be there."""
+    return instr.parts[0] == "st" and {"global", "param", "shared::cluster"}.isdisjoint(instr.parts)
 
 
 def address_of(instr) -> set[int]:

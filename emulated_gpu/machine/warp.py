@@ -459,6 +459,9 @@ class Group(LaneGroup):
                 for address in addresses[undefined].tolist():
                     cta, offset = shared_cta(self, address + k * size)
                     cta.smem.spoil(offset, offset + size)
+            elif space == "local":
+                elements = addresses[undefined].astype(np.int64) // size + k
+                self.warp.local_written.reshape(32, -1, size)[lanes[undefined], elements] = False
             elif tracked is None and undefined.any():
                 self.launch.found(garbage.used(fault, instr))
             elif tracked is not None and space == "global":

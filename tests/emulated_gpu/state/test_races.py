@@ -533,6 +533,8 @@ HALF = """setp.eq.u32 q, tid, 99; @q bra M; M: setp.lt.u32 p, tid, 16; add.u32 b
 PAIR = "st.shared.b32 [{0}+4], 5; bar.sync 0; ld.shared.v2.b32 {{a, b}}, [{0}]; st.global.b32 [at], {1};"
 WIDEST = """.reg .b128 both; .reg .b64 lo, hi; st.shared.b64 [tile+1024], 5; bar.sync 0;
     ld.shared.b128 both, [tile+1024]; mov.b128 {lo, hi}, both; st.global.b64 [out], lo;"""
+STACK = """.local .align 8 .b8 own[8]; add.u32 b, y, 1; st.local.v2.b32 [own], {{tid, b}};
+    ld.local.v2.b32 {{a, b}}, [own]; st.global.b32 [at], {};"""
 SHUFFLED = "shfl.sync.idx.b32 a, y, {}, 31, -1; mad.wide.u32 at, tid, 4, out; st.global.b32 [at], a;"
 
 
@@ -557,6 +559,7 @@ SHUFFLED = "shfl.sync.idx.b32 a, y, {}, 31, -1; mad.wide.u32 at, tid, 4, out; st
     (f"atom.shared.exch.b32 a, [mine+512], 1; {KEPT.format('mine+512')}", False),
     (PAIR.format("wide", "b"), False), (PAIR.format("wide", "a"), True),
     (PAIR.format("tile+1024", "b"), False), (PAIR.format("tile+1024", "a"), True), (WIDEST, True),
+    (STACK.format("a"), False), (STACK.format("b"), True),
 ])  # fmt: skip
 def test_what_nothing_has_written_is_wrong_where_it_is_used(more, found):
     """Lane by lane: the first warp's upper half reads what no lane of the second one has written."""
