@@ -2,7 +2,7 @@
 
 Code of sm_NN runs on NN and later, of sm_NNf on its family from NN on, of sm_NNa on NN alone (PTX ISA, 11.1.2). What
 each target has stands in the "Target ISA Notes" of its chapter 9; ptxas is the oracle that the rules are held against
-(tests/emulated_gpu/ptx/test_target.py); of sm_107a that of CUDA 13.5, by hand.
+(tests/emulated_gpu/ptx/test_target.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ FAMILIES = {100: (100, 103, 107), 103: (103, 107), 107: (107,), 110: (110,), 120
 EVER = range(1000)
 DATA_CENTRE = 100, 101, 103, 107, 110  # Blackwell and Rubin with tensor memory
 GEFORCE = 120, 121
+OF_TENSOR_MEMORY = r"cp\.async\.bulk.*(\.cta_group|scatter4|(shared::cluster|prefetch).*(gather4|im2col::w))"
 # (a pattern at the beginning of a form, the compute capabilities that have it, their targets in words): the first
 # pattern that matches decides, and what matches none every target has
 RULES = [
@@ -33,8 +34,8 @@ RULES = [
     (r"mma\.sync.*m16n8k\d+.*\.f64", EVER[90:], "sm_90 and later"),
     (r"setmaxnreg", (90, *EVER[100:]), "sm_90a, sm_100a and later"),
     (r"clusterlaunchcontrol", EVER[100:], "sm_100 and later"),
-    (r"cp\.async\.bulk\.tensor.*tile::(gather|scatter)4|cp\.async\.bulk.*\.cp_mask", EVER[100:], "sm_100a and later"),
-    (r"cp\.async\.bulk\.tensor.*shared::cluster.*im2col::w", DATA_CENTRE, "sm_100a, sm_103a"),
+    (OF_TENSOR_MEMORY, DATA_CENTRE, "sm_100a, sm_103a, sm_107a, sm_110a"),
+    (r"cp\.async\.bulk.*(gather4|im2col::w|\.cp_mask)", EVER[100:], "sm_100 and later"),
     (r"st\.bulk|(st|red)\.async.*\.global", EVER[100:], "sm_100 and later"),
     (r"redux.*\.f32", (100, 103, 107), "sm_100a, sm_103a, sm_107a"),
     (r"multimem.*\.e[45]m[23]", EVER[100:], "sm_100a and later"),
@@ -42,11 +43,12 @@ RULES = [
     (r".* %((is_explicit_|n)?cluster|aggr_smem)", EVER[90:], "sm_90 and later"),
     (r"cp\.(reduce\.)?async\.bulk|st\.async|red\.async|multimem", EVER[90:], "sm_90 and later"),
     (r"mbarrier\.(try_wait|expect_tx|complete_tx)|mbarrier\.arrive.*expect_tx", EVER[90:], "sm_90 and later"),
-    (r"mbarrier.*\.(relaxed|shared::cluster)|mbarrier\.arrive(?!.*noComplete).* 3", EVER[90:], "sm_90 and later"),
+    (r"mbarrier.*(\.relaxed|[.:]cluster)|mbarrier\.arrive(?!.*noComplete).* 3", EVER[90:], "sm_90 and later"),
     (r"fence\.(proxy\.(async|tensormap)|mbarrier_init)|elect\.sync|griddepcontrol", EVER[90:], "sm_90 and later"),
     (r"fence\.(acquire|release)|(fence|ld|st|atom|red|isspacep)\..*cluster", EVER[90:], "sm_90 and later"),
     (r"stmatrix.*\.b8", (*DATA_CENTRE, *GEFORCE), "sm_100a, sm_120a"),
-    (r"mapa|getctarank|barrier\.cluster|stmatrix|tensormap\.|prefetch\.tensormap", EVER[90:], "sm_90 and later"),
+    (r"tensormap.*swizzle_atomicity", EVER[100:], "sm_100a and later"),
+    (r"mapa|getctarank|barrier\.cluster|stmatrix|tensormap\.|prefetch.*\.tensormap", EVER[90:], "sm_90 and later"),
     (r"ldmatrix.*(\.b8x16|m16n16)", EVER[100:], "sm_100a, sm_120a"),
     (r"(add|sub|mul|fma)\b.*\.f32(x2|\.b?f16)|(min|max)\b.*\.f32 4", EVER[100:], "sm_100 and later"),
     (r"(min|max)\b.*\.xorsign", EVER[86:], "sm_86 and later"),
@@ -64,10 +66,10 @@ GROUPS = {"cta_group::1", "cta_group::2"}
 # What the targets without an a or f lack, on whatever chip
 SPECIFIC = re.compile(
     r"tcgen05|wgmma|setmaxnreg|tensormap\.replace|mma\.s.*\.kind::|(ld|st)matrix.*\.b8|redux.*\.f32|multimem.*\.e[45]m"
-    r"|cvt.*(e2m1|e2m3|e3m2|ue8m0|ue5m3)|cp\.async\.bulk\.tensor.*shared::cluster.*im2col::w"
+    rf"|cvt.*(e2m1|e2m3|e3m2|ue8m0|ue5m3)|clusterlaunchcontrol.*multicast|{OF_TENSOR_MEMORY}"
 )
-# What those with an f lack, too
-EXACT = re.compile(r"tcgen05\.(shift|mma.*kind::i8)|cvt\.rs")
+# What those with an f lack, too, behind their compute capability
+EXACT = re.compile(r"\d+ (tcgen05\.(shift|mma.*kind::i8)|cvt\.rs|.*mma\.sp.*kind::mxf4)|12\d multimem.*\.e[45]m")
 _RULES = [(re.compile(pattern), frozenset(have), names) for pattern, have, names in RULES]
 
 
@@ -100,7 +102,7 @@ def lacks(form: str, compute: int, suffix: str = "a") -> str | None:
     """Return in words which targets have this form (`form_of`), where sm_`compute``suffix` has not; else None."""
     if not suffix and SPECIFIC.match(form):
         return "targets that end in a or f"
-    if suffix != "a" and EXACT.match(form):
+    if suffix != "a" and EXACT.match(f"{compute} {form}"):
         return "targets that end in a"
     for pattern, have, names in _RULES:
         if pattern.match(form):
