@@ -359,7 +359,18 @@ class ControlFlow:
             if instr.parts[0] == "mov" and reads and reads <= values:
                 values |= written
         swaps = [i.operands for i in self.kernel.instrs if i.parts[0] == "atom" and "cas" in i.parts]
-        return any(at == load.operands[1] and _registers(old) & values for _, at, old, *_ in swaps)
+        here = self.place(load.operands[1])
+        return any(_registers(old) & values and self.place(at) == here for _, at, old, *_ in swaps)
+
+    def place(self, address: Mem) -> tuple[object, int]:
+        """Return the base and the offset of an address, behind constants that are added to a base of its own."""
+        base, offset = address.base, address.offset
+        while isinstance(base, Reg):
+            made = [i for i in self.kernel.instrs if base.index in self.reads_writes(i)[1]]
+            if len(made) != 1 or made[0].parts[0] != "add" or not isinstance(made[0].operands[2], Imm):
+                break
+            base, offset = made[0].operands[1], offset + made[0].operands[2].value
+        return base, offset
 
     # -- code --------------------------------------------------------------------------------------------------
     def block(self, index: int, units: Mapping[str, ModuleType]):

@@ -587,16 +587,18 @@ def test_a_row_of_a_product_is_garbage_if_one_of_its_operand_is(result, found):
     assert [fault.kind for fault in session.errors] == ["uninitialized-read"] * found, session.errors
 
 
-@pytest.mark.parametrize("space, place", [("global", "out"), ("shared", "tile")])
+@pytest.mark.parametrize("space, place, same", [
+    ("global", "out", "out"), ("shared", "tile", "tile"), ("global", "out+4", "at"),
+])  # fmt: skip
 @pytest.mark.parametrize("swapped, more, found", [
     ("y", "", False), ("b", "", True), ("y", "@lead st.{}.b32 [{}], 1;", True),
 ])  # fmt: skip
-def test_the_guess_of_a_compare_and_swap_is_noted(space, place, swapped, more, found):
+def test_the_guess_of_a_compare_and_swap_is_noted(space, place, same, swapped, more, found):
     """As the programming guide's atomicAdd of doubles begins. What is not compared, or races with a store, is wrong."""
-    swap = f"mov.b32 b, 0; atom.{space}.cas.b32 b, [{place}], {swapped}, a;"
+    swap = f"mov.b32 b, 0; atom.{space}.cas.b32 b, [{same}], {swapped}, a;"
     loop = f"AGAIN: add.u32 a, y, 1; {swap} setp.ne.u32 p, y, b; mov.b32 y, b; @p bra AGAIN;"
     start = f"@lead st.{space}.b32 [{place}], 0; bar.sync 0; " * (space == "shared")
-    body = f"{start} ld.{space}.b32 y, [{place}]; {more.format(space, place)}"
+    body = f"{start} add.s64 at, out, 4; ld.{space}.b32 y, [{place}]; {more.format(space, place)}"
     body += loop if swapped == "y" else swap.replace(", a;", ", y;")
     with emulated_gpu.session(most=9) as session:
         emulated_gpu.launch(kernel(body), "kernel", 1, 64, [np.zeros(64, np.int32)] * 2)
