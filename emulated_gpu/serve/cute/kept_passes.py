@@ -1,8 +1,8 @@
 """What the passes of CuTe DSL's compiler make of a module is kept for later processes: a third of a compile.
 
-They depend on the module, lines included, on the options that the DSL gives them, and on its version. What they give is
-the module that they leave, PTX and a cubin in files. The module loses the lines of host code: read from bytecode, LLVM
-finds those of no use.
+They depend on the module, lines and files' names included (not their folders: a copy elsewhere finds them, too), on the
+options that the DSL gives them, and on its version. What they give is the module that they leave, PTX and a cubin in
+files. The module loses the lines of host code: read from bytecode, LLVM finds those of no use.
 """
 
 from __future__ import annotations

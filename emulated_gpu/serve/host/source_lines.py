@@ -36,6 +36,7 @@ class Traced(threading.local):
 
 _traced = Traced()
 _functions: set[str] = set()  # that are kernels' bodies
+_files: dict[str, str] = {}  # by the names that stand for them
 _LOC = re.compile(r"^([ \t]*\.loc[ \t]+)(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t]*$", re.MULTILINE)
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"]*)"', re.MULTILINE)
 
@@ -101,6 +102,14 @@ def number_of(found: tuple[Call, ...]) -> int:
     return numbers.get(found, 0)
 
 
+@functools.cache
+def short(file: str) -> str:
+    """What stands for a file: its name without folders, so that what is made of a kernel is found again elsewhere. Of
+    two files of one name the later one's stays as it is."""
+    name = os.path.basename(file)
+    return name if _files.setdefault(name, file) == file else file
+
+
 def function_of(kernel: str) -> str:
     """The Python function that a kernel was made of, of a method with its class; "" if it was traced elsewhere.
 
@@ -130,6 +139,8 @@ def install() -> None:
 
         return build_located
 
+    location = ir.Location.file
+    ir.Location.file = lambda file, *place, **context: location(short(file), *place, **context)
     ir.OpView.__init__ = located(ir.OpView.__init__)
     if isinstance(generic := vars(ir.OpView).get("build_generic"), classmethod):
         build = located(lambda cls, *args, **options: generic.__get__(None, cls)(*args, **options))
@@ -142,8 +153,9 @@ def forget() -> None:
 
 
 def resolved(text: str) -> str:
-    """PTX with the calls in the place of their numbers."""
+    """PTX with the calls in the place of their numbers, and files in that of their names."""
     calls = _traced.calls
+    text = _FILE.sub(lambda match: match[0].replace(f'"{match[2]}"', f'"{_files.get(match[2], match[2])}"'), text)
     files = {name: int(number) for number, name in _FILE.findall(text)}
     functions: dict[str, str] = {}  # name -> its label in .debug_str
 

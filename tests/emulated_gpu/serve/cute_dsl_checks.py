@@ -1,8 +1,10 @@
 """CuTe DSL compiled for TVM FFI and called with torch's tensors: test_cute_dsl.py runs this on the emulator."""
 
 import os
+import runpy
 import subprocess
 import tempfile
+from pathlib import Path
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -21,6 +23,7 @@ from cutlass.cute.runtime import (
 from emulated_gpu import build_cache
 from emulated_gpu.device import DEVICE
 from emulated_gpu.serve.driver import modules
+from emulated_gpu.serve.host import source_lines
 
 
 @cute.kernel
@@ -68,14 +71,21 @@ def check_tensors_of_the_host_and_of_other_types_are_refused():
 
 
 def check_what_the_passes_made_is_taken_again():
-    """Also by another process: only a folder is kept. Lines and results are those of the first time."""
+    """Also by another process, of a copy elsewhere: only a folder is kept. Results are those of the first time, lines
+    those of the copy."""
     runs, run_passes = [], PassManager.run
     PassManager.run = lambda self, operation: runs.append(self) or run_passes(self, operation)
-    y = torch.zeros_like(x)
+    y, made, text = torch.zeros_like(x), [], Path(__file__).read_text().partition("\nvector =")[0]
     given = from_dlpack(x), from_dlpack(y), cutlass.Float32(5), cutlass.Int32(2), cuda.CUstream(0)
     with tempfile.TemporaryDirectory() as folder:
         os.environ[build_cache.CACHE] = folder
-        made = [(cute.compile(scaled, *given), len(runs)) for _ in range(2)]
+        for place in Path(folder, "a"), Path(folder, "another"):
+            place.mkdir()
+            (file := place / "kernels.py").write_text(text)
+            source_lines._files.clear()
+            source_lines.short.cache_clear()
+            made.append((cute.compile(runpy.run_path(str(file))["scaled"], *given), len(runs)))
+            assert f'"{file}"' in modules.known(made[-1][0].artifacts.CUBIN)
         os.environ.pop(build_cache.CACHE)
     PassManager.run = run_passes
     (first, ran), (second, in_all) = made
@@ -107,7 +117,7 @@ def check_an_exported_function_is_taken_back():
 def check_a_launch_that_fails_is_an_error():
     y = torch.zeros_like(x)
     assert "cudaErrorLaunchFailure" in fails(lambda: function(x, y, 2.0, 3))
-    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:29" in str(DEVICE.session.failure)
+    assert DEVICE.session.failure.kind == "out-of-bounds" and "cute_dsl_checks.py:32" in str(DEVICE.session.failure)
 
 
 run(globals())
