@@ -151,6 +151,14 @@ def test_what_does_not_repeat_is_not_extrapolated():
     assert rule.total() == sum(lengths)
 
 
+def test_calls_that_wander_are_not_taken_for_their_first_ones():
+    """The submission's case 0, us, profile b200: its first three intervals lie within 2 %, and 2.4 % below the rest."""
+    lengths = [27.12, 23.64, 23.39, 23.84, 24.87, 24.44, 24.27, 24.39, 24.28, 24.24] + 5 * [24.3]
+    rule = synthetic(lengths, [0] * 15)
+    assert len(rule.ends) == 7
+    assert rule.total() == pytest.approx(sum(lengths), rel=0.003)
+
+
 def test_four_noisy_intervals_agree():
     rule = synthetic([9, 7.0, 7.15, 6.9, 7.0, 7.0], [0] * 6)
     assert len(rule.ends) == 5  # with the end of the fifth call there are four intervals
