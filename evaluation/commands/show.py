@@ -96,16 +96,20 @@ class Screen:
         begin, total = time.monotonic(), sum(work) or 1.0
         done: list[int] = []
         seconds = max(total / workers, max(work, default=0)) if workers else 0.0
-        expected = f", about {duration(seconds)}" if workers else ""
+        end = begin + seconds  # as expected when the last job ended: what takes longer has no end that is told
+
+        def ended(index: int) -> None:
+            nonlocal end
+            done.append(index)
+            end = (now := time.monotonic()) + (now - begin) * (total / sum(work[index] for index in done) - 1)
 
         def state() -> str:
-            part, passed = sum(work[index] for index in done) / total, time.monotonic() - begin
-            left = f", about {duration(passed * (1 / part - 1))} left" if done and len(done) < len(work) else ""
-            more = left if done or passed > seconds else expected  # who takes longer than expected does not repeat it
+            left = end - time.monotonic()
+            more = f", about {duration(left)} left" if left > 0 and len(done) < len(work) else ""
             return f"{len(done)} of {len(work)} done{more}"
 
         if self.plain:
-            on_stderr(f"{what}: {count(len(work), unit)}{expected}", begin="")
+            on_stderr(f"{what}: {count(len(work), unit)}{f', about {duration(seconds)}' * bool(workers)}", begin="")
 
             def say() -> None:
                 self.heard = time.monotonic()
@@ -113,7 +117,7 @@ class Screen:
                 on_stderr(f"{what}: {state()}, {so_far} so far", begin="")
 
             def advance(index: int) -> None:
-                done.append(index)
+                ended(index)
                 say()
 
             self.heard = begin
@@ -125,7 +129,7 @@ class Screen:
             bar = bars.add_task(what, total=total, state=state())
 
             def advance(index: int) -> None:
-                done.append(index)
+                ended(index)
                 bars.update(bar, advance=work[index], state=state())
 
             self.refresh = lambda text: bars.update(bar, state=f"{state()}; {text}")

@@ -31,6 +31,7 @@ from task import TestCase
 
 TOO_MUCH = re.compile(r"(\d+) static \+ (\d+) dynamic bytes of shared memory; a block has (\d+)")  # machine/launch.py
 RESULT = ("status", "reason", "us", "us_interval", "modelled")  # of an Outcome: what is kept
+Cases = dict[str, tuple[int, TestCase]]  # by their spec, with their numbers
 
 
 @dataclasses.dataclass
@@ -133,7 +134,7 @@ def sweep(
     todo = [place for place in first if keys[place] not in known]
     if resume:
         screen.line(f"{count(len(old), 'result')} taken from {file}, {len(todo)} to run")
-    of_spec = {case.spec: case for case in cases}
+    of_spec = {case.spec: (number, case) for number, case in numbered}
 
     def rank() -> None:
         for row in rows:
@@ -150,21 +151,22 @@ def sweep(
     if todo:
         judge_and_keep(screen, of_spec, first, todo, keys, options, file, rank)
     for (spec, _), outcome in first.items():
-        outcome.reason += what_fits(of_spec[spec], outcome, options)
+        outcome.reason += what_fits(of_spec[spec][1], outcome, options)
     rank()
     return rows
 
 
 def model_alone(
-    screen: Screen, cases: dict[str, TestCase], todo: dict[tuple, Outcome], options: Options, wanted: profiling.Wanted,
+    screen: Screen, cases: Cases, todo: dict[tuple, Outcome], options: Options, wanted: profiling.Wanted,
     rank: Callable[[], None],
 ) -> None:  # fmt: skip
-    """Gives outcomes times of which nothing is checked, and has them ranked. cases: by their spec."""
+    """Gives outcomes times of which nothing is checked, and has them ranked."""
     named = []
     for (spec, _), outcome in todo.items():
-        args = cases[spec].args
-        request = profiling.Request(options.submission, args, wanted.profile, wanted.calls, extrapolate=False)
-        named.append((f"{described(outcome.change)}, {spec}", dataclasses.replace(request, config=outcome.change)))
+        number, case = cases[spec]
+        of = options.submission, case.args, wanted.profile, wanted.calls
+        request = profiling.Request(*of, extrapolate=False, config=outcome.change)
+        named.append((f"case {number}, {described(outcome.change)}", request))
 
     def conclude(done: dict[int, dict]) -> None:
         replies = [done.get(at, {"error": "not done"}) for at in range(len(named))]
@@ -181,18 +183,18 @@ def model_alone(
 
 
 def judge_and_keep(
-    screen: Screen, cases: dict[str, TestCase], first: dict, todo: list, keys: dict, options, file: Path,
+    screen: Screen, cases: Cases, first: dict, todo: list, keys: dict, options, file: Path,
     rank: Callable[[], None],
 ):  # fmt: skip
     """Runs what is `todo`, keys of `first`, and adds each result to the file as it comes; ranks what there is on
-    Ctrl-C. cases: by their spec."""
+    Ctrl-C."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    weights = [options.task.weight(cases[spec], timed=True) for spec, _ in todo]
+    weights = [options.task.weight(cases[spec][1], timed=True) for spec, _ in todo]
     workers = options.jobs if options.submission == OWN else None
 
     def beat(index: int, text: str) -> None:
-        spec, _ = todo[index]
-        screen.beat(f"{described(first[todo[index]].change)}, {spec}: {text}")
+        number, _ = cases[todo[index][0]]
+        screen.beat(f"case {number}, {described(first[todo[index]].change)}: {text}")
 
     def interrupted() -> None:
         screen.line(f"interrupted: what is done is in {file}; --resume goes on from there")
@@ -213,7 +215,7 @@ def judge_and_keep(
             advance(index)
 
         each = [dataclasses.replace(options, config=first[place].change) for place in todo]
-        judge([cases[spec] for spec, _ in todo], each, done, on_beat=beat)
+        judge([cases[spec][1] for spec, _ in todo], each, done, on_beat=beat)
 
 
 def what_fits(case: TestCase, outcome: Outcome, options: Options) -> str:
