@@ -137,7 +137,8 @@ def reports_of(item: pytest.Item, marker: pytest.Mark) -> list[pytest.TestReport
     try:
         wanted = Emulated(*marker.args, **marker.kwargs)
     except (TypeError, ValueError) as error:
-        return [failed(item, f"@pytest.mark.emulated: {error}", 0.0)]
+        said = str(error).replace("Emulated.__init__()", f"it takes {', '.join(Emulated.__match_args__)}, and")
+        return [failed(item, f"@pytest.mark.emulated: {said}", 0.0)]
     for seed in range(wanted.schedules):
         reports = run_elsewhere(item, wanted, seed)
         if any(report.failed for report in reports):

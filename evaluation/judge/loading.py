@@ -8,8 +8,11 @@ import traceback
 from evaluation.tasks.entry import KERNEL, entry
 from evaluation.tasks.modules import OURS
 
-# What CuTe DSL writes into its errors: colours, and a whole MLIR operation behind the one sentence
-NOISE = re.compile(r"\x1b\[[0-9;]*m|\n[^\n]*see current operation:.*", re.DOTALL)
+# What CuTe DSL writes into its errors: colours, and a whole MLIR operation behind the one sentence. What torch's builds
+# do: their commands before what the compiler says
+NOISE = re.compile(
+    r"\x1b\[[0-9;]*m|\n[^\n]*see current operation:.*|(?<=': )\[\d+/\d+\] .*?\nFAILED: [^\n]*\n[^\n]*\n", re.DOTALL
+)
 
 
 def load_submission(path: str, told=KERNEL):

@@ -172,7 +172,7 @@ def by_size(sample: Sample) -> str:
     if bool((got.isnan() & ~want.isnan()).all()):
         return NAN
     if bool((got.isinf() & want.isfinite()).all()):
-        return "all are infinite: an exponent or a sum is too large"
+        return "all are infinite: never written, or an exponent or a sum is too large"
     if got.dtype == torch.float16:
         a, b = (torch.where(x < 0, -(x & 0x7FFF), x) for x in (x.view(torch.int16).int() for x in (got, want)))
         if (apart := int((a - b).abs().max())) <= 8:

@@ -421,6 +421,8 @@ def test_what_a_submission_raises_is_told_with_its_lines(tmp_path, monkeypatch):
     for error, told in (compiled, "in deep, from line 5"), (ValueError("no"), ""):  # another handles what it says
         error.__context__ = raised.value
         assert explain(error) == f"{type(error).__name__}: no" + f" (line 2 of the submission, {told})" * bool(told)
+    built = "Error building extension 'x': [1/3] c++ x\n[2/3] nvcc x\nFAILED: x.o \nnvcc x\nx.cu(5): error: no y"
+    assert explain(RuntimeError(built)) == "RuntimeError: Error building extension 'x': x.cu(5): error: no y"
 
 
 def modelled_at_once(requests, jobs, timeout, on_reply, on_beat=None, within=None):

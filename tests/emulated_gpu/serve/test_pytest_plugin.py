@@ -117,10 +117,11 @@ def test_a_traceback_ends_at_the_users_line(child, monkeypatch, tmp_path):
     assert (frames[-1][0].f_code.co_filename == __file__) is child
 
 
-def test_arguments_of_the_marker():
+def test_arguments_of_the_marker(request):
     assert Emulated() == Emulated("b200", schedules=1)
-    with pytest.raises(TypeError, match="schedule"):
-        Emulated("b200", schedule=8)
+    (report,) = pytest_plugin.reports_of(request.node, pytest.mark.emulated("b200", schedule=8).mark)
+    takes = "it takes machine, schedules, strict, timeout, and got an unexpected keyword argument 'schedule'"
+    assert report.longrepr == f"@pytest.mark.emulated: {takes}"
     with pytest.raises(ValueError, match="'a101': there are a100, b200, b300, "):
         Emulated("a101")
     with pytest.raises(ValueError, match="schedules=0: at least 1"):
