@@ -121,7 +121,8 @@ class Cta:
         self.accumulating: list = []
         self.warpgroups: dict = {}  # those that have issued a wgmma
         self.exited = False
-        self.gone = Released()  # what threads knew that have exited: barriers of all do not wait for them
+        # What threads knew that have exited: barriers of all do not wait for them
+        self.gone = Released() if math.prod(launch.cluster) > 1 else cluster.gone
         self.travelling: list = []  # arrivals under way to mbarriers here: their origins
         self.triggered = False  # griddepcontrol.launch_dependents
         self.symbols = launch.symbols_of(rank)

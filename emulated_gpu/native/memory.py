@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import struct
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ EVENTS_OF_A_TURN = 4096
 TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
 HEAD = struct.Struct(f"<{of.SHARED}q")
 COPIES_OF_A_TURN = 64
+# Of each program where the last regions begin that it has looked at: the next launch has their shadows from the start
+_opened: weakref.WeakKeyDictionary[Any, deque[int]] = weakref.WeakKeyDictionary()
 
 
 def _planes(window: np.ndarray, shadow: Shadow) -> None:
@@ -124,6 +127,10 @@ class Context:
                 window[of.HI] = window[of.LO]  # what is read of it is noted in Python
             elif not region.read_only and launch.checks:
                 window[of.FLAGS] |= of.CLOSED
+        known = _opened.setdefault(launch.program, deque(maxlen=8))
+        for number, region in enumerate(regions):
+            if region.start in known and self.table[number, of.FLAGS] & of.CLOSED:
+                self.open(number)
 
     def open(self, number: int) -> None:
         """Make the shadow of a region: what only copies read has none."""
@@ -134,6 +141,8 @@ class Context:
         window[of.WAS_READ] = pointer(used[0]) if dependencies.notes_reads else 0
         window[of.FLAGS] += of.SHADOWED - of.CLOSED
         self.views.append((View(window), region))
+        if region.start not in _opened[launch.program]:
+            _opened[launch.program].append(region.start)
 
 
 EVERY_LANE = np.arange(LANES)

@@ -39,6 +39,7 @@ AT_ONCE = {
     "residency": "where some of their CTAs have started, there is no room for the others, for which these wait",
 }
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
+ANYWHERE = 0, 1 << 64  # addresses
 
 HERE = str(Path(__file__).parents[1])
 # What stands between the user's code and the call, beside the emulator itself: packages, and ends of paths
@@ -138,7 +139,7 @@ class Work:
 
     __slots__ = (
         "stream", "number", "knows", "what", "where", "party", "accesses", "frees", "later", "given", "weight",
-        "of_old",
+        "of_old", "_span",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, what: str, where: str | int, frees: bool):
@@ -148,6 +149,7 @@ class Work:
         self.accesses: list[Access] = []
         self.later: Callable[[], list[Access]] | None = None
         self.given: Any = None
+        self._span: tuple[int, int] | None = None
         self.weight = 0
         self.of_old = ""  # it has touched this, whose memory may be another one's by now
 
@@ -156,6 +158,14 @@ class Work:
         if self.later is not None:
             self.accesses, self.later = self.later(), None
         return self.accesses
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From where up to where its accesses lie. To be asked when it has ended."""
+        if self._span is None:
+            accesses = self.all()
+            self._span = min((a.first for a in accesses), default=0), max((a.end for a in accesses), default=0)
+        return self._span
 
     def __str__(self):
         return f"{self.what} on {self.stream}" + f" ({named(self.where)})" * bool(self.where)
@@ -404,13 +414,11 @@ class HostOrder:
 
     def _conflict(self, work: Work) -> HostOrderFault | None:
         chain = chain_to(work)
-        for other in self.unknown_to(work.knows):
-            if other.stream is work.stream:
-                continue
-            for at, one in enumerate(chain[:-1]):
-                overlap = other.number > one.knows.get(other.stream, 0) and talk(one, other)
-                if overlap and (found := self._at_once("residency", self.crowd, other, *chain[at:])) is not None:
+        for at, one in enumerate(chain[:-1]):
+            for other in (other for other in self.unknown_to(work.knows, work.stream) if talk(one, other)):
+                if (found := self._at_once("residency", self.crowd, other, *chain[at:])) is not None:
                     return found
+        for other in self.unknown_to(work.knows, work.stream, work.span if work.given is None else ANYWHERE):
             pairs = itertools.product(work.all(), other.all())
             met = next(((a, b, at) for a, b in pairs if (at := a.against(b)) is not None), None)
             if met is None and (work.given is None or other.given is None):
@@ -449,12 +457,16 @@ class HostOrder:
         text += "which comes first is luck"
         return HostOrderFault("stream-race", text, named(work.where), parties(work, other))
 
-    def unknown_to(self, knows: dict[Stream, int]) -> Iterator[Work]:
-        """Yield the works that need not have ended for somebody who knows that."""
+    def unknown_to(
+        self, knows: dict[Stream, int], by: Stream | None = None, near: tuple[int, int] = ANYWHERE
+    ) -> Iterator[Work]:
+        """Yield the works that need not have ended for somebody who knows that, and that touch something `near`. by:
+        whose own come before, anyway."""
         for stream in self.streams.values():
-            known = knows.get(stream, 0)
-            for work in stream.flying:
-                if work.number > known:
+            known = sys.maxsize if stream is by else knows.get(stream, 0)
+            for work in stream.flying if known < stream.number else ():
+                first, end = work._span or work.span
+                if work.number > known and first < near[1] and near[0] < end:
                     yield work
 
     def _race(self, work: Work, mine: Access, other: Work, theirs: Access, at: int) -> HostOrderFault:
@@ -571,7 +583,11 @@ def runs_of(words: np.ndarray, origin: int, word: int, first: int, end: int) -> 
         return None
     low = int(some[0]) * 8 if len(some) else len(packed) * 8
     high = len(words) if len(tail) else int(some[-1]) * 8 + 8
-    edges = np.flatnonzero(np.diff(words[low:high].astype(np.int8), prepend=0, append=0)).reshape(-1, 2) + low
-    if len(edges) > RUNS:  # too finely spread to be held against others
+    part = words[low:high]
+    begins, ends = [low] * bool(part[0]), [high] * bool(part[-1])
+    edges = np.concatenate((begins, np.flatnonzero(part[1:] != part[:-1]) + (low + 1), ends))
+    if len(edges) > 2 * RUNS:  # too finely spread to be held against others
         return None
-    return np.clip(edges.astype(np.int64) * word + origin, first, end)
+    runs = edges.astype(np.int64).reshape(-1, 2) * word + origin
+    runs[0, 0], runs[-1, 1] = max(runs[0, 0], first), min(runs[-1, 1], end)
+    return runs
