@@ -175,10 +175,13 @@ NEWEST = "b200 b300 rubin rtx5090 dgx-spark"
 # Where code of a target runs (PTX ISA, 11.1.2)
 RUNS = {
     "sm_75": " ".join(CHIPS), "sm_80": " ".join(CHIPS), "sm_86": f"rtx3090 rtx4090 l40s h100 h200 {NEWEST}",
-    "sm_89": f"rtx4090 l40s h100 h200 {NEWEST}", "sm_90": f"h100 h200 {NEWEST}", "sm_90a": "h100 h200",
+    "sm_87": f"rtx4090 l40s h100 h200 {NEWEST}", "sm_89": f"rtx4090 l40s h100 h200 {NEWEST}",
+    "sm_90": f"h100 h200 {NEWEST}", "sm_90a": "h100 h200",
     "sm_100": NEWEST, "sm_100a": "b200", "sm_100f": "b200 b300 rubin", "sm_103": "b300 rubin rtx5090 dgx-spark",
-    "sm_103a": "b300", "sm_103f": "b300 rubin", "sm_107a": "rubin", "sm_107f": "rubin", "sm_110a": "",
-    "sm_120": "rtx5090 dgx-spark", "sm_120a": "rtx5090", "sm_120f": "rtx5090 dgx-spark", "sm_121a": "dgx-spark",
+    "sm_103a": "b300", "sm_103f": "b300 rubin", "sm_107": "rubin rtx5090 dgx-spark", "sm_107a": "rubin",
+    "sm_107f": "rubin", "sm_110": "rtx5090 dgx-spark", "sm_110a": "", "sm_110f": "",
+    "sm_120": "rtx5090 dgx-spark", "sm_120a": "rtx5090", "sm_120f": "rtx5090 dgx-spark", "sm_121": "dgx-spark",
+    "sm_121a": "dgx-spark", "sm_121f": "dgx-spark",
 }  # fmt: skip
 
 
