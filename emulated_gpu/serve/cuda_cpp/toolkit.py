@@ -266,8 +266,8 @@ def cudart() -> Path:
     toolkit, own = find(), runtime_texts()
     texts = [*own, others(toolkit, "".join(own))]
     # Versions of symbols are as NVIDIA's library has them: its own name
-    options = ["-std=c++17", f"-I{toolkit.include}", f"-I{HERE}", "-Wl,--default-symver"]
-    return built(RUNTIME, texts, options, (HERE / "runtime.hpp").read_text(), version(toolkit))
+    options, where = ["-std=c++17", "-Wl,--default-symver"], [f"-I{toolkit.include}", f"-I{HERE}"]
+    return built(RUNTIME, texts, options, (HERE / "runtime.hpp").read_text(), version(toolkit), where=where)
 
 
 def runtime_texts() -> list[str]:
@@ -279,27 +279,28 @@ def runtime_texts() -> list[str]:
 def blas() -> Path:
     """Return the stand-in for cuBLAS and cuBLASLt; builds it if there is none yet (2 s)."""
     runtime, texts = cudart().parent, [(HERE / one).read_text() for one in ("blas.cpp", *BLAS_HEADERS)]
-    options = ["-std=c++17", f"-I{HEADERS}", f"-I{find().include}", f"-L{runtime}", "-lcudart", f"-Wl,-rpath,{runtime}"]
-    return built(BLAS, texts[:1], options, *texts[1:], str(cudart()))
+    options, where = ["-std=c++17", "-lcudart", f"-Wl,-rpath,{runtime}"], [HEADERS, find().include]
+    return built(BLAS, texts[:1], options, *texts[1:], where=[f"-L{runtime}", *(f"-I{folder}" for folder in where)])
 
 
 @functools.cache
 def driver() -> Path:
     """Return the stand-in for libcuda, for who asks for that name: the functions are in the one for the runtime."""
     runtime = cudart().parent
-    options = [f"-I{HERE}", "-Wl,--no-as-needed", f"-L{runtime}", "-lcudart", f"-Wl,-rpath,{runtime}", "-ldl"]
-    return built(DRIVER, with_python("driver.cpp"), ["-std=c++17", *options], str(cudart()))
+    options = ["-Wl,--no-as-needed", f"-L{runtime}", "-lcudart", f"-Wl,-rpath,{runtime}"]
+    return with_python(DRIVER, "driver.cpp", *options)
 
 
-def with_python(name: str) -> list[str]:
-    """Return the texts of a library that runs Python in its process."""
-    return [(HERE / one).read_text() for one in (name, "python.cpp")]
+def with_python(name: str, text: str, *options: str) -> Path:
+    """Return a library that runs Python in its process."""
+    text, python, header = ((HERE / one).read_text() for one in (text, "python.cpp", "python.hpp"))
+    return built(name, [text, python], ["-std=c++17", *options, "-ldl"], header, where=[f"-I{HERE}"])
 
 
 @functools.cache
 def preloaded() -> Path:
     """Return the library that starts Python in a program before its own code."""
-    return built(PRELOADED, with_python("program.cpp"), ["-std=c++17", f"-I{HERE}", "-ldl"])
+    return with_python(PRELOADED, "program.cpp")
 
 
 def libpython() -> str:
@@ -333,10 +334,11 @@ def libraries() -> tuple[Path, Path]:
     root = Path(torch.__file__).parent
     includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include", toolkit.include]
     command = ["-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
-    command += [*(f"-I{folder}" for folder in includes), "-idirafter", str(HEADERS)]
-    command += [f"-L{cudart().parent}", f"-L{root / 'lib'}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
-    texts = [(HERE / "torch_cuda.cpp").read_text()]
-    return cudart(), built(TORCH, texts, command, torch.__version__, version(toolkit))
+    where = [*(f"-I{folder}" for folder in includes), "-idirafter", str(HEADERS), f"-L{root / 'lib'}"]
+    command += [f"-L{cudart().parent}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
+    text, *headers = (file.read_text() for file in (HERE / "torch_cuda.cpp", *sorted(HEADERS.rglob("*.h"))))
+    versions = torch.__version__, str(torch.version.git_version), version(toolkit)
+    return cudart(), built(TORCH, [text], command, *headers, *versions, where=where)
 
 
 NOT_SERVED = "curand|cufft|cusolver|cusparse|cudnn|nccl|npp|nvjpeg"

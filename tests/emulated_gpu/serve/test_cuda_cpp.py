@@ -1,6 +1,7 @@
 """CUDA C++ on the emulator. The checks share one process, which nothing else may share with them."""
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -260,3 +261,12 @@ def test_light_headers_give_the_same_ptx(tmp_path):
         subprocess.run([*command, *given], cwd=tmp_path, check=True, capture_output=True)
         made.append((tmp_path / "x.ptx").read_text())
     assert ".visible .entry" in made[0] and made[0] == made[1]
+
+
+def test_libraries_of_another_clone_are_taken(tmp_path, monkeypatch):
+    """Where their texts lie is no part of what they are found by."""
+    libraries = toolkit.cudart, toolkit.blas, toolkit.driver, toolkit.preloaded
+    found = [library() for library in libraries]
+    monkeypatch.setattr(toolkit, "HERE", shutil.copytree(toolkit.HERE, tmp_path / "clone"))
+    monkeypatch.setattr(toolkit, "HEADERS", toolkit.HERE / "include")
+    assert [library.__wrapped__() for library in libraries] == found
