@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 
@@ -67,8 +66,7 @@ def install() -> None:
             while True:
                 isolation.kill_children()
                 shutil.rmtree(gone, ignore_errors=True)
-                working = any(thread.name == jobs.THREAD and thread.is_alive() for thread in threading.enumerate())
-                if not working or time.monotonic() > patience:
+                if not jobs.shared() or time.monotonic() > patience:
                     break
                 time.sleep(0.005)
             isolation.kill_children()

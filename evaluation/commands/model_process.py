@@ -31,7 +31,7 @@ from emulated_gpu.serve.mended import Mended
 from emulated_gpu.serve.profile import sources
 from evaluation import ROOT
 from evaluation.judge import configs
-from evaluation.judge.jobs import share
+from evaluation.judge.jobs import share, shared
 from evaluation.judge.loading import explain
 from evaluation.judge.verdict import legible
 
@@ -181,13 +181,13 @@ def ask(request, timeout: float, on_beat=lambda text: None) -> dict:
 
 
 def hurry() -> None:
-    """Has processes that are asked reply now, with what they have; waits for them, for PATIENCE_S at most. No other one
-    is started."""
+    """Has processes that are asked reply now, with what they have; waits until that is told, for PATIENCE_S at most. No
+    other one is started."""
     end = time.monotonic() + PATIENCE_S
     _hurried.set()
     for process in [*_asked]:
         process.send_signal(signal.SIGINT)
-    while _asked and time.monotonic() < end:
+    while shared() and time.monotonic() < end:
         time.sleep(0.02)
 
 

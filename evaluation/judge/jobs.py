@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 THREAD = "shares jobs"  # the name of the threads
 
 
+def shared() -> bool:
+    """Says whether jobs are being done, or told as done."""
+    return any(thread.name == THREAD and thread.is_alive() for thread in threading.enumerate())
+
+
 def share(jobs: Iterable, workers: Sequence, work: Callable, done: Callable) -> None:
     """Calls work(worker, job) for every job, in their order, on whichever worker is free; then done(job, result), one
     at a time. There is a thread for each worker; all have ended on return. Neither function may raise."""

@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -559,6 +560,30 @@ def test_sweep_answers_in_time_without_judging(monkeypatch, tmp_path):
     assert [line for line in output if "changes nothing" in line] == [
         "other changes nothing: the times are the same whatever it is. What reads it?"
     ]
+
+
+def test_what_is_interrupted_is_told_before_it_is_concluded(monkeypatch):
+    """A process that has replied is none that is asked, but its reply has yet to be read."""
+    begun, hurried, told = threading.Event(), threading.Event(), []
+    process = type("Process", (), {"send_signal": lambda self, number: hurried.set()})()
+
+    def ask(*_):
+        model_process._asked.add(process)
+        begun.set()
+        hurried.wait(9.0)
+        model_process._asked.discard(process)
+        time.sleep(0.1)
+        return {"us": 1.0}
+
+    monkeypatch.setattr(model_process, "ask", ask)
+    monkeypatch.setattr(model_process, "_hurried", threading.Event())
+    of = [SimpleNamespace(size=1.0)], 1, 9.0, lambda index, reply: told.append(reply)
+    asking = threading.Thread(target=model_process.ask_all, args=of)
+    asking.start()
+    begun.wait(9.0)
+    model_process.hurry()
+    assert told == [{"us": 1.0}]
+    asking.join()
 
 
 def test_a_command_that_is_silent_says_how_far_it_is(monkeypatch, capsys):
