@@ -27,8 +27,9 @@ def _shfl(w, i, m):
     w.write_all([d, p if p is not None else SINK], f"lanes.shuffle(g.lanes, {mode!r}, {a}, {b}, {c}{followed})")
 
 
-@op("vote.sync", cost="vote", dst=1, blocking=True, collective=True)
+@op("vote", cost="vote", dst=1, blocking=True, collective=True)
 def _vote(w, i, m):
+    m.one_of("sync")  # before or behind the mode: CUB has vote.ballot.sync
     mode = m.one_of("all", "any", "uni", "ballot")
     m.type()
     _, apart = _members(w, i.operands[2])

@@ -35,7 +35,7 @@ def of_tiles(reduce) -> np.ndarray:
     ("body", "expected"),
     [
         ("vote.sync.ballot.b32 x, p, mask;", of_tiles(lambda t: (1 << t[t % 3 == 0]).sum())),
-        ("setp.eq.u32 p, tid, 9; vote.sync.any.pred q, p, mask; selp.u32 x, 1, 0, q;", of_tiles(lambda t: 9 in t)),
+        ("setp.eq.u32 p, tid, 9; vote.any.sync.pred q, p, mask; selp.u32 x, 1, 0, q;", of_tiles(lambda t: 9 in t)),
         ("setp.lt.u32 p, tid, 20; vote.sync.all.pred q, p, mask; selp.u32 x, 1, 0, q;",
          of_tiles(lambda t: max(t) < 20)),
         ("setp.lt.u32 p, tid, 20; vote.sync.uni.pred q, p, mask; selp.u32 x, 1, 0, q;",
