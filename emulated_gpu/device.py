@@ -517,8 +517,9 @@ class Device:
                 work.given = Given(launched, self._options(session, self.index, asked))
                 work.weight = work.given.size
             with collecting():
-                if session.runs_again(asked.number) and Reruns.possible(launched):
-                    found, notes = self._explored(session, launched, asked)
+                orders = session.orders(asked.number, launched)
+                if orders is not None and Reruns.possible(launched):
+                    found, notes = self._explored(session, launched, asked, orders)
                 else:
                     found, notes = self._run(session, partial(self._launch, session, self.index, launched, asked))
             made = self._made.launch
@@ -590,7 +591,7 @@ class Device:
             predecessor=session.predecessors.get(device), collect=session.goes_on if session.most > 1 else None,
         )  # fmt: skip
 
-    def _explored(self, session: Session, launched: tuple, asked: LaunchOptions):
+    def _explored(self, session: Session, launched: tuple, asked: LaunchOptions, orders: int):
         """Run a launch, and then in other orders, as far as the session wants it: (findings, notes)."""
         reruns = Reruns(launched, self._options(session, self.index, asked), session.watched)
         made: list[Launch] = []
@@ -604,7 +605,7 @@ class Device:
         found, notes = self._run(session, start)
         if made and len(session.errors) + len(found) < session.most + bool(found):
             first = found[-1] if found else None
-            other = reruns.explored(made[0], watched, first, session.explores)
+            other = reruns.explored(made[0], watched, first, orders, session.explores > 0)
             if other is not None and other is not first:
                 found = [*found, other]
         return found, notes

@@ -8,10 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .errors import EmulatorError, Fault
-from .machine.launch import Launch
+from .machine.by_value import resets
+from .machine.launch import Code, Geometry, Launch
 from .machine.schedule import Schedule
 from .model.run import Recorded
+from .ptx.control_flow import ControlFlow
+from .state.global_memory import GlobalMemory
 from .state.pdl_dependency import Dependencies
+
+SMALL = 64  # CTAs of a launch of which another order is tried unasked
 
 
 @dataclass
@@ -34,6 +39,7 @@ class Session:
     most_recorded: float = math.inf  # later launches are left out
     timed: list[Recorded] | None = None  # launches that have run, to be timed if somebody asks
     followed: int = 0  # events of launches that have been run once more, see state/definedness.py
+    tried: set[ControlFlow] = field(default_factory=set)  # kernels of which it is known whether another order is tried
     kept: list | None = None  # memory that launches to be timed may need when the script has freed it
 
     def after(self) -> Session:
@@ -45,10 +51,17 @@ class Session:
         """One text for each fault, hang or refusal."""
         return list(self.findings)
 
-    def runs_again(self, number: int) -> bool:
-        """Whether a launch is to be run in other orders, too: all are, or an order of it is replayed."""
+    def orders(self, number: int, launched: tuple[Code, Geometry, bytes, GlobalMemory]) -> int | None:
+        """Return how many other orders of a launch are tried, None if it is just run: as many as are asked for, also if
+        one of it is replayed; one of the first small launch of a kernel that sets back what it polls."""
         replayed = self.schedule.late is not None and self.schedule.launch == number
-        return self.checks and (self.explores > 0 or replayed)
+        program, grid = launched[0].program, launched[1].grid
+        if not self.checks or self.explores or replayed or self.schedule != Schedule():
+            return self.explores if self.checks and (self.explores or replayed) else None
+        if program in self.tried or math.prod(grid) > SMALL:
+            return None
+        self.tried.add(program)
+        return 1 if resets(program) else None
 
     def records(self, launch: Recorded) -> bool:
         """Keep a launch to be timed. Returns whether it is not to be run."""

@@ -110,6 +110,17 @@ def writes_strongly(instr: Instr) -> bool:
     return hands_on(instr) and instr.parts[0] != "ld"
 
 
+def polls(program: ControlFlow) -> bool:
+    """Whether a kernel may look for what others do, again and again."""
+    return any(reads_strongly(i) and n in behind(program, n) for n, i in enumerate(program.kernel.instrs))
+
+
+def resets(program: ControlFlow) -> bool:
+    """Whether a kernel polls, counts by atomics, and stores strongly, as who sets a counter back does."""
+    strong = {i.parts[0] for i in program.kernel.instrs if hands_on(i)}
+    return "st" in strong and not strong.isdisjoint(ATOMICS) and polls(program)
+
+
 def keeps(instr: Instr) -> bool:
     """Whether an instruction may put something into shared or local memory, or get it from there."""
     return instr.parts[0] in ("ld", "st", *ATOMICS) and {"global", "param", "const"}.isdisjoint(instr.parts)

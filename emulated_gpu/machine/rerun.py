@@ -119,12 +119,13 @@ class Reruns:
         return None
 
     def explored(
-        self, launch: Launch, watched: Watched, found: EmulatorError | None, most: int
+        self, launch: Launch, watched: Watched, found: EmulatorError | None, most: int, compares: bool
     ) -> EmulatorError | None:
         """A launch has run under the schedule of the options, and found something or not. Return what an order of at
         most `most` others finds, or what it has found itself, with the order that causes it; memory stays.
 
-        Under schedule 0 orders are searched for a finding; another schedule's finding is shrunk.
+        Under schedule 0 orders are searched for a finding; another schedule's finding is shrunk. compares: what an
+        order leaves is one if it differs.
         """
         schedule, number = self.options.schedule, self.options.number
         after = [(region, region.data.copy()) for region in self._kept(launch.dependencies.own)]
@@ -133,7 +134,8 @@ class Reruns:
             if schedule == Schedule():
                 if found is not None:
                     return found
-                self._keep(launch)
+                if compares:
+                    self._keep(launch)
                 cause = search(self.run, number, watched, most)
                 found = None if cause is None else cause.outcome.found
             else:

@@ -24,7 +24,7 @@ from ..state.global_shadow import GlobalShadow
 from ..state.host_order import Access
 from ..state.order import Order
 from ..state.pdl_dependency import Dependencies
-from .by_value import behind, reads_strongly
+from .by_value import polls
 from .engine import Engine
 from .launch import Code, Environment, Geometry, Launch, LaunchOptions, Shared, calm
 from .rerun import Reruns
@@ -57,11 +57,6 @@ class Given:
     def possible(launched: Launched, asked: LaunchOptions) -> bool:
         """Whether it can be run beside another one, and may be told something by that, or takes its room."""
         return (asked.pdl or launched[0].program.hands_on) and not asked.cooperative and Reruns.possible(launched)
-
-    def polls(self) -> bool:
-        """Whether its kernel may look for what others do, again and again."""
-        program = self.launched[0].program
-        return any(reads_strongly(instr) and n in behind(program, n) for n, instr in enumerate(program.kernel.instrs))
 
     def ended(self, did: Dependencies) -> None:
         """It has run: know what it has left."""
@@ -96,7 +91,7 @@ def crowd(
 ) -> EmulatorError | None:
     """Return what comes of a launch `other` that waits for `one` and lets those behind it begin (PDL), if they take all
     the room before `one` has any; memory stays."""
-    if not other.polls():
+    if not polls(other.launched[0].program):
         return None
     with _as_found(one, other, accesses, others) as begin:
         wrong, launches = _run([other], [other.options.schedule], begin) if begin else (None, [])
@@ -137,7 +132,8 @@ def starve(one: Given, other: Given) -> EmulatorError | None:
     of both; memory stays."""
     both = one, other
     chip = one.options.chip
-    if sum(math.prod(given.launched[1].grid) for given in both) <= chip.sms or not all(map(Given.polls, both)):
+    few = sum(math.prod(given.launched[1].grid) for given in both) <= chip.sms
+    if few or not all(polls(given.launched[0].program) for given in both):
         return None
     launches = [Launch(*given.launched, options=given.options) for given in both]
     rooms = [chip.sms * chip.resident_ctas(launch.needs.shared, launch.needs.threads) for launch in launches]

@@ -78,6 +78,16 @@ def test_stopped_warps_find_it_in_few_orders_and_a_replay_finds_it_again(name):
         assert explored(body.format(right), grid, replay, 0)[0] == ""
 
 
+def test_a_counter_that_is_set_back_is_found_unasked():
+    body = """@!lead ret; mov.b32 a, 0; R: red.release.gpu.global.add.u32 [out], 1; add.u32 a, a, 4;
+        W: ld.acquire.gpu.global.u32 y, [out]; setp.lt.u32 p, y, a; @p bra W; setp.lt.u32 p, a, 12; @p bra R;
+        {}; @q st.release.gpu.global.u32 [out], 0;"""
+    kind, order = explored(body.format("setp.eq.u32 q, cta, 0"), 4, explore=0)
+    assert kind == "hang" and order[0] == "order: 1 delay causes it (1 runs of this launch)"
+    right = "atom.add.acq_rel.gpu.global.u32 x, [out+4], 1; setp.eq.u32 q, x, 3"
+    assert explored(body.format(right), 4, explore=0) == ("", ())
+
+
 def test_two_that_poll_in_turn_for_ever_are_a_hang_under_a_schedule_in_which_one_runs_inside_the_other():
     body, buggy, _, grid, _ = BODIES["a counter that comes round"]
     assert explored(body.format(buggy), grid, 2, 0)[0] == "hang"
