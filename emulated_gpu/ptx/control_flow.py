@@ -75,7 +75,7 @@ class ControlFlow:
                     leaders.add(i)  # a clock is read when what comes before has been issued
             if (handler := lookup(instr)) is None:
                 continue
-            waits = handler.blocking or handler.waits_untimed and not self.timed
+            waits = handler.waits(instr) or handler.waits_untimed and not self.timed
             if waits or handler.starts_block or handler.in_place:
                 leaders.add(i)
             if handler.ends_block or handler.in_place:
@@ -650,6 +650,8 @@ class BlockWriter:
 
     def wait_unless(self, condition: str):
         """Write, as a block's first thing, that it gives up its turn until `condition` holds or the guard fails."""
+        handler = self.instr and lookup(self.instr)
+        assert handler and (handler.waits_untimed or handler.waits(self.instr)), self.instr
         guard = "" if self.guard is None else f"{self.guard} is not False and "
         self.emit(f"if {guard}not ({condition}): return {BLOCKED}")
 

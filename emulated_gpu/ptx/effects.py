@@ -61,7 +61,7 @@ def shares_global(instrs: list[Instr]) -> bool:
 def meets(instr: Instr, handler: Handler) -> bool:
     """Whether the lanes of a warp wait for each other in this instruction, or may see by it what another one did."""
     strong = {"volatile", "relaxed", "acquire"} & {*instr.parts}
-    return handler.collective or handler.blocking or instr.parts[0] in ("atom", "red", "sured") or bool(strong)
+    return handler.collective or handler.waits(instr) or instr.parts[0] in ("atom", "red", "sured") or bool(strong)
 
 
 def may_stop(instr: Instr, handler: Handler) -> bool:

@@ -27,10 +27,15 @@ def _order(m: Mods, default: str = "weak") -> tuple[str, str]:
     return order, scope
 
 
+def _releases(i) -> bool:
+    """Whether it does, wherever its semantics stand among its modifiers: ptxas takes them in any order."""
+    return "release" in i.parts or "acq_rel" in i.parts
+
+
 def _sync(w, i, m: Mods, default: str = "weak") -> str:
     """How a store or an atomic hands on what its threads did: empty if weak, else its scope, with + if it releases:
     beyond its CTA, that waits as if a fence were in front of it."""
-    releases = "release" in i.parts or "acq_rel" in i.parts
+    releases = _releases(i)
     if releases and any(scope in m.left for scope in FENCED):
         w.wait_unless(f"fences.fenced(g, 'store', {'sys' if 'sys' in m.left else 'gpu'!r})")
     order, scope = _order(m, "release" if releases else default)
@@ -88,8 +93,7 @@ def _ld(w, i, m):
     write_loaded(w, i.operands[0], call, count, bits, is_signed(kind))
 
 
-@op("st.release", cost=_memory_cost, dst=0, blocking=True, leaves_out=True)
-@op("st", cost=_memory_cost, dst=0, leaves_out=True)
+@op("st", cost=_memory_cost, dst=0, blocking=_releases, leaves_out=True)
 def _st(w, i, m):
     sync = _sync(w, i, m)
     space = _space(m)
@@ -134,8 +138,7 @@ def _old_value(i) -> int:
     return 1 if i.op.startswith("atom") else 0
 
 
-@op("atom.release", "atom.acq_rel", "red.release", cost=_atomic_cost, dst=_old_value, blocking=True)
-@op("atom", "red", cost=_atomic_cost, dst=_old_value)
+@op("atom", "red", cost=_atomic_cost, dst=_old_value, blocking=_releases)
 def _atom(w, i, m):
     acquires = ", True" if "sys" in i.parts and ("acquire" in i.parts or "acq_rel" in i.parts) else ""
     sync = _sync(w, i, m, "relaxed")

@@ -40,14 +40,14 @@ class Handler:
 
     emit(w, i, m) writes instruction i; it returns True if it left the block. cost: the class that a timed run charges
     it as, with figures in the section [issue] of a machine profile, or UNTIMED; dst: how many leading operands are
-    written. Either may be a function of the instruction.
+    written. Either, and blocking, may be a function of the instruction.
     """
 
     name: str
     emit: Callable[..., bool | None]
     cost: str | Callable[[Instr], str]
     dst: int | Callable[[Instr], int] = 1
-    blocking: bool = False
+    blocking: bool | Callable[[Instr], bool] = False
     """It may have to wait, and so starts a block."""
     waits_untimed: bool = False
     """It may have to wait, but not in a timed run, where it starts no block."""
@@ -72,6 +72,9 @@ class Handler:
 
     def destinations(self, instr: Instr) -> int:
         return self.dst(instr) if callable(self.dst) else self.dst
+
+    def waits(self, instr: Instr) -> bool:
+        return self.blocking(instr) if callable(self.blocking) else self.blocking
 
     def cost_class(self, instr: Instr) -> str:
         return self.cost(instr) if callable(self.cost) else self.cost
