@@ -37,5 +37,6 @@ __all__ = list(WHERE)
 def __getattr__(name: str):
     """CuTe DSL is imported with the function: whoever wants the emulated GPU installs that before."""
     if name in WHERE:
-        return getattr(_module(WHERE[name]), name)
+        found = globals()[name] = getattr(_module(WHERE[name]), name)
+        return found
     raise AttributeError(f"module ragged_moe has no {name}")

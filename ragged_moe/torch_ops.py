@@ -6,8 +6,8 @@ They have no gradients: backward says so. CuTe DSL is imported with the first ca
 """
 
 import functools
+import importlib
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import torch
 from torch._C import DispatchKey
@@ -25,15 +25,9 @@ def nothing(*_, **__) -> None:
 
 
 @functools.cache
-def functions() -> SimpleNamespace:
-    """Return what the operators run, imported now."""
-    from ragged_moe.layers.batched_experts import batched_experts
-    from ragged_moe.layers.experts import experts
-    from ragged_moe.layers.grouped_gemm_fp8 import grouped_gemm_fp8
-    from ragged_moe.layers.route import route
-
-    all_of_them = experts, batched_experts, route, grouped_gemm_fp8
-    return SimpleNamespace(**{function.__name__: function for function in all_of_them})
+def served(name: str) -> Callable:
+    """Return the function that an operator runs, imported now."""
+    return getattr(importlib.import_module("ragged_moe"), name)
 
 
 @functools.cache
@@ -51,16 +45,16 @@ def operator(of: Signature, out: bool = False) -> Callable:
     the function, as a tracer would be, it is called here: to go through torch once more takes as long as all that the
     function does.
     """
-    name = of.name + "_out" * out
+    function, name = of.name, of.name + "_out" * out
 
     if out:
 
         def run(to, *operands, **options) -> None:
-            getattr(functions(), of.name)(*operands, out=to, **options)
+            served(function)(*operands, out=to, **options)
     else:
 
         def run(*operands, **options):
-            return getattr(functions(), of.name)(*operands, **options)
+            return served(function)(*operands, **options)
 
     def autograd(keys, *args, **options):
         if is_eager(keys.raw_repr()):

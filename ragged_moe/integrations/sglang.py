@@ -11,7 +11,7 @@ from sglang.srt.layers.moe.token_dispatcher.deepep import DeepEPLLCombineInput, 
 from sglang.srt.layers.moe.token_dispatcher.standard import StandardCombineInput
 from sglang.srt.layers.moe.utils import resolve_moe_runner_backend
 
-from ragged_moe.torch_ops import functions
+import ragged_moe
 
 BACKEND = "deep_gemm"  # whose weights are what ragged_moe.experts takes, and which has no fused function of its own
 
@@ -73,7 +73,7 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
         on_input, scales = self.config.apply_router_weight_on_input, factor not in (None, 1.0)
         if scales and not on_input:
             topk_weights = topk_weights * factor
-        out = functions().experts(
+        out = ragged_moe.experts(
             dispatched.hidden_states, of.topk_ids, topk_weights, *weights, hidden_scale=dispatched.hidden_states_scale,
             hidden_scale_layout="tokens_first", num_experts=self.config.num_experts,
             apply_router_weight_on_input=on_input, **options,
@@ -82,7 +82,7 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
 
     def run_received(self, dispatched, weights: tuple, options: dict):
         """Tokens [T, H] that other ranks have sent, too, and their experts here, to their weighted sums."""
-        out = functions().experts(
+        out = ragged_moe.experts(
             dispatched.hidden_states, dispatched.topk_ids, dispatched.topk_weights.float(), *weights,
             hidden_scale=dispatched.hidden_states_scale, hidden_scale_layout="tokens_first",
             num_experts=self.config.num_experts,
@@ -94,7 +94,7 @@ class Fp8RunnerCore(DispatchMoeRunnerCore):
         """Tokens [E, M, H] and their counts to as many rows, which the combine weights and adds."""
         if self.config.apply_router_weight_on_input:
             raise ValueError("ragged_moe.batched_experts cannot run this layer: its weights are on the input")
-        out = functions().batched_experts(
+        out = ragged_moe.batched_experts(
             dispatched.hidden_states, dispatched.masked_m, *weights, hidden_scale=dispatched.hidden_states_scale,
             expected_m=max(1, dispatched.expected_m), **options,
         )  # fmt: skip

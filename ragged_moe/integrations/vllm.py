@@ -23,8 +23,8 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 )
 from vllm.platforms import current_platform
 
+import ragged_moe
 from ragged_moe.integrations.plugins import CLASSES, NAME, vllm_registry
-from ragged_moe.torch_ops import functions
 
 # Of weights and of tokens: all that vLLM's Triton experts do in FP8
 SCHEMES = (
@@ -164,7 +164,7 @@ class Fp8Experts(Fp8ExpertsBase):
         """Write into output. Weights that are already on the input are not applied again."""
         if apply_router_weight_on_input:
             topk_weights = torch.ones_like(topk_weights)
-        functions().experts(
+        ragged_moe.experts(
             hidden_states, topk_ids, topk_weights.float(), *self.weights(w1, w2),
             hidden_scale=of_columns(a1q_scale, hidden_states), hidden_scale_layout="tokens_first",
             expert_map=mapping(expert_map), num_experts=None if global_num_experts == -1 else global_num_experts,
@@ -194,7 +194,7 @@ class Fp8BatchedExperts(Fp8ExpertsBase):
         """Write into output the rows that expert_tokens_meta counts."""
         everywhere = w1.shape[0] if global_num_experts == -1 else global_num_experts
         rows = topk_ids.numel() * self.num_dispatchers  # of all experts, if each rank has as many tokens
-        functions().batched_experts(
+        ragged_moe.batched_experts(
             hidden_states, expert_tokens_meta.expert_num_tokens, *self.weights(w1, w2),
             hidden_scale=of_columns(a1q_scale, hidden_states), expected_m=max(1, -(-rows // everywhere)),
             out=output, **self.activation_options(activation),

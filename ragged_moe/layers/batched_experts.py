@@ -10,6 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch.compiler import is_compiling
 
 from ragged_moe.kernels import batched
 from ragged_moe.kernels.program import Program
@@ -53,7 +54,7 @@ def batched_experts(
     operand is not so, or not in a GPU's memory: then nothing is compiled, launched or written. No gradients. Scratch
     memory as of ragged_moe.run.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         given = hidden, counts, w13, w13_scale, w2, w2_scale
         options = {
             "hidden_scale": hidden_scale, "gate_first": gate_first, "limit": limit, "alpha": alpha, "shift": shift,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.compiler import is_compiling
 
 from ragged_moe.kernels import assign, quantise
 from ragged_moe.kernels.config import Activation
@@ -114,7 +115,7 @@ def experts(
     then nothing is compiled, launched or written. No gradients. Scratch memory and workspace as of ragged_moe.run;
     workspace of ragged_moe.experts_workspace_bytes(...) elements.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
         options = {
             "hidden_scale": hidden_scale, "hidden_scale_layout": hidden_scale_layout, "gate_first": gate_first,

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.compiler import is_compiling
 
 from ragged_moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, Config
 from ragged_moe.kernels.program import Program
@@ -41,7 +42,7 @@ def grouped_gemm_fp8(
     and out is refused. ValueError if an operand is not so, or not in a GPU's memory, as fake, meta and CPU tensors:
     then nothing is compiled, launched or written.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         if out is None:
             return torch.ops.ragged_moe.grouped_gemm_fp8(a, a_scale, b, b_scale, m_indptr)
         torch.ops.ragged_moe.grouped_gemm_fp8_out(out, a, a_scale, b, b_scale, m_indptr)

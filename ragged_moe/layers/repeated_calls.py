@@ -26,7 +26,7 @@ try:
 except ImportError:  # torch's own, which a version may be without
     TensorGuards = None
 
-MOST = 1024  # kinds of calls that are known at a time
+MOST = 1024  # kinds of calls that a function knows at a time, and that an arena has launches of
 KIND = operator.attrgetter("dtype", "shape", "device")
 ADDRESS = torch.Tensor.data_ptr  # of torch's extension: `map` calls it without a frame of Python
 
@@ -96,6 +96,8 @@ class Call:
         with tape.record():
             launch(*(Recorded(x, slot) for slot, x in enumerate(operands)))
         if tape.has(len(operands)):
+            if len(arena.tapes) >= MOST:
+                arena.tapes.clear()
             arena.tapes[self] = tape
 
 
@@ -238,4 +240,4 @@ class Function(ABC):
 def key_of(operands: Sequence[torch.Tensor], options: tuple) -> Hashable:
     """Return the key by which a call is known again. Of options their types, too: True equals 1, and 1 equals 1.0."""
     first = operands[0]
-    return first.device, first.numel(), operands[-1].numel(), len(operands), options, *map(type, options)
+    return first.get_device(), first.numel(), operands[-1].numel(), len(operands), options, *map(type, options)

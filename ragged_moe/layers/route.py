@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch.compiler import is_compiling
 
 from ragged_moe.kernels import router
 from ragged_moe.kernels.program import Program, float_bits
@@ -41,7 +42,7 @@ def route(
     One kernel on torch's current stream; nothing returns to the host, the same bits every time, also in CUDA graphs.
     ValueError if an operand is not so, or not in a GPU's memory: then nothing is compiled or launched. No gradients.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return torch.ops.ragged_moe.route(
             logits, top_k, scoring=scoring, renormalize=renormalize, bias=bias, num_expert_group=num_expert_group,
             topk_group=topk_group, routed_scaling_factor=routed_scaling_factor,

@@ -22,6 +22,7 @@ BLOCK = 128
 DEFAULT = dict(BLOCK_SIZE_M=64, BLOCK_SIZE_N=128, BLOCK_SIZE_K=128, GROUP_SIZE_M=32, num_warps=4, num_stages=3)
 FEW = dict(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128, BLOCK_SIZE_K=128, GROUP_SIZE_M=1, num_warps=4, num_stages=3)
 CONFIGS = "srt/layers/moe/moe_runner/triton_utils/configs"
+NEEDED = "sglang/kernels/ops/moe/fused_moe_triton_kernels.py", f"sglang/{CONFIGS}"
 PACKAGES = ("", ".kernels", ".kernels.ops", ".kernels.ops.moe")
 STUBS = {
     "kernels.jit.utils": {"is_arch_support_pdl": lambda: True},
@@ -43,7 +44,7 @@ STUBS = {
 
 def load(folder: Path):
     """Return the module fused_moe_triton_kernels. ValueError if the folder has no SGLang."""
-    enter(folder, "sglang/kernels/ops/moe/fused_moe_triton_kernels.py", PACKAGES, STUBS)
+    enter(folder, NEEDED, PACKAGES, STUBS)
     from sglang.kernels.ops.moe import fused_moe_triton_kernels
 
     return fused_moe_triton_kernels

@@ -29,7 +29,7 @@ def load(folder: Path) -> Callable:
     common = {
         "is_cuda": lambda: True, "get_cuda_version": lambda: tuple(map(int, torch.version.cuda.split("."))),
     }  # fmt: skip
-    enter(folder, "sglang/kernels/ops/moe/moe_wna16_marlin.py", PACKAGES, {"srt.utils.common": common})
+    enter(folder, ["sglang/kernels/ops/moe/moe_wna16_marlin.py"], PACKAGES, {"srt.utils.common": common})
     from sglang.kernels.ops.moe.moe_wna16_marlin import moe_wna16_marlin_gemm
 
     return moe_wna16_marlin_gemm

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
-def enter(folder: Path, file: str, packages: Iterable[str], stubs: Mapping[str, Mapping]) -> None:
-    """Prepare the import of `file` of the wheel that was unzipped to this folder. ValueError if it is not there.
+def enter(folder: Path, needed: Iterable[str], packages: Iterable[str], stubs: Mapping[str, Mapping]) -> None:
+    """Prepare the import of a file of the wheel that was unzipped to this folder.
 
+    needed: its files and folders without which there is no peer, or a slower one; ValueError if one is not there.
     packages: of SGLang, "" or ".name", entered without what their own __init__.py import. stubs: modules of SGLang that
-    the file takes things from -> what it finds there instead.
+    it takes things from -> what it finds there instead.
     """
-    if not (folder / file).is_file():
-        raise ValueError(f"{folder} has no {file}, as sglang's 0.5.23 wheel has")
+    for name in needed:
+        if not (folder / name).exists():
+            raise ValueError(f"{folder} has no {name}, as sglang's 0.5.23 wheel has")
     for name in packages:
         package = types.ModuleType("sglang" + name)
         package.__path__ = [str(folder.joinpath("sglang", *name.split(".")))]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from cuda.bindings import runtime
+from torch import _C
 
 
 class Stream(int):
@@ -69,14 +70,14 @@ class Gpu(Device):
     # What torch.cuda.current_device, current_stream and is_current_stream_capturing call, without their checks
 
     def is_current(self) -> bool:
-        return torch._C._cuda_getDevice() == self.index
+        return _C._cuda_getDevice() == self.index
 
     def stream(self) -> Stream:
-        return Stream(torch._C._cuda_getCurrentRawStream(self.index))
+        return Stream(_C._cuda_getCurrentRawStream(self.index))
 
     def order(self) -> tuple[int, int]:
-        stream = torch._C._cuda_getCurrentRawStream(self.index)
-        if torch._C._cuda_isCurrentStreamCapturing():
+        stream = _C._cuda_getCurrentRawStream(self.index)
+        if _C._cuda_isCurrentStreamCapturing():
             return stream, int(runtime.cudaStreamGetCaptureInfo(stream)[2])
         return stream, 0
 

@@ -14,7 +14,6 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -66,7 +65,7 @@ class Arena:
         self.buffer: torch.Tensor | None = None
         self.kept: dict[str, torch.Tensor] = {}
         self.taken: dict[Hashable, Taken] = {}
-        self.tapes: WeakKeyDictionary[Hashable, object] = WeakKeyDictionary()  # launches with these places (calls.py)
+        self.tapes: dict[Hashable, object] = {}  # launches with these places, by kinds of calls (repeated_calls.py)
 
     def forget(self) -> None:
         """Forget what is where."""
@@ -120,7 +119,7 @@ making = threading.Lock()
 def arena_of(torch_device: torch.device, device: Device) -> Arena:
     """The arena of the next launch on this GPU: of torch's current stream there, or of what is captured on it."""
     stream, capture = device.order()
-    key = torch_device, stream, capture != 0
+    key = device, stream, capture != 0
     found = arenas.get(key)
     if found is None or found.capture != capture:
         with making:

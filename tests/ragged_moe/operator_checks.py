@@ -5,7 +5,6 @@ test_moe_kernel.py runs this in a process of its own, with MOE_MACHINE=h200.
 
 import dataclasses
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,11 +39,11 @@ def ops():
 
         return call
 
-    made = {name: served(function) for name, function in vars(torch_ops.functions()).items()}
-    gemm = torch_ops.functions().grouped_gemm_fp8
+    made = {name: served(torch_ops.served(name)) for name in ("experts", "batched_experts", "route")}
+    gemm = torch_ops.served("grouped_gemm_fp8")
     made["grouped_gemm_fp8"] = served(lambda *args, out=None: gemm(*args[:5], out))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_ops, "functions", lambda: SimpleNamespace(**made))
+        patch.setattr(torch_ops, "served", made.__getitem__)
         with emulated_gpu.DEVICE.as_chip(dataclasses.replace(emulated_gpu.DEVICE.chip, sms=1)):
             yield torch_ops
 
@@ -72,7 +71,7 @@ def test_operators(ops, name):
     operator = getattr(torch.ops.ragged_moe, name)
     assert opcheck(operator.default, given, test_utils=tests) == dict.fromkeys(tests, "SUCCESS")
     learning = (given[0].float().requires_grad_().to(given[0].dtype), *given[1:])
-    for call in operator, getattr(ops.functions(), name):
+    for call in operator, ops.served(name):
         made = call(*learning)
         with pytest.raises(RuntimeError, match=f"^ragged_moe.{name} has no gradients$"):
             (made[1] if name == "route" else made).sum().backward()

@@ -54,7 +54,7 @@ def adapter(monkeypatch, name: str, calls: list):
         return record
 
     found = {f.__name__: recorded(f) for f in (routed_experts.experts, batched_experts.batched_experts)}
-    monkeypatch.setattr(module, "functions", lambda: types.SimpleNamespace(**found))
+    monkeypatch.setattr(module, "ragged_moe", types.SimpleNamespace(**found))
     return module
 
 
