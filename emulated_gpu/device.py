@@ -30,6 +30,7 @@ from .ptx.control_flow import ControlFlow
 from .ptx.parse import parse
 from .sessions import Session
 from .state.global_memory import HOST, WORD, GlobalMemory, Region
+from .state.global_shadow import GlobalShadow
 from .state.host_order import Access, HostOrder, Work, named, place, runs_of
 from .state.pdl_dependency import Footprint
 from .unwritten import Unwritten
@@ -372,10 +373,26 @@ class Device:
         """Add to a work an access to memory, if it is a device's or shared with one."""
         region = self.region_at(address, size) if size else None
         if region is not None:
+            self.peers_touch(self.index, np.array([[address, address + size]]), writes, work.what)
             shared = region.of_host
             work.accesses.append(Access(address, address + size, writes, region, None, shared))
             if writes and region.fresh:
                 region.note_written(address, address + size)
+
+    def peers_touch(self, device: int, runs: np.ndarray, writes: bool, what: str) -> None:
+        """What is no kernel touches bytes, int64 [n, 2], of a region that kernels of several devices may access."""
+        if self.node is None or self.hosts is None or not self.session.checks or runs[0, 0] == runs[0, 1]:
+            return
+        region = self.region_at(int(runs[0, 0]), 1)
+        if region is None or not region.peers:
+            return
+
+        def report(fault: Fault) -> None:
+            fault.where = named(place())
+            self.fail(fault)
+
+        shadow = GlobalShadow(self.node.order, self.memories[max(region.device, 0)], report, self.node.shadow)
+        self.node.touch(shadow, device, self.hosts.now.known, runs, writes, what)
 
     def host_touches(self, address: int, writes: bool, where: str | int) -> None:
         """The host's code reads or writes a byte of memory that devices may access."""

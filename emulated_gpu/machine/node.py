@@ -17,7 +17,7 @@ import numpy as np
 
 from ..state.global_memory import GlobalMemory
 from ..state.global_shadow import GlobalShadow
-from ..state.order import KNOWN, SCOPES, Clocks, Location, Order, Space, latest
+from ..state.order import GENERIC, KNOWN, SCOPES, Actor, Clocks, Location, Order, Space, latest
 from .engine import Engine, collecting
 from .launch import Environment, Launch, Owner, Shared, calm
 
@@ -139,6 +139,19 @@ class Node:
         """Whether somebody knows all that the launches of all devices have done."""
         spaces = zip(self.order.histories, self.ends, strict=True)
         return all(not end or space in known and known[space][KNOWN, 1] >= end for space, end in spaces)
+
+    def touch(self, shadow: GlobalShadow, device: int, host: Clocks, runs: np.ndarray, writes: bool, who: str) -> None:
+        """A device that runs nothing reads or writes bytes by no kernel, behind all that it has done. shadow: of the
+        node, whose faults somebody gets. host: what the host knows that asks for it. runs: int64 [n, 2] of one size."""
+        space = Space(self.order, 1, 1, device)
+        by = Actor(1, space, f"{who} on device {device}")
+        by.knowledge.elsewhere = self.clocks_of(device, host)
+        at, size = runs[:, 0], int(runs[0, 1] - runs[0, 0])
+        if writes:
+            shadow.write(at, size, by, by.key, by, GENERIC)
+        else:
+            shadow.read(at, size, by, by.key, by)
+        self.ends[device] = space.last = self.order.now
 
     # -- launches ----------------------------------------------------------------------------------------------
     def idle(self, device: int) -> bool:

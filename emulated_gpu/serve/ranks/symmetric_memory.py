@@ -84,6 +84,7 @@ class SymmetricMemory:
                 made.append(allocate(max(nbytes, 1)))
                 DEVICE.adopt(made[-1], f"{name} {tuple(size)} {dtype}" if not made[1:] else name)
                 DEVICE.share(made[-1])
+            DEVICE.tensors.library.emulated_watch(True)  # be told of every operator
             _buffers[made[0].ctypes.data] = Buffer(*made, index)
             return _tensor(made[0], dtype, (extent,), 0, "empty").as_strided(size, stride)
 

@@ -129,6 +129,10 @@ class TorchMemory:
             for operand in work.operands[: work.count]:
                 if operand.writes:
                     self.wrote(operand, work.number)
+        for operand in work.operands[: work.count] if DEVICE.node is not None else ():
+            first, end, runs = extent(operand)
+            runs = np.array([[first, end]]) if runs is None else runs
+            DEVICE.peers_touch(work.device, runs, bool(operand.writes), work.name.decode())
         if not DEVICE.orders:
             return
         order = DEVICE.order

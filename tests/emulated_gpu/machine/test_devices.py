@@ -1,5 +1,6 @@
 """Launches on several emulated devices: they go on together, and only what the ISA says orders them."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import emulated_gpu
 from emulated_gpu import Fault, Unsupported
 from emulated_gpu.chip import H200
-from emulated_gpu.device import DEVICE
+from emulated_gpu.device import DEVICE, allocate
 from emulated_gpu.model.profile import load
 from tests import forked
 
@@ -269,6 +270,21 @@ def test_launches_of_both_are_timed_together():
     assert all((out == NUMBERS + 5).all() for out in outs)
     assert come < taken.end < come + 3000 and sent.end < taken.end < again.start
     assert timed.ends_us == [profile.us(one.end) for one in (taken, sent, again)]
+
+
+@pytest.mark.parametrize("waits", (False, True), ids=("at once", "when it has been waited for"))
+def test_memory_that_a_device_fills_is_not_written_by_kernels_of_another_one(waits):
+    """As zero_ of torch does with a signal pad."""
+    data, flag = allocate(256), zeros(1)
+    wrong = contextlib.nullcontext() if waits else pytest.raises(Fault, match="which a fill on device 1 may")
+    with emulated_gpu.session(), wrong:
+        DEVICE.adopt(data, "a signal pad")
+        DEVICE.share(data)
+        DEVICE.peers_touch(1, data.ctypes.data + np.array([[0, 128], [128, 256]]), True, "a fill")
+        if waits:
+            DEVICE.synchronize(1)
+        send(data, flag)
+        emulated_gpu.synchronize()
 
 
 def test_what_cannot_be_timed_is_refused():
