@@ -137,6 +137,11 @@ def sweep(
     of_spec = {case.spec: (number, case) for number, case in numbered}
 
     def rank() -> None:
+        judged = any(outcome.status == "pass" for outcome in first.values())
+        for alone in first.values() if judged else ():
+            if alone.status == profiling.NOT_JUDGED and alone.us:
+                alone.reason = f"{alone.us:.2f} us, modelled alone: of other calls than what was judged"
+                alone.us = None
         for row in rows:
             for outcome in row:
                 same = first.get((outcome.spec, outcome.config), outcome)

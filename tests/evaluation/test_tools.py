@@ -21,7 +21,7 @@ from emulated_gpu.model.steady import Steady
 from emulated_gpu.outputs import duration
 from emulated_gpu.page.write import fill, views
 from evaluation import ROOT
-from evaluation.commands import compare, model_process, profile, show, sweep
+from evaluation.commands import compare, interrupt, model_process, profile, show, sweep
 from evaluation.commands.cli import cli
 from evaluation.commands.profile import Wanted
 from evaluation.commands.show import Screen
@@ -560,6 +560,27 @@ def test_sweep_answers_in_time_without_judging(monkeypatch, tmp_path):
     assert [line for line in output if "changes nothing" in line] == [
         "other changes nothing: the times are the same whatever it is. What reads it?"
     ]
+
+
+def test_what_was_judged_is_not_ranked_beside_what_was_not(monkeypatch, tmp_path):
+    """A sweep is interrupted when one of three is judged."""
+    monkeypatch.setattr(sweep, "configs_of", lambda asked, _: [{"config": str(c), "line": str(c)} for _, c in asked])
+    monkeypatch.setattr(model_process, "ask_all", modelled_at_once)
+    monkeypatch.setattr(profile, "FIRST_S", 0.0)
+
+    def judged(cases, options, done, on_beat):
+        reply = {"us": 9.0, "us_interval": [8.0, 10.0], "profile": "b200", "validation": "none"}
+        done(1, Verdict(cases[1].spec, "pass", "", modelled=reply))
+        interrupt._shows[-1]()
+        raise SystemExit(130)
+
+    monkeypatch.setattr(sweep, "judge", judged)
+    swept = "sweep", TINY, "--grid", "stages=4,5", "--spec", SPECS[0], "--results", tmp_path / "kept"
+    _, output, _ = invoke(*swept)
+    ranks = [line.split() for line in output if re.match(r" +[\d-] ", line)]
+    assert [row[:2] for row in ranks[:3]] == [["1", "9.80"], ["2", "10.00"], ["3", "10.00"]]
+    assert [row[:2] for row in ranks[3:]] == [["1", "9.00"], ["-", "not"], ["-", "not"]]
+    assert "not ranked: stages=5: 9.80 us, modelled alone: of other calls than what was judged" in output
 
 
 def test_what_is_interrupted_is_told_before_it_is_concluded(monkeypatch):
