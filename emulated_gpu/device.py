@@ -149,7 +149,9 @@ class Device:
         self.heap: Heap | None = None
         self.allocator: Allocator | None = None
         self.order = HostOrder()
-        self.order.together = lambda one, other: together(one.given, other.given, one.all(), other.all())
+        self.order.together = lambda one, other: together(
+            one.given, other.given, one.all(), other.all(), self.session.explores > 0
+        )
         self.order.starve = lambda one, other: starve(one.given, other.given)
         self.order.crowd = lambda one, other, *behind: crowd(
             one.given, other.given, one.all(), other.all(), [work.given for work in behind]

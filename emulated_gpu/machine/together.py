@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from ..errors import EmulatorError, Fault, Hang, LaunchRefused
-from ..state.global_memory import GlobalMemory, Region
+from ..state.global_memory import WORD, GlobalMemory, Region
 from ..state.global_shadow import GlobalShadow
 from ..state.host_order import Access
 from ..state.order import Order
@@ -27,7 +27,7 @@ from ..state.pdl_dependency import Dependencies
 from .by_value import polls
 from .engine import Engine
 from .launch import Code, Environment, Geometry, Launch, LaunchOptions, Shared, calm
-from .rerun import Reruns
+from .rerun import Reruns, may_differ
 from .schedule import Schedule
 
 MOST_KEPT = 1 << 20  # bytes of a region that is kept for a second run
@@ -70,14 +70,19 @@ class Given:
         return 2 * sum(data.nbytes for _, data in self.before.values())
 
 
-def together(one: Given, other: Given, accesses: list[Access], others: list[Access]) -> EmulatorError | None:
+def together(
+    one: Given, other: Given, accesses: list[Access], others: list[Access], compares: bool
+) -> EmulatorError | None:
     """Run two launches at once, that have been run one after the other, and return what comes of it; memory stays.
 
-    accesses, others: what they have touched.
+    accesses, others: what they have touched. compares: what they leave is to be the same in all orders.
     """
     with _as_found(one, other, accesses, others) as begin:
+        before: dict[str, np.ndarray] = {}
         for order in itertools.product((one.options.schedule, *OTHERS), repeat=2) if begin else ():
-            wrong, _ = _run([one, other], order, begin)
+            wrong, launches = _run([one, other], order, begin)
+            if wrong is None and compares and not any(map(may_differ, launches)):
+                wrong, before = _differs(before, now := _left(launches)), now
             if isinstance(wrong, Hang):
                 alone = (_run([given], order[:1], begin if given is one else {})[0] for given in (one, other))
                 wrong = None if any(alone) else wrong
@@ -102,6 +107,29 @@ def crowd(
     if all(Launch(*given.launched, given.options, environment).takes(ctas) for given, ctas in rest):
         return None
     return Fault("residency", wrong.message)
+
+
+def _left(launches: list[Launch]) -> dict[str, np.ndarray]:
+    """Return what launches leave by plain stores alone, uint8 by the names of regions; zeros elsewhere."""
+    used = [pair for launch in launches for pair in launch.dependencies.own.regions.values()]
+    marks = {region.start: (region, np.zeros_like(words[1:])) for region, words in used}
+    for region, words in used:
+        marks[region.start][1][:] |= words[1:]
+    left = {}
+    for region, (written, strong) in marks.values():
+        plain = np.repeat(written & ~strong, WORD)[region.start - region.origin :][: region.size]
+        left[region.name] = np.where(plain, region.data, 0)
+    return left
+
+
+def _differs(before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> Fault | None:
+    """Return the finding that something else is left than before, if there is a before."""
+    for name in before.keys() & now.keys():
+        bad = np.flatnonzero(before[name] != now[name])
+        if len(bad):
+            message = f"{name} at byte {bad[0]} is another one in another order of both ({len(bad)} bytes differ)"
+            return Fault("order-dependent", message)
+    return None
 
 
 @contextlib.contextmanager

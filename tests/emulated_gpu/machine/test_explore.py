@@ -1,6 +1,8 @@
 """Orders of a launch tried on purpose: stopped warps find what no rule forbids, few delays are told, replays repeat."""
 
+import contextlib
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from order_dependent import PROGRAMS, text
 
 import emulated_gpu
 from emulated_gpu.__main__ import cli
+from emulated_gpu.device import DEVICE, allocate
+from emulated_gpu.errors import HostOrderFault
 from emulated_gpu.machine.explore import Outcome, shrink
 from emulated_gpu.machine.schedule import Delay, Schedule, Watched
 from emulated_gpu.serve import run
@@ -86,6 +90,25 @@ def test_a_counter_that_is_set_back_is_found_unasked():
     assert kind == "hang" and order[0] == "order: 1 delay causes it (1 runs of this launch)"
     right = "atom.add.acq_rel.gpu.global.u32 x, [out+4], 1; setp.eq.u32 q, x, 3"
     assert explored(body.format(right), 4, explore=0) == ("", ())
+
+
+@pytest.mark.parametrize("waits", (False, True), ids=("at once", "one after the other"))
+def test_what_two_launches_leave_is_compared_where_orders_are_explored(waits):
+    """One looks once, by a volatile load, at what another stream's launch stores so: no rule is broken."""
+    body = """setp.eq.u64 q, in, 0; @q st.volatile.global.u32 [out], 7; @q bra END;
+        ld.volatile.global.u32 x, [out]; st.global.u32 [in], x; END:"""
+    module, order = DEVICE.module(text(body)), DEVICE.order
+    out, given = (allocate(64) for _ in range(2))
+    wrong = contextlib.nullcontext() if waits else pytest.raises(HostOrderFault, match="another one in another order")
+    with wrong, emulated_gpu.session(explore=1):
+        streams = [order.create(0, handle, False, f"stream {handle}") for handle in (5, 6)]
+        regions = [DEVICE.adopt(array, "x") for array in (out, given)]
+        DEVICE.launch(module, "kernel", (1, 1, 1), (1, 1, 1), struct.pack("2Q", regions[0].start, 0), stream=5)
+        if waits:
+            order.follow(*streams[::-1])
+        params = struct.pack("2Q", *(region.start for region in regions))
+        DEVICE.launch(module, "kernel", (1, 1, 1), (1, 1, 1), params, stream=6)
+    order.forget()
 
 
 def test_two_that_poll_in_turn_for_ever_are_a_hang_under_a_schedule_in_which_one_runs_inside_the_other():
