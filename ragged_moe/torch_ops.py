@@ -50,7 +50,8 @@ def operator(of: Signature, out: bool = False) -> Callable:
     if out:
 
         def run(to, *operands, **options) -> None:
-            served(function)(*operands, out=to, **options)
+            options["out"] = to  # not in a dictionary more
+            served(function)(*operands, **options)
     else:
 
         def run(*operands, **options):

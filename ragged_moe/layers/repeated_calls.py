@@ -78,13 +78,12 @@ class Call:
             tape = arena.tapes.get(self)
             if tape is None:
                 return False
-            graphs = self.gpu.has_graphs and not arena.capture
-            graph = tape.graphs.get(found) if graphs else None
+            graph = tape.graphs.get(found)
             if graph is not None:  # which was made of operands that fitted
                 graph()
             elif not self.fits(operands, found):
                 return False
-            elif graphs:
+            elif self.gpu.has_graphs and not arena.capture:
                 tape.often(found, arena.stream)
             else:
                 tape(found)
