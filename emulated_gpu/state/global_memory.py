@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import Fault, ResultsDecide
+from .lanes import WORD
 
 # Windows of the generic address space (PTX ISA 5.1): far above any host address.
 SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 2 << 60
 PARAM_WINDOW = 3 << 60
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "const": 0, "global": 0}
-WORD = 4  # bytes: of what is told apart of what has been written
 HOST = -1  # the device of memory of the host that kernels may access
 WORKSPACE = 512  # bytes for the barrier of a grid
 HEAP, HEAP_ALIGN = 8 << 20, 16  # bytes: cudaLimitMallocHeapSize by default, and what malloc's addresses are aligned to

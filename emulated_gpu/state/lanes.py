@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import Fault
 
-WORD, HALF = 4, 2  # bytes; accesses of single ones are not kept
+WORD, HALF = 4, 2  # bytes: a word is what memory and shadows tell apart; lanes keep no accesses of single bytes
 LANE_BITS, LANE_MASK = 6, 63  # of a key, whose other bits are the epoch
 SEVERAL = 32  # the lane of a key of more than one: who has read, or has written by one instruction
 EPOCHS = 1 << 32 - LANE_BITS  # then they begin anew

@@ -17,9 +17,9 @@ import numpy as np
 
 from ..jit.happens_before import MOST, happened
 from ..jit.rules import pointer
+from .lanes import WORD
 from .order import ASYNC_SHARED, GENERIC, KNOWN, STRONG, Actor, Order, Space
 
-WORD = 4
 SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
 
 
