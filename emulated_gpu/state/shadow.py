@@ -18,7 +18,7 @@ import numpy as np
 from ..jit.happens_before import MOST, happened
 from ..jit.rules import pointer
 from .lanes import WORD
-from .order import ASYNC_SHARED, GENERIC, KNOWN, STRONG, Actor, Order, Space
+from .order import GENERIC, KNOWN, STRONG, Actor, Order, Space
 
 SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
 
@@ -143,11 +143,6 @@ class Plane:
                 _, first = np.unique(numbers[which], return_index=True)
                 for k in which[np.sort(first)].tolist():
                     yield Conflict(self.place(index, k), int(numbers[k]), "read")
-
-    def unfenced_read(self, index, by: Actor, row: int) -> Conflict | None:
-        """A read by a warp here since the last write, after which nobody has fenced for the async proxy. row: of the
-        memory, see order.py."""
-        return next(self.unordered_reads(index, by, row=row, limit=by.space.warps), None)
 
     def _after(self, numbers: np.ndarray, but: Known) -> np.ndarray | bool:
         """Which of these events come after those of their component that `but` has."""
@@ -342,17 +337,12 @@ def store(
     return conflicts
 
 
-def unfenced_use(places, by: Actor, row: int) -> Iterator[Conflict]:
-    """Reads and writes by warps that the async proxy may not yet come after, with a write of its own."""
-    for plane, index in places:
-        conflict = plane.unordered_write(index, by, row, generic=True) or plane.unfenced_read(index, by, row)
-        if conflict is not None:
-            yield conflict
-
-
-def unfenced(places, by: Actor, row: int = ASYNC_SHARED) -> Iterator[Conflict]:
-    """Writes of the generic proxy that the async proxy does not see yet. row: of the memory, see order.py."""
+def unfenced(places, by: Actor, row: int, use: bool = False) -> Iterator[Conflict]:
+    """Writes of the generic proxy that the async proxy does not see yet; use: also reads by warps that it may not yet
+    come after, with a write of its own. row: of the memory, see order.py."""
     for plane, index in places:
         conflict = plane.unordered_write(index, by, row, generic=True)
+        if use and not conflict:
+            conflict = next(plane.unordered_reads(index, by, row=row, limit=by.space.warps), None)
         if conflict is not None:
             yield conflict

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import Fault, ResultsDecide, stop
 from .lanes import HALF, Lanes
 from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
-from .shadow import NOTHING, WORD, Conflict, Room, Shadow, loads_of, reads, store, unfenced, unfenced_use
+from .shadow import NOTHING, WORD, Conflict, Room, Shadow, loads_of, reads, store, unfenced
 from .shadow import writes as overwrites
 
 BASE = 0x400  # the first 1 KiB belongs to the system; user data starts behind it
@@ -411,7 +411,7 @@ class SharedMemory:
 
     def _check_overwrite(self, places, by: Actor, what):
         """The async proxy writes what threads have used, which a fence has to order (8.6)."""
-        for conflict in unfenced_use(places, by, self.row):
+        for conflict in unfenced(places, by, self.row, use=True):
             use = "read" if conflict.use == "read" else "written"
             message = f"{what} overwrites shared memory at {conflict.at:#x}, {use} by {self.order.who(conflict.number)}"
             message += " with no fence.proxy.async since"

@@ -106,16 +106,6 @@ def _kernel_attribute(value, attribute, kernel, device):
     return SUCCESS
 
 
-@_callback("_cudaKernelSetAttributeForDevice", _ptr, _i32, _i32, _i32)
-def _set_kernel_attribute(kernel, attribute, value, device):
-    return SUCCESS
-
-
-@_callback("_cudaFuncSetAttribute", _ptr, _i32, _i32)
-def _set_function_attribute(kernel, attribute, value):
-    return SUCCESS
-
-
 @_callback("_cudaOccupancyMaxActiveBlocksPerMultiprocessor", _ptr, _ptr, _i32, _u64)
 def _occupancy(blocks, kernel, threads, dynamic_shared):
     of = modules.kernels[kernel]
@@ -210,7 +200,8 @@ def _patch() -> None:
     os.environ.update({f"{dsl}_DUMP_DIR": read.dump_dir for dsl in DSLS})
 
     addresses = {name: ctypes.cast(callback, _ptr).value for name, callback in _callbacks.items()}
-    addresses["_cudaLibraryUnload"] = entry_points.WITHOUT_EFFECT.value
+    for name in ("_cudaLibraryUnload", "_cudaKernelSetAttributeForDevice", "_cudaFuncSetAttribute"):
+        addresses[name] = entry_points.WITHOUT_EFFECT.value
     for path in (get_prefix_dsl_libs("CUTE_DSL") or "").split(os.pathsep):
         if Path(path).name == RUNTIME:
             entry_points.replace(path, addresses, refusal)

@@ -58,7 +58,7 @@ def asked(seed: int) -> list:
             answers.append(plane.unordered_write(index, actor, ASYNC_SHARED, but=but, generic=True))
             answers += [*plane.unordered_reads(index, actor, but)] or [None]
         answers.append(plane.unordered_write(index, actor, weak=True))
-        answers.append(plane.unfenced_read(index, actor, ASYNC_SHARED))
+        answers += [*plane.unordered_reads(index, actor, row=ASYNC_SHARED, limit=actor.space.warps)] or [None]
         plane.note_read(index, actor.key, plane.order.next(actor.key), actor)
         plane.note_read(index, keys[0], plane.order.next(keys[0]))
         answers.append(plane.reads.tolist())
