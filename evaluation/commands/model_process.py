@@ -216,7 +216,7 @@ def ask_all(
 
     timeout: seconds for each. within: seconds for all, shared out between those that wait, LEAST_S for one at least."""
     replies: list[dict] = [{"error": "not run"} for _ in requests]
-    waiting, until = len(requests), time.monotonic() + (within or math.inf)
+    waiting, until = len(requests), time.monotonic() + (math.inf if within is None else within)
 
     def done(index: int, reply: dict) -> None:
         replies[index] = reply

@@ -8,6 +8,7 @@ import importlib
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,6 +154,12 @@ class Wanted:
     tries: tuple[dict[str, str], ...] = ()  # changes of Config that are modelled, too
     within: float | None = None  # seconds for an answer
     gains: bool = True  # whether to say what mending would bring
+    begun: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float | None:
+        """Says how many seconds are left for an answer, which what was done before modelling has had a part of."""
+        return self.within and self.begun + self.within - time.monotonic()
 
 
 def profile_cases(
@@ -257,7 +264,7 @@ def modelled_unjudged(
             screen.beat(f"{named[index][0]}: {text}", stays=answers)
 
         requests = [request for _, request in named]
-        replies = model_process.ask_all(requests, wanted.jobs, wanted.timeout, ended, beat, wanted.within)
+        replies = model_process.ask_all(requests, wanted.jobs, wanted.timeout, ended, beat, wanted.left)
     conclude(done)
     return replies
 

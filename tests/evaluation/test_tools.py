@@ -562,6 +562,16 @@ def test_sweep_answers_in_time_without_judging(monkeypatch, tmp_path):
     ]
 
 
+def test_what_comes_before_modelling_is_of_the_time_for_an_answer(monkeypatch):
+    """Here a minute, in which the submission was asked for its Configs."""
+    given = []
+    monkeypatch.setattr(model_process, "ask_all", lambda *args: given.append(args[-1]) or [])
+    long_ago = Wanted("b200", 1, 9.0, within=60.0, begun=time.monotonic() - 59.0)
+    for wanted in long_ago, Wanted("b200", 1, 9.0):
+        profile.modelled_unjudged(Screen(), [], wanted, lambda done: None)
+    assert 0.0 < given[0] <= 1.0 and given[1] is None
+
+
 def test_what_was_judged_is_not_ranked_beside_what_was_not(monkeypatch, tmp_path):
     """A sweep is interrupted when one of three is judged."""
     monkeypatch.setattr(sweep, "configs_of", lambda asked, _: [{"config": str(c), "line": str(c)} for _, c in asked])
