@@ -98,8 +98,7 @@ def timing(
                 timed.runs = TimedNode(machine, DEVICE.memories, here.recorded, computes_mma=compute).run().runs
             else:
                 timed.runs = [TimedRun(machine, DEVICE.memory, here.recorded, trace, enough, compute)]
-                if trace is not None:
-                    timed.counted = [tallied(one.launch) for one in timed.runs[0].launches]
+                timed.counted = [tallied(one.launch) for one in timed.runs[0].launches]
                 with around(timed.runs[0]):
                     timed.runs[0].run()
         finally:

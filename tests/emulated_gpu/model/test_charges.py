@@ -14,6 +14,7 @@ from emulated_gpu.formats.tensormap import TensorMap, encode
 from emulated_gpu.machine.warp import UNITS
 from emulated_gpu.model.charges import ACCESSES, CHARGES, OTHERWISE
 from emulated_gpu.model.clock import TimingClock
+from emulated_gpu.model.made_of import made_of
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.ptx.isa import lookup
 from emulated_gpu.ptx.isa.registry import HANDLERS, UNTIMED
@@ -185,6 +186,14 @@ def us(body: str) -> float:
     with emulated_gpu.timing("b200") as found:
         emulated_gpu.launch(MOVES % body, "kernel", 16, 128, [data])
     return found.ends_us[0]
+
+
+def test_what_a_time_is_made_of_is_known_without_a_trace():
+    data = emulated_gpu.device.allocate(1 << 14)
+    data[:] = 0
+    with emulated_gpu.timing("b200") as found:
+        emulated_gpu.launch(MOVES % LOAD, "kernel", 1, 128, [data])
+    assert min(made_of(found.run, 0)[2:]) > 0
 
 
 @pytest.mark.parametrize("plain, other", [
