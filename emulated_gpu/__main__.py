@@ -53,7 +53,7 @@ class Script(click.Path):
         super().__init__(exists=True, dir_okay=False)
 
     def convert(self, value, param, ctx):
-        found = super().convert(value, param, ctx)
+        found = os.fsdecode(super().convert(value, param, ctx))
         if what := self.OTHERS.get(Path(found).suffix):
             self.fail(f"{found} is {what.format(found)}", param, ctx)
         return found
