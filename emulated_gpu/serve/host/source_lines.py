@@ -35,6 +35,7 @@ class Traced(threading.local):
 
 
 _traced = Traced()
+forget = _traced.forget  # what was compiled need not be kept alive, and the next kernel has numbers from the first on
 _functions: set[str] = set()  # that are kernels' bodies
 _files: dict[str, str] = {}  # by the names that stand for them
 _LOC = re.compile(r"^([ \t]*\.loc[ \t]+)(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t]*$", re.MULTILINE)
@@ -145,11 +146,6 @@ def install() -> None:
     if isinstance(generic := vars(ir.OpView).get("build_generic"), classmethod):
         build = located(lambda cls, *args, **options: generic.__get__(None, cls)(*args, **options))
         ir.OpView.build_generic = classmethod(build)
-
-
-def forget() -> None:
-    """A kernel is compiled, and need not be kept alive: the next one has numbers from the first on."""
-    _traced.forget()
 
 
 def resolved(text: str) -> str:

@@ -7,12 +7,15 @@ launcher, C code that calls libcuda, is replaced by `Launcher`, which lays argum
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import math
 import struct
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+from ... import build_cache
 from ...device import DEVICE, LoadedModule
 from ...errors import Unsupported
 from ...formats import cubin
@@ -350,7 +353,7 @@ def install() -> None:
     from triton._C.libtriton import nvidia
     from triton.backends import backends
     from triton.compiler.compiler import CompiledKernel
-    from triton.runtime import driver
+    from triton.runtime import cache, driver
     from triton.runtime.autotuner import Autotuner
 
     init_handles = CompiledKernel._init_handles
@@ -363,6 +366,18 @@ def install() -> None:
         finally:
             Utils.loading.pop()
 
+    key = cache.triton_key
+
+    @functools.wraps(key)
+    @functools.cache
+    def kept_key() -> str:
+        """As Triton's own, which reads a library of 0.5 GB for it; kept by the sizes and ages of its files."""
+        files = [(str(f), f.stat()) for f in Path(triton.__file__).parent.rglob("*.[ps][yo]")]
+        told = sorted((f, of.st_size, of.st_mtime_ns) for f, of in files)
+        name = hashlib.sha256(repr(told).encode()).hexdigest()
+        return build_cache.taken("triton-key", name, lambda: key().encode()).decode()
+
+    cache.triton_key = kept_key
     CompiledKernel._init_handles = init_handles_of
     Autotuner.run = tuned(Autotuner.run)
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 from check_scripts import run
+from triton.runtime import cache
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import emulated_gpu
@@ -99,6 +100,11 @@ def check_a_fault_names_its_line():
         assert "out-of-bounds" in str(error) and "triton_checks.py:" in str(error), error
         return
     raise AssertionError("a finding expected")
+
+
+def check_the_key_is_tritons_own():
+    """Kept: its library is read once."""
+    assert cache.triton_key() == cache.triton_key.__wrapped__()
 
 
 def check_a_graph():
