@@ -651,7 +651,7 @@ class BlockWriter:
     def wait_unless(self, condition: str):
         """Write, as a block's first thing, that it gives up its turn until `condition` holds or the guard fails."""
         handler = self.instr and lookup(self.instr)
-        assert handler and (handler.waits_untimed or handler.waits(self.instr)), self.instr
+        assert handler and self.instr and (handler.waits_untimed or handler.waits(self.instr)), self.instr
         guard = "" if self.guard is None else f"{self.guard} is not False and "
         self.emit(f"if {guard}not ({condition}): return {BLOCKED}")
 

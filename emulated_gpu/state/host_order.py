@@ -40,6 +40,7 @@ AT_ONCE = {
 }
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
 ANYWHERE = 0, 1 << 64  # addresses
+AtOnce = Callable[..., EmulatorError | None]  # of works
 
 HERE = str(Path(__file__).parents[1])
 # What stands between the user's code and the call, beside the emulator itself: packages, and ends of paths
@@ -240,8 +241,9 @@ class HostOrder:
 
     def __init__(self):
         self.shares = False
-        self.together: Callable[..., EmulatorError | None] = lambda *works: None
-        self.starve = self.crowd = self.together
+        self.together: AtOnce = lambda *works: None
+        self.starve: AtOnce = self.together
+        self.crowd: AtOnce = self.together
         self.forget()
 
     @property
@@ -414,9 +416,9 @@ class HostOrder:
 
     def _conflict(self, work: Work) -> HostOrderFault | None:
         chain = chain_to(work)
-        for at, one in enumerate(chain[:-1]):
+        for first, one in enumerate(chain[:-1]):
             for other in (other for other in self.unknown_to(work.knows, work.stream) if talk(one, other)):
-                if (found := self._at_once("residency", self.crowd, other, *chain[at:])) is not None:
+                if (found := self._at_once("residency", self.crowd, other, *chain[first:])) is not None:
                     return found
         for other in self.unknown_to(work.knows, work.stream, work.span if work.given is None else ANYWHERE):
             pairs = itertools.product(work.all(), other.all())

@@ -26,9 +26,9 @@ def for_ptx(arguments: list[str]) -> list[str]:
     """
     text = [re.sub(r"\bsm_(\w+)", r"compute_\1", a) if re.search(r"arch|code|^sm_", a) else a for a in arguments]
     text = [re.sub(r"code=\[?([\w,]+)\]?", lambda m: f"code={m[1].split(',')[0]}", a) for a in text]
-    one = re.search(r"--?(?:arch|gpu-architecture)[= ](compute_\w+)", " ".join(text))
-    said = one is None or any(re.match("--?(gpu-)?code", a) for a in text)
-    return ["--no-compress", "-lineinfo", *text, *([] if said else [f"-code={one[1]}"])]
+    if not any(re.match("--?(gpu-)?code", a) for a in text):
+        text += [f"-code={a}" for a in re.findall(r"--?(?:arch|gpu-architecture)[= ](compute_\w+)", " ".join(text))[:1]]
+    return ["--no-compress", "-lineinfo", *text]
 
 
 def output(arguments: list[str]) -> str | None:
