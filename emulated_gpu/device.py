@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import packages, target
 from .arena import PAGE, Heap
@@ -375,18 +376,18 @@ class Device:
         """Add to a work an access to memory, if it is a device's or shared with one."""
         region = self.region_at(address, size) if size else None
         if region is not None:
-            self.peers_touch(self.index, np.array([[address, address + size]]), writes, work.what)
+            self.peers_touch(region, self.index, [(address, address + size)], writes, work.what)
             shared = region.of_host
             work.accesses.append(Access(address, address + size, writes, region, None, shared))
             if writes and region.fresh:
                 region.note_written(address, address + size)
 
-    def peers_touch(self, device: int, runs: np.ndarray, writes: bool, what: str) -> None:
-        """What is no kernel touches bytes, int64 [n, 2], of a region that kernels of several devices may access."""
-        if self.node is None or self.hosts is None or not self.session.checks or runs[0, 0] == runs[0, 1]:
+    def peers_touch(self, region: Region, device: int, runs: ArrayLike, writes: bool, what: str) -> None:
+        """What is no kernel touches bytes, int64 [n, 2], of a region: noted if kernels of several devices may, too."""
+        if not region.peers or self.node is None or self.hosts is None or not self.session.checks:
             return
-        region = self.region_at(int(runs[0, 0]), 1)
-        if region is None or not region.peers:
+        runs = np.asarray(runs, np.int64)
+        if runs[0, 0] == runs[0, 1]:
             return
 
         def report(fault: Fault) -> None:

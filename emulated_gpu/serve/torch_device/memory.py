@@ -129,22 +129,24 @@ class TorchMemory:
             for operand in work.operands[: work.count]:
                 if operand.writes:
                     self.wrote(operand, work.number)
-        for operand in work.operands[: work.count] if DEVICE.node is not None else ():
+        if not DEVICE.orders and DEVICE.node is None:
+            return
+        name, accesses = work.name.decode(), list[Access]()
+        for operand in work.operands[: work.count]:
             first, end, runs = extent(operand)
-            runs = np.array([[first, end]]) if runs is None else runs
-            DEVICE.peers_touch(work.device, runs, bool(operand.writes), work.name.decode())
+            region = DEVICE.region_at(first, end - first)
+            if region is not None:
+                touched = [(first, end)] if runs is None else runs
+                DEVICE.peers_touch(region, work.device, touched, bool(operand.writes), name)
+                if self.born.get(region.start, 0) < work.number:
+                    accesses.append(Access(first, end, bool(operand.writes), region, runs, region.device == HOST))
         if not DEVICE.orders:
             return
         order = DEVICE.order
         stream = order.stream(work.device, work.queue)
         of_now = told and work.thread == threading.get_ident()
-        done = order.begin(stream, work.name.decode(), of_now=of_now)
-        for operand in work.operands[: work.count]:
-            first, end, runs = extent(operand)
-            region = DEVICE.region_at(first, end - first)
-            if region is not None and self.born.get(region.start, 0) < work.number:
-                shared = region.device == HOST
-                done.accesses.append(Access(first, end, bool(operand.writes), region, runs, shared))
+        done = order.begin(stream, name, of_now=of_now)
+        done.accesses += accesses
         found = order.end(done)
         if work.waits:
             order.synchronize(stream)

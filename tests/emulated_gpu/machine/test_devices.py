@@ -280,7 +280,8 @@ def test_memory_that_a_device_fills_is_not_written_by_kernels_of_another_one(wai
     with emulated_gpu.session(), wrong:
         DEVICE.adopt(data, "a signal pad")
         DEVICE.share(data)
-        DEVICE.peers_touch(1, data.ctypes.data + np.array([[0, 128], [128, 256]]), True, "a fill")
+        pad = DEVICE.region_at(data.ctypes.data, data.nbytes)
+        DEVICE.peers_touch(pad, 1, data.ctypes.data + np.array([[0, 128], [128, 256]]), True, "a fill")
         if waits:
             DEVICE.synchronize(1)
         send(data, flag)
