@@ -16,6 +16,13 @@ def parser(doc: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
+def existing(text: str) -> Path:
+    """Return the path that an argument names. ArgumentTypeError, which the parser says, if nothing is there."""
+    if not (path := Path(text)).exists():
+        raise argparse.ArgumentTypeError(f"there is no {text}")
+    return path
+
+
 @contextlib.contextmanager
 def on_gpu() -> Iterator[None]:
     """Ends the program with one sentence if the block finds no GPU."""

@@ -1,10 +1,13 @@
 """The commands that the pages show exist, with the options that they show. None is run: that is for other tests."""
 
+import argparse
 import ast
 import importlib
 import importlib.util
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -18,6 +21,8 @@ RUNNER = r"(?:python3?|torchrun(?: --[\w-]+ \d+)*)"
 SHOWN = re.compile(rf"{RUNNER} (?:-m [\w.]*\w|eval\.py)(?![\w.])[^`\n]*|modal run modal_app\.py[^`\n]*")
 TARGET = re.compile(r"(?:^|`)make ([a-z]+)(?=`|[ \w=]*`| +#| *$)", re.MULTILINE)
 OPTION = re.compile(r"--[a-z][\w-]*")
+# A table of a package's programs: `python -m PACKAGE.` at its head, and in the first column `NAME ARGUMENTS`
+TABLE = re.compile(r"^\| `python3? -m (\w+\.)` \|.*\n((?:\|.*\n)+)", re.MULTILINE)
 CLICK = {
     "eval.py": "evaluation.commands.cli", "emulated_gpu": "emulated_gpu.__main__", "ragged_moe": "ragged_moe.__main__",
 }  # fmt: skip
@@ -36,7 +41,20 @@ def commands(text: str) -> list[list[str]]:
     """The commands of a page, each as (eval.py or a module, its arguments...)."""
     text = re.sub(r"(?:^|(?<=`))emulated-gpu (?=[a-z])", "python -m emulated_gpu ", text, flags=re.M)  # the script
     shown = [re.sub(rf"^{RUNNER} (?:-m )?|^modal run ", "", match[0]) for match in SHOWN.finditer(text)]
-    return [words(line) for line in shown]
+    tables = [line for table in TABLE.finditer(text) for line in rows(*table.groups())]
+    return [words(line) for line in shown + tables]
+
+
+def rows(package: str, table: str) -> list[str]:
+    """The commands of a package's table. `NAME run`, `model FOLDER` in one cell are two of one program."""
+    found = []
+    for row in table.splitlines():
+        program = ""
+        for text in re.findall(r"`([^`]+)`", row.split("|")[1].partition("(")[0]):
+            first, _, rest = text.partition(" ")
+            program, arguments = (first, rest) if not program or "." in first else (program, text)
+            found.append(f"{package}{program} {arguments}")
+    return [line for line in found if not line.startswith(f"{package}modal ")]
 
 
 def of_click(group: click.Group, arguments: list[str]) -> str:
@@ -73,8 +91,33 @@ def of_modal(arguments: list[str]) -> str:
     return f"modal_app.py has no option {', '.join(unknown)}" if unknown else ""
 
 
+class Parsed(Exception):
+    """A program's arguments were right. Nothing behind that is run."""
+
+
+def of_argparse(module: str, arguments: list[str]) -> str:
+    """Return what the parser of a program says of arguments, or nothing. Files that it wants are not looked for."""
+
+    def parse_args(self, *given):
+        _, unknown = self.parse_known_args(*given)
+        raise Parsed(f"no option {' '.join(unknown)}" if unknown else "")
+
+    def error(self, message):
+        raise Parsed(message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        patch.setattr(argparse.ArgumentParser, "error", error)
+        patch.setattr(sys, "argv", [module, *arguments])
+        patch.delitem(sys.modules, module, raising=False)  # runpy warns of a module that has been imported
+        with pytest.raises(Parsed) as parsed:
+            runpy.run_module(module, run_name="__main__")
+    said = str(parsed.value)
+    return f"{module}: {said}" if said and "there is no" not in said else ""
+
+
 def of_module(module: str, arguments: list[str]) -> str:
-    """Return what is wrong with a command of a module of ours that has no group: options that no text has, or ''."""
+    """Return what is wrong with a command of a module of ours that has no group of commands, or nothing."""
     package = module.partition(".")[0]
     if not (ROOT / package).is_dir():
         return "" if importlib.util.find_spec(package) else f"there is no module {package}"
@@ -82,6 +125,8 @@ def of_module(module: str, arguments: list[str]) -> str:
     files = [file for file in (place.with_suffix(".py"), place / "__main__.py") if file.exists()]
     if not files:
         return f"there is no program {module}"
+    if package == "silicon":
+        return of_argparse(module, arguments)
     text = "".join(file.read_text() for file in (ROOT / package).rglob("*.py"))
     options = {option for word in arguments for option in OPTION.findall(word)[:1]} - {"--help"}
     unknown = [option for option in sorted(options) if f'"{option}' not in text]
@@ -116,7 +161,9 @@ def test_commands_of_a_page_exist(page):
         ("python -m emulated_gpu run --schedule 3 x.py --own", None),
         ("`python eval.py test FILE --shedules 8`", "test has no option --shedules"),
         ("python eval.py test --case 0  # with --nothing else", None),
-        ("python -m silicon.golden.coverage --rite X", "silicon.golden.coverage has no option --rite"),
+        ("python -m silicon.golden.coverage --rite X", "silicon.golden.coverage: no option --rite X"),
+        ("python -m silicon.entry.h200_loads", "the following arguments are required: what"),
+        ("| `python3 -m silicon.` |\n|---|\n| `probes.gpc_clock run`, `kernels` |\n", "arguments are required: folder"),
         ("python -m silicon.golden.covrage", "there is no program silicon.golden.covrage"),
         ("python -m pytest tests -q", None),
         ("`emulated-gpu rum x.py`", "there is no command rum"),

@@ -12,7 +12,6 @@ import mmap
 import platform
 import statistics
 import time
-from pathlib import Path
 
 import emulated_gpu
 from emulated_gpu.serve.cute import cute_dsl
@@ -76,7 +75,7 @@ def nested_lists():
 
 def main():
     parser = command.parser(__doc__)
-    parser.add_argument("--template", type=Path, help="a submission to time beside the others")
+    parser.add_argument("--template", type=command.existing, help="a submission to time beside the others")
     parser.add_argument("--calls", type=int, default=2000, help="calls of a round")
     options = parser.parse_args()
 

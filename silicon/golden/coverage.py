@@ -144,7 +144,7 @@ def split(page: str) -> tuple[str, str, str]:
 
 def main() -> None:
     parser = command.parser(__doc__)
-    parser.add_argument("--elsewhere", type=Path, metavar="LOGS", help="a folder with PTX files, anywhere below it")
+    parser.add_argument("--elsewhere", type=command.existing, metavar="LOGS", help="a folder with PTX files somewhere")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables between the page's markers")
     options = parser.parse_args()
     if options.elsewhere:

@@ -180,7 +180,7 @@ def summary() -> str:
 def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("what", choices=("list", "model", "table"))
-    parser.add_argument("checkout", nargs="?", type=Path, help="of learn-cuda")
+    parser.add_argument("checkout", nargs="?", type=command.existing, help="of learn-cuda")
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--half", choices=("held-out", "open"))
     parser.add_argument("--write", action="store_true", help="keep what comes out in whole_kernels.json")

@@ -519,7 +519,7 @@ def main(doc: str, kernels: Sequence[Kernel], recorded: Path, marker: str) -> No
     parser = command.parser(doc)
     parser.add_argument("what", choices=("compile", "run", "model", "compare", "table"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("cutlass", nargs="?", type=Path)
+    parser.add_argument("cutlass", nargs="?", type=command.existing)
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--half", choices=("fitted", "held-out"))
     command.add_set(parser)

@@ -183,7 +183,7 @@ def model(point: Published, checkouts: dict[str, Path]) -> tuple[float, dict[str
 
 def main() -> None:
     parser = command.parser(__doc__)
-    parser.add_argument("checkouts", nargs="+", type=Path, help=f"{TASKS} and others")
+    parser.add_argument("checkouts", nargs="+", type=command.existing, help=f"{TASKS} and others")
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--sample", type=int, help="how large a sample, drawn by a hash")
     parser.add_argument("--write", action="store_true", help="keep what comes out in whole_kernels.json")

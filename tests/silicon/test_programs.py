@@ -72,6 +72,20 @@ def test_help(name, monkeypatch, capsys):
     assert said.startswith("usage: ") and name in said
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["whole_kernels.published nosuch", "whole_kernels.foreign model nosuch", "whole_kernels.hopper compile . nosuch",
+     "golden.coverage --elsewhere nosuch", "entry.host_path --template nosuch"],
+)  # fmt: skip
+def test_what_is_to_be_read_has_to_be_there(line, monkeypatch, capsys):
+    name, *arguments = f"silicon.{line}".split()
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(SystemExit):
+        runpy.run_module(name, run_name="__main__")
+    assert capsys.readouterr().err.endswith("there is no nosuch\n")
+
+
 @pytest.mark.parametrize("name", ON_GPU)
 def test_a_machine_without_a_gpu_is_told_so_in_a_sentence(name, tmp_path):
     """CUDA shows no GPU to the program, where this machine has one."""
