@@ -30,6 +30,8 @@ LOST, NAMED = 7, 3  # exit statuses
 def lose(how: str, one_sided: bool) -> None:
     """Start a rank a GPU; the last is "killed" or "late". Raises ClickException unless the others name it."""
     ranks, path = torch.cuda.device_count(), "one-sided" if one_sided else "collectives"
+    if ranks < 2:
+        raise click.ClickException(f"a rank of two or more is lost, each on a GPU: this machine has {ranks}")
     world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT + one_sided)}
     world |= {"TORCH_NCCL_DESYNC_DEBUG": "1", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}  # it names the rank, soon
     command = [sys.executable, "-m", "ragged_moe.checks.lost_rank", how, path]

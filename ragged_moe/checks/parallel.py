@@ -4,6 +4,7 @@ emulated all in one.
 Import this after emulated_gpu.install, if GPUs are emulated.
 """
 
+import os
 import random
 
 import click
@@ -17,6 +18,17 @@ from ragged_moe.runtime.sizes import BF16, F32, Sizes
 
 TOLERANCE = 0.01  # of the norm: a rank's sums are rounded to bf16 before they are added
 SLEEP = 1 << 20  # cycles that a rank is late, at most
+
+
+def join() -> None:
+    """Make this process the rank that torchrun says, on its GPU. Raises ClickException if there is none."""
+    rank, here = int(os.environ.get("LOCAL_RANK", -1)), torch.cuda.device_count()
+    if rank < 0:
+        raise click.ClickException("start this by torchrun, with as many processes as there are GPUs")
+    if rank >= here:
+        raise click.ClickException(f"rank {rank} has no GPU: this machine has {here}")
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
 
 
 def draw(

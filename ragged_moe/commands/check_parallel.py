@@ -12,13 +12,12 @@ graphs. Emulated against the reference, under many orders of events, with plante
 import os
 
 import click
-import torch
 import torch.distributed as dist
 
 from ragged_moe.checks import amount
 from ragged_moe.checks.emulated_ranks import check_emulated
 from ragged_moe.checks.lost_rank import lose
-from ragged_moe.checks.parallel import check_on_gpus
+from ragged_moe.checks.parallel import check_on_gpus, join
 
 
 @click.command()
@@ -40,10 +39,7 @@ def main(
     elif how:
         for one_sided in (True, False):
             lose(how, one_sided)
-    elif "LOCAL_RANK" not in os.environ:
-        raise click.ClickException("start this by torchrun, with as many processes as there are GPUs")
     else:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+        join()
         check_on_gpus(dist.group.WORLD, calls)
         dist.destroy_process_group()

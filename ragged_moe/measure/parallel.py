@@ -13,7 +13,6 @@ call, a GPU alone does not: "slowest of each call" is the mean over the sets of 
 
 import functools
 import json
-import os
 import random
 import re
 import statistics
@@ -24,7 +23,7 @@ import click
 import torch
 import torch.distributed as dist
 
-from ragged_moe.checks.parallel import draw
+from ragged_moe.checks.parallel import draw, join
 from ragged_moe.layers.experts import experts as experts_of_one_gpu
 from ragged_moe.measure.contest import GRAPH, Contest, Contestant
 from ragged_moe.measure.markdown import markdown
@@ -193,10 +192,7 @@ def main(
     seed: int,
 ) -> None:  # fmt: skip
     """Time expert parallelism, and the peers that are installed, on the GPUs that torchrun gave."""
-    if "LOCAL_RANK" not in os.environ:
-        raise click.ClickException("start this by torchrun, with as many processes as there are GPUs")
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    join()
     if experts:
         local = experts // dist.get_world_size()
     groups = (8, 4) if experts else None

@@ -87,3 +87,21 @@ def test_rows_with_mxfp4():
     layers = {W4A16: 12.0, W4A8: 9.0, f"{W4A16}, in a graph": 10.0, f"{W4A8}, in a graph": 8.0}
     found = mxfp4_table([{"T": 64, "us": layers}]).splitlines()[-1]
     assert found == "| 64 | 10.0 | 12.0 | 8.0 | 9.0 | 0.80 | 0.75 |"
+
+
+@pytest.mark.parametrize(
+    "line, sentence",
+    [
+        ("bench experts", "there is no GPU here"),
+        ("check graphs", "there is no GPU here"),
+        ("check parallel", "rank 1 has no GPU: this machine has 0"),
+        ("check parallel --lose killed", "each on a GPU: this machine has 0"),
+        ("bench parallel", "rank 1 has no GPU: this machine has 0"),
+    ],
+)
+def test_what_wants_gpus_says_so(line, sentence, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("LOCAL_RANK", "1")  # as torchrun starts them
+    result = CliRunner().invoke(cli, line.split())
+    assert result.exit_code == 1 and result.output.startswith("Error: ") and sentence in result.output
