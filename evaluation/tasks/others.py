@@ -88,7 +88,6 @@ def close(got, want, rtol: float, atol: float, what: str = "the result") -> str:
     said = f"{count} of {what} are not within rtol {rtol:g}, atol {atol:g}: first at {at}: {got[at]} for {want[at]}"
     if wrong.dim() < 2:
         return said
-    got, want, wrong = (x.reshape(-1, x.shape[-1]) for x in (got, want, wrong))
     near = functools.partial(torch.isclose, rtol=rtol, atol=atol, equal_nan=True)
-    what_of = patterns.mistake(got.double(), want.double(), wrong, near) if want.is_floating_point() else ""
-    return "; ".join(filter(None, [said, patterns.where(wrong), what_of]))
+    why = patterns.explain(*(x.reshape(-1, x.shape[-1]).double() for x in (got, want)), same=near)
+    return "; ".join(filter(None, [said, why]))

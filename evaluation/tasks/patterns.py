@@ -53,8 +53,8 @@ class Sample:
     def few(self, most: int) -> Sample:
         """Return some of those that differ."""
         take = slice(0, self.wrong, -(-self.wrong // most))
-        rows, columns, numbers, right = (x[take] for x in (self.rows, self.columns, self.numbers, self.right))
-        return Sample(rows, columns, numbers, right, len(rows), self.same)
+        some = [x[take] for x in (self.rows, self.columns, self.numbers, self.right)]
+        return Sample(*some, len(some[0]), self.same)
 
     def along(self, operand: str) -> torch.Tensor:
         """Return the elements' rows of an operand: those of A are the result's, those of B its columns."""
@@ -77,17 +77,23 @@ def spread(some: torch.Tensor, most: int) -> torch.Tensor:
 
 def explain(
     got: torch.Tensor, want: torch.Tensor, others: tuple[torch.Tensor, ...] = (),
-    further: Callable[[Sample], Made] | None = None,
+    further: Callable[[Sample], Made] | None = None, same: Same = identical,
 ) -> str:  # fmt: skip
     """Say what is the matter with a result [M, N], or "": where it differs, and what mistake makes these numbers.
 
-    others: the results of other groups. further: what knows more mistakes.
+    others: the results of other groups. further: what knows more mistakes than those of results.
     """
-    differs = ~identical(got, want)
+    differs = ~same(got, want)
     if not differs.any():
         return ""
-    what = mistake(got, want, differs, others=others, further=further)
-    return "; ".join(filter(None, [where(differs), what]))
+    sample = Sample.drawn(got, want, differs, same)
+    made = itertools.chain(by_values(sample), by_groups(sample, others), by_places(want, sample))
+    what, part = likeliest(made, sample)
+    if part < MATCH and (solved := by_factor(got, want, differs) or by_lines(got, want, differs, same)):
+        what, part = solved, 1.0
+    if further and part < 1.0:
+        what, part = max((what, part), likeliest(further(sample), sample), key=lambda one: one[1])
+    return "; ".join(filter(None, [where(differs), what if part >= MATCH else by_size(sample)]))
 
 
 # ---- where
@@ -111,47 +117,25 @@ def region(differs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, str]:
 
 
 def along(found: torch.Tensor, size: int, name: str) -> str:
-    """Name numbers of rows or columns, if not nearly all of `size` are there."""
-    count = len(found)
-    if count > 0.9 * size or not count:
+    """Name numbers of rows or columns, if not nearly all of `size` are there: by the first set that they fill."""
+    if not 0 < len(found) <= 0.9 * size:
         return ""
-    first, last = int(found[0]), int(found[-1])
-    if count == 1:
-        return f"{name} {first}"
-    for block in STEPS:
-        if first // block == last // block and count > MATCH * block:
-            return f"{name}s {first // block * block} to {first // block * block + block - 1} (one block)"
-    if count > MATCH * (last - first + 1):
-        rest = last == size - 1 and first % 8 == 0 and size % 128 and first == size // 128 * 128
-        return f"{name}s {first} to {last}" + (f" (the rest behind the last whole 128 {name}s)" if rest else "")
-    steps = (found[1:] - found[:-1]).unique()
-    if len(steps) == 1:
-        return f"{name} {first} of each {int(steps[0])}"
-    for period in STEPS[3:]:
-        inside = (found % period).unique()
-        if size > period and len(inside) <= period // 2 and count > 0.8 * len(inside) * (size // period):
-            low, high = int(inside[0]), int(inside[-1])
-            if high - low + 1 == len(inside):
-                return f"{name}s {low} to {high} of each {period}"
-    return ""
+    at, first, last = torch.arange(size), int(found[0]), int(found[-1])
+    sets = [(f"{name} {first}", at == first)]
+    for start, block in ((first // block * block, block) for block in STEPS):
+        if start + block <= size:
+            sets.append((f"{name}s {start} to {start + block - 1} (one block)", at // block == first // block))
+    rest = f" (the rest behind the last whole 128 {name}s)" if last == size - 1 and first == size // 128 * 128 else ""
+    sets.append((f"{name}s {first} to {last}{rest}", (at >= first) & (at <= last)))
+    for period in sorted({*STEPS, int(found[1:2].sum()) - first} - {0}) if len(found) > 1 else ():
+        low, high = int((found % period).min()), int((found % period).max())
+        some = f"{name} {low}" if low == high else f"{name}s {low} to {high}"
+        if 2 * (high - low + 1) <= period < size:
+            sets.append((f"{some} of each {period}", (at % period >= low) & (at % period <= high)))
+    return next((said for said, mask in sets if mask[found].all() and len(found) > MATCH * int(mask.sum())), "")
 
 
 # ---- what
-
-
-def mistake(got, want, differs, same: Same = identical, others=(), further=None) -> str:
-    """Say of which mistake the elements that differ are the result, or "": of a result [M, N] of any float dtype.
-
-    further: knows more mistakes than those of results.
-    """
-    sample = Sample.drawn(got, want, differs, same)
-    made = itertools.chain(by_values(sample), by_groups(sample, others), by_places(want, sample))
-    said, part = likeliest(made, sample)
-    if part < MATCH and (solved := by_factor(got, want, differs) or by_lines(got, want, differs, same)):
-        return solved
-    if further and part < 1.0:
-        said, part = max((said, part), likeliest(further(sample), sample), key=lambda one: one[1])
-    return said if part >= MATCH else by_size(sample)
 
 
 def likeliest(made: Made, sample: Sample) -> tuple[str, float]:
@@ -184,17 +168,15 @@ def by_factor(got: torch.Tensor, want: torch.Tensor, differs: torch.Tensor) -> s
     """Say that what differs is a number times the result, if it is: one number, or one for each row, or ""."""
     _, columns, _ = region(differs)
     some = spread(differs.any(1).nonzero().flatten(), ROWS)[:, None]
-    got, want, differs = got[some, columns].double(), want[some, columns].double(), differs[some, columns]
-    ratios = got / want
+    ratios, differs = got[some, columns].double() / want[some, columns].double(), differs[some, columns]
     sound = ratios.isfinite() & (ratios.abs() > 1e-3)
     if int((sound & differs).sum()) < MATCH * int(differs.sum()) or int((sound.sum(1) > 1).sum()) < 2:
         return ""
     ratios = ratios.where(sound, torch.nan)
     one, of_rows = ratios.nanmedian(), ratios.nanmedian(1, keepdim=True).values
-    alike, alike_in_rows = (torch.isclose(ratios, of, 4e-3).sum(1) for of in (one, of_rows))
-    if int(alike.sum()) >= MATCH * int(sound.sum()):
+    if int(torch.isclose(ratios, one, 4e-3).sum()) >= MATCH * int(sound.sum()):
         return "" if abs(one - 1) < 0.01 else f"{one:.3g} times the result"
-    if bool((alike_in_rows >= MATCH * sound.sum(1)).all()):
+    if bool((torch.isclose(ratios, of_rows, 4e-3).sum(1) >= MATCH * sound.sum(1)).all()):
         return "each row is a number of its own times the result: by what rows are divided or scaled is wrong"
     return ""
 

@@ -51,20 +51,20 @@ def of_bytes(low: int, high: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 SCALES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "are not applied": torch.ones_like,
-    "are applied twice": torch.square,
-    "are read as e5m2": lambda x: x.to(torch.float8_e4m3fn).view(torch.float8_e5m2).double(),
-    "are read as e8m0": lambda x: torch.exp2(x.to(torch.float8_e4m3fn).view(torch.uint8).double() - 127),
-    "count as powers of two": lambda x: torch.where(x == 0, x, 2.0 ** x.abs().log2().floor()),
-    "count as zero below 1/64 (e4m3's subnormal numbers)": lambda x: x.where(x >= 2.0**-6, 0.0),
-    "are not applied in the first half of K": lambda x: x.where(~early(x), 1.0),
-    "are not applied in the second half of K": lambda x: x.where(early(x), 1.0),
+    "{} are not applied": torch.ones_like,
+    "{} are applied twice": torch.square,
+    "{} are read as e5m2": lambda x: x.to(torch.float8_e4m3fn).view(torch.float8_e5m2).double(),
+    "{} are read as e8m0": lambda x: torch.exp2(x.to(torch.float8_e4m3fn).view(torch.uint8).double() - 127),
+    "{} count as powers of two": lambda x: torch.where(x == 0, x, 2.0 ** x.abs().log2().floor()),
+    "{} count as zero below 1/64 (e4m3's subnormal numbers)": lambda x: x.where(x >= 2.0**-6, 0.0),
+    "{} are not applied in the first half of K": lambda x: x.where(~early(x), 1.0),
+    "{} are not applied in the second half of K": lambda x: x.where(early(x), 1.0),
 }
 NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "signs are lost": torch.abs,
-    "the high four bits of each byte are taken first": of_bytes(1, 0),
-    "the low four bits of each byte are taken twice": of_bytes(0, 0),
-    "the high four bits of each byte are taken twice": of_bytes(1, 1),
+    "{}: signs are lost": torch.abs,
+    "{}: the high four bits of each byte are taken first": of_bytes(1, 0),
+    "{}: the low four bits of each byte are taken twice": of_bytes(0, 0),
+    "{}: the high four bits of each byte are taken twice": of_bytes(1, 1),
 }
 
 
@@ -111,55 +111,47 @@ def mistakes(sample: Sample, operands: tuple[Callable[[], Operands], ...]) -> Ma
 # ---- what is multiplied
 
 
+def pick(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Return rows of x; behind its last one it begins again."""
+    return x[at % len(x)]
+
+
+def swizzled(bits: int, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    chunks = x.view(len(x), -1, 32)
+    to = torch.arange(chunks.shape[1]) ^ (at[:, None] * bits // 8 % bits)
+    return chunks.gather(1, to[:, :, None].expand_as(chunks)).view(x.shape)
+
+
 def changes(whole: Operands, others: tuple[Callable[[], Operands], ...]) -> Changes:
     """Yield operands that are decoded, scaled, laid out otherwise, or others."""
-    k = torch.arange(whole["sfa"].shape[1])
-
-    def exchanged(key: str, _, at: torch.Tensor) -> torch.Tensor:
-        there = whole["sfa" if key == "sfb" else "sfb"]
-        return there[at % len(there)]
-
-    def read_by_rows(key: str, _, at: torch.Tensor) -> torch.Tensor:
-        memory = whole[f"memory of {key}"]
-        return memory[(at[:, None] * len(k) + k) % len(memory)]
-
-    def read_by_blocks(key: str, _, at: torch.Tensor) -> torch.Tensor:
-        row, rows = at[:, None], whole[key].flatten()
-        tile = row // 128 * -(-len(k) // 4) + k // 4
-        return rows[(tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + k % 4) % len(rows)]
-
-    def read_as(change: Callable, _, x: torch.Tensor, __) -> torch.Tensor:
-        return change(x)
-
-    def ordered(order: torch.Tensor, key: str, _, at: torch.Tensor) -> torch.Tensor:
-        return whole[key][order[at]]
-
-    def of_others(of: Operands, key: str, _, at: torch.Tensor) -> torch.Tensor:
-        return of[key][at % len(of[key])]
-
-    def swizzled(bits: int, _, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        chunks = x.view(len(x), -1, 32)
-        to = torch.arange(chunks.shape[1]) ^ (at[:, None] * bits // 8 % bits)
-        return chunks.gather(1, to[:, :, None].expand_as(chunks)).view(x.shape)
-
-    for names, table in (ACROSS, SCALES), (("A", "B", "A and B"), NUMBERS):
-        for name, (what, change) in itertools.product(names, table.items()):
-            yield f"{name}: {what}", PARTS[name], functools.partial(read_as, change)
+    k, tiles = torch.arange(whole["sfa"].shape[1]), -(-whole["sfa"].shape[1] // 4)
+    scales: dict[str, How] = {what: lambda _, x, __, how=how: how(x) for what, how in SCALES.items()} | {
+        "{} lie in blocks of 128 x 4 and are read row by row": lambda key, _, at: pick(
+            whole[f"memory of {key}"], at[:, None] * len(k) + k
+        ),
+        "{} lie row by row and are read as blocks of 128 x 4": lambda key, _, at: pick(
+            whole[key].flatten(),
+            (at[:, None] // 128 * tiles + k // 4) * 512 + (at % 32 * 16 + at % 128 // 32 * 4)[:, None] + k % 4,
+        ),
+    }
+    numbers: dict[str, How] = {what: lambda _, x, __, how=how: how(x) for what, how in NUMBERS.items()} | {
+        f"{{}}: only written or only read with a swizzle of {16 * bits} bytes": (
+            lambda _, x, at, bits=bits: swizzled(bits, x, at)
+        )
+        for bits in (8, 4, 2) if whole["a"].shape[1] % (32 * bits) == 0
+    }  # fmt: skip
+    for names, table in (ACROSS, scales), (("A", "B", "A and B"), numbers):
+        for name, (what, how) in itertools.product(names, table.items()):
+            yield what.format(name), PARTS[name], how
     for name, what in ACROSS.items():
-        yield what, PARTS[name], exchanged
-        yield f"{name} lie in blocks of 128 x 4 and are read row by row", PARTS[name], read_by_rows
-        yield f"{name} lie row by row and are read as blocks of 128 x 4", PARTS[name], read_by_blocks
+        yield what, PARTS[name], lambda key, _, at: pick(whole["sfa" if key == "sfb" else "sfb"], at)
     for name, key in ("A's scales", "sfa"), ("B's scales", "sfb"):
         for text, order in orders(len(whole[key])):
-            yield f"{name}: {text.format('rows')}", (key,), functools.partial(ordered, order)
-    for bits, name in itertools.product((8, 4, 2), "AB"):
-        if whole["a"].shape[1] % (32 * bits) == 0:
-            what = f"{name}: only written or only read with a swizzle of {16 * bits} bytes"
-            yield what, PARTS[name], functools.partial(swizzled, bits)
+            yield f"{name}: {text.format('rows')}", (key,), lambda key, _, at, order=order: whole[key][order[at]]
     for of in (give() for give in others):
         if of["a"].shape[1] == whole["a"].shape[1]:
             for name, keys in PARTS.items():
-                yield f"{name}: of another group", keys, functools.partial(of_others, of)
+                yield f"{name}: of another group", keys, lambda key, _, at, of=of: pick(of[key], at)
 
 
 def in_codes(every: Products) -> Made:
@@ -182,14 +174,12 @@ def in_codes(every: Products) -> Made:
 
 def pairs(count: int) -> Orders:
     """Yield orders of k-blocks in which two are exchanged, or one stands for another."""
+    at = torch.arange(count)
     for i, j in itertools.permutations(range(count), 2):
-        one = torch.arange(count)
-        one[j] = i
+        one = at.where(at != j, i)
         yield f"k-block {i} of {{1}} stands in the place of k-block {j}, too", one
         if i < j:
-            both = one.clone()
-            both[i] = j
-            yield f"k-blocks {i} and {j} of {{1}} are exchanged", both
+            yield f"k-blocks {i} and {j} of {{1}} are exchanged", one.where(at != i, j)
 
 
 def stages(count: int, rings: range) -> Orders:
@@ -218,15 +208,12 @@ def in_order(every: Products, few: Products) -> Made:
         texts, wrong = zip(*(pairs(count) if large else ()), *stages(count, rings), *orders(count))
         all_orders = torch.stack(wrong)
         for name, keys in {**PARTS, "": EVERY}.items():
-            stay = tuple(key for key in EVERY if key not in keys)
-
-            def split(some: Products, keys=keys, stay=stay, shape=(-1, count, tile)) -> list[torch.Tensor]:
-                return [some.terms(of).view(shape) for of in (keys, stay)]
-
-            moves, stays = split(few)
+            parts = keys, tuple(key for key in EVERY if key not in keys)  # what moves, what stays
+            moves, stays = (few.terms(part).view(-1, count, tile) for part in parts)
             sums = (moves @ stays.mT)[:, all_orders, at].sum(2).half().T  # [orders, elements]
             for number in few.sample.most(sums).nonzero().flatten().tolist():
-                order, (moves, stays) = all_orders[number], split(every)
+                order = all_orders[number]
+                moves, stays = (every.terms(part).view(-1, count, tile) for part in parts)
                 turns = len(order.unique()) == count
                 if turns and name in OTHER_WAY.values():
                     continue
@@ -258,27 +245,10 @@ def in_sums(every: Products) -> Made:
             kept = blocks[:, :, :-last].sum((1, 2)).half()
             yield f"the last {last} of each k-block of {tile} are left out", kept
     if k % 64 == 0:
-        yield from in_spans(every, terms.view(len(terms), -1, 64).sum(2))
-
-
-def in_spans(every: Products, sums: torch.Tensor) -> Made:
-    """Yield what leaves out or repeats neighbouring k-blocks of 64. sums: of each, [S, K/64]."""
-    count = sums.shape[1]
-    to = torch.nn.functional.pad(sums.cumsum(1), (1, 0))
-    spans = (to[:, None, :] - to[:, :, None]).triu(1)
-    for changed, what in (to[:, -1:, None] - spans, "is left out"), (to[:, -1:, None] + spans, "counts twice"):
-        each = changed.half().flatten(1)  # [S, from and to]
-        most = int((each == every.sample.numbers[:, None]).sum(0).argmax())
-        first, end = divmod(most, count + 1)
-        yield f"{span(64 * first, 64 * end, 64 * count)} {what}", each[:, most]
-
-
-def span(first: int, end: int, k: int) -> str:
-    """Name a part of K."""
-    size = end - first
-    if size <= 0 or first % size or size & (size - 1) and 2 * size != k:
-        return f"K from {first} to {end}"
-    if 2 * size == k:
-        return f"the {'second' if first else 'first'} half of K"
-    number = {0: "the first k-block", k - size: "the last k-block"}.get(first, f"k-block {first // size}")
-    return f"{number} of {size}"
+        sums = torch.nn.functional.pad(terms.view(len(terms), -1, 64).sum(2).cumsum(1), (1, 0))
+        parts = (sums[:, None, :] - sums[:, :, None]).triu(1)  # of each element, of K from and to
+        for sign, what in (-1, "is left out"), (1, "counts twice"):
+            each = (sums[:, -1:, None] + sign * parts).half().flatten(1)
+            most = int((each == every.sample.numbers[:, None]).sum(0).argmax())
+            first, end = divmod(most, sums.shape[1])
+            yield f"K from {64 * first} to {64 * end} {what}", each[:, most]

@@ -163,23 +163,23 @@ MISTAKES = {
     "only in row 7 of each 8": lambda: part(slice(7, None, 8)),
     "only in row 255": lambda: part(255),
     # -- what is multiplied
-    "both scales: are not applied": lambda: product(sfa=full, sfb=full),
-    "A's scales: are not applied": lambda: product(sfa=full),
-    "B's scales: are applied twice": lambda: product(sfb=lambda x: x**2),
+    "both scales are not applied": lambda: product(sfa=full, sfb=full),
+    "A's scales are not applied": lambda: product(sfa=full),
+    "B's scales are applied twice": lambda: product(sfb=lambda x: x**2),
     "A's scales stand for B's, too": lambda: product(sfb=lambda _: case()[0]["sfa"]),
     "A's scales: each 4 k-blocks of 16: the first stands for all": lambda: product(
         sfa=lambda x: x[:, ::4].repeat_interleave(4, 1)
     ),
     "B's scales: a stage of k-blocks of 16 late, the first one used twice": lambda: product(sfb=late(1)),
-    "the second half of K is left out": lambda: without(slice(K // 2, K)),
+    "K from 512 to 1024 is left out": lambda: without(slice(K // 2, K)),
     "A: the high four bits of each byte are taken first": lambda: product(b=turned(1, 2)),
     "A: signs are lost": lambda: product(a=torch.abs),
     "A's scales lie in blocks of 128 x 4 and are read row by row": lambda: product(sfa=flat("sfa")),
     "both scales lie in blocks of 128 x 4 and are read": lambda: product(sfa=flat("sfa"), sfb=flat("sfb")),
     "B's scales lie row by row and are read as blocks": lambda: product(sfb=blocks),
     "A's scales: k-blocks of 16 are those 1 before": lambda: product(sfa=lambda x: x.roll(1, 1)),
-    "the last k-block of 256 is left out": lambda: without(slice(K - 256, K)),
-    "the first k-block of 128 is left out": lambda: without(slice(0, 128)),
+    "K from 768 to 1024 is left out": lambda: without(slice(K - 256, K)),
+    "K from 0 to 128 is left out": lambda: without(slice(0, 128)),
     "the last 16 of each k-block of 256 are left out": lambda: without(slice(240, 256, 256)),
     "the last 64 of each k-block of 128 are left out": lambda: without(slice(64, 128, 128)),
     "A: a stage of k-blocks of 128 late": lambda: product(a=late(128)),
@@ -195,17 +195,17 @@ MISTAKES = {
         **{x: instead(5, 2, 128 if x in "ab" else 8) for x in ("a", "b", "sfa", "sfb")}
     ),
     "A: k-block 3 of 128 stands in the place of k-block 7, too": lambda: product(a=instead(7, 3, 128)),
-    "k-block 3 of 128 is left out": lambda: without(slice(3 * 128, 4 * 128)),
+    "K from 384 to 512 is left out": lambda: without(slice(3 * 128, 4 * 128)),
     "A's scales: each 4 k-blocks of 16 come in reverse": lambda: product(sfa=turned(1, 4)),
     # -- fresh ones, made after the explainer had been written
     "A's scales: rows are those 1 further": lambda: product(sfa=lambda x: x.roll(-1, 0)),
     "B's scales: each 128 rows are transposed as 4 x 32": lambda: product(
         sfb=lambda x: x.view(2, 4, 32, -1).transpose(1, 2).reshape(x.shape)
     ),
-    "A's scales: are not applied in the second half of K": lambda: product(
+    "A's scales are not applied in the second half of K": lambda: product(
         sfa=lambda x: torch.cat([x[:, : K // 32], full(x)[:, K // 32 :]], 1)
     ),
-    "both scales: are read as e5m2": lambda: product(sfa=e5m2, sfb=e5m2),
+    "both scales are read as e5m2": lambda: product(sfa=e5m2, sfb=e5m2),
     "A's and B's scales are exchanged": lambda: product(sfa=lambda _: case()[0]["sfb"], sfb=lambda _: case()[0]["sfa"]),
     "both scales: each 2 k-blocks of 16: the first half stands for both": lambda: product(sfa=pairs, sfb=pairs),
     "A: only written or only read with a swizzle of 128 bytes": lambda: product(a=swizzled),
@@ -246,7 +246,7 @@ MISTAKES = {
     "k-block 1 of 512 stands in the place of k-block 0, too": lambda: product(
         **{x: instead(0, 1, 512 if x in "ab" else 32) for x in ("a", "b", "sfa", "sfb")}
     ),
-    "the last k-block of 64 counts twice": lambda: product(a=lambda x: torch.cat([x[:, :-64], 2 * x[:, -64:]], 1)),
+    "K from 960 to 1024 counts twice": lambda: product(a=lambda x: torch.cat([x[:, :-64], 2 * x[:, -64:]], 1)),
 }
 
 
@@ -258,10 +258,10 @@ def test_a_mistake_is_known_by_its_numbers(mistake):
 FULL_RANGE = (
     "A: k-blocks 1 and 6 of 128 are exchanged",
     "A: k-block 3 of 128 stands in the place of k-block 7, too",
-    "A's scales: are not applied in the second half of K",
+    "A's scales are not applied in the second half of K",
     "K from 256 to 1024 is left out",
-    "both scales: are read as e5m2",
-    "the last k-block of 64 counts twice",
+    "both scales are read as e5m2",
+    "K from 960 to 1024 counts twice",
     "bits of bfloat16, read as float16",
 )
 
