@@ -93,14 +93,15 @@ def of_public(kernel: str, what: str) -> tuple[Row, Row]:
     """A public kernel, of which no one has PDL, on the model and as its author published it."""
     points = points_of(kernel)
     modelled = tuple(point["modelled_us"] for point in points)
-    may_be = tuple(map(uncertainty.interval, modelled))
+    may_be = tuple(uncertainty.interval(us, contest=True) for us in modelled)
     return Row("modelled", what, modelled, may_be), Row("published", what, tuple(p["published_us"] for p in points))
 
 
 def of_ours(what: str, replies: list[dict]) -> Row:
     """Modelled times of this repository. replies: of the cases."""
     us = tuple(reply["us"] for reply in replies)
-    may_be = (uncertainty.interval(time, reply["modelled"]["pdl"]) for time, reply in zip(us, replies, strict=True))
+    pdl = (reply["modelled"]["pdl"] for reply in replies)
+    may_be = (uncertainty.interval(*of, contest=True) for of in zip(us, pdl, strict=True))
     return Row("modelled", what, us, tuple(may_be))
 
 

@@ -101,8 +101,10 @@ def intervals() -> str:
             share = f"{within} ({within / count:.0%})"
             rows.append([machine.upper(), author, str(count), kernels, f"{middle:+.1%}", share])
         within, count = (sum(each) for each in zip(*held.values(), strict=True))
-        bias, width = uncertainty.expected(points)
-        bracket = f"model's time x {math.exp(bias):.3f}, {math.exp(-width) - 1:+.1%} to {math.exp(width) - 1:+.1%}"
+        constant, width = uncertainty.constant(points), uncertainty.width(points)
+        bracket = f"{math.exp(-width) - 1:+.1%} to {math.exp(width) - 1:+.1%}"
+        if constant:
+            bracket = f"model's time, of contests' problems x {math.exp(constant):.3f}, {bracket}"
         share = f"**{within} ({within / count:.0%})**"
         rows.append([machine.upper(), f"**all**: {bracket}", str(count), "", "", share])
     columns = ["", "author (H200: family)", "points", "kernels", "mean error", "held by the others' bracket"]

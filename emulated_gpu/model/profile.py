@@ -19,8 +19,9 @@ FOLDER = Path(__file__).parent / "profiles"
 class Profile:
     """profile["unit"]["figure"]: a number. Sources and confidence stay in the file, under the same name + `_source`."""
 
-    def __init__(self, name: str, units: dict):
+    def __init__(self, name: str, units: dict, contest: bool = False):
         self.name, self.units = name, units
+        self.contest = contest  # of times of kernels for a contest's problem: see uncertainty.py
         self.clock_ghz = units["sm"]["clock_ghz"]
 
     def __getitem__(self, unit: str) -> dict:
@@ -48,7 +49,7 @@ class Profile:
             if figure not in units.get(unit, {}):
                 raise KeyError(f"profile {self.name} has no figure {key}")
             units[unit][figure] = value
-        return Profile(self.name, units)
+        return Profile(self.name, units, self.contest)
 
 
 def names() -> list[str]:
@@ -56,15 +57,15 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def load(name: str) -> Profile:
+def load(name: str, contest: bool = False) -> Profile:
     """Return the profile profiles/<name>.toml, which may have a `base`, whose figures it has unless it has its own.
 
-    Raises Unsupported with the names that exist.
+    contest: for kernels of a contest's problem. Raises Unsupported with the names that exist.
     """
     path = FOLDER / f"{name}.toml"
     if not path.exists():
         raise Unsupported(f"times of {name!r}: no profile says how fast it is; there are {', '.join(names())}")
-    return Profile(name, {unit: dict(figures) for unit, figures in read(path).items()})
+    return Profile(name, {unit: dict(figures) for unit, figures in read(path).items()}, contest)
 
 
 @functools.cache

@@ -101,7 +101,7 @@ def of_launch(launch: TimedLaunch) -> dict:
     time = us(end - (before.interval[1] if before else 0.0))
     shares = made_of(run, launch.number)
     stack = resources(launch.launch.program).get("frame") or 0
-    told = uncertainty.estimate(time, shares, launch.launch.pdl, run.profile.name, stack).told()
+    told = uncertainty.estimate(time, shares, run.profile, launch.launch.pdl, stack).told()
     return {
         "launch": launch.number,
         "kernel": launch.launch.program.kernel.name,
@@ -138,7 +138,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
     first = chosen[0].interval
     us = mean(of_launch(timed)["us"] for timed in chosen)
     shares = MadeOf(*map(mean, zip(*(made_of(run, n) for n in numbers), strict=True)))
-    told = uncertainty.estimate(us, shares, launch.pdl, profile.name, used.get("frame") or 0).told()
+    told = uncertainty.estimate(us, shares, profile, launch.pdl, used.get("frame") or 0).told()
     return {
         "kernel": launch.program.kernel.name,
         "title": launch.program.kernel.title,
@@ -216,7 +216,7 @@ def lines(found: dict) -> list[str]:
         out += ["", *kernel_lines(kernel)]
         out += [f"  {kernel['unlike']}"] if kernel["unlike"] else []
     out += [f"PARTIAL: {found['partial']}"] if found.get("partial") else []
-    out += ["", "us, may be: the model's known bias is taken out; all other times are the model's own"]
+    out += ["", "us, may be: without a bias that is known of such kernels; all other times are the model's own"]
     return [*out, "", *breakdown_lines(found["breakdown"])]
 
 

@@ -23,7 +23,7 @@ def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
     pdl = any(launch.launch.pdl for launch in run.launches[:launches])
     shares = made_of(run, launches * len(steady.ends) - 1, launches)
     return {
-        **uncertainty.estimate(time, shares, pdl, run.profile.name).told(),
+        **uncertainty.estimate(time, shares, run.profile, pdl).told(),
         "made_of": shares._asdict(),
         "pdl": pdl,
         "calls": steady.calls,

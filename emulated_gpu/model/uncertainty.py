@@ -2,15 +2,16 @@
 
 whole_kernels.json has them, each with its time on silicon and the model's. `plain`: kernels of others on a B200, none
 of which uses programmatic dependent launch (PDL); emulated_gpu/VALIDATION.md has the tables. A time on silicon is the
-model's, times a constant, an effect of the kernel's author, one of the kernel and a rest. The bracket is that of a
-kernel whose author the model has not met: the constant comes from all kernels, each of which counts the same, and its
-width from what each author's kernels differ by from the constant of the others'. It is a factor, so that a time that
-changes little has a bracket that does. A kernel of whose time HBM, the tensor cores or instructions take more or less
-than of any that is known (`made_of`) gets none: `unlike` says why.
+model's, times a constant, an effect of the kernel's author, one of the kernel and a rest. The constant belongs to the
+contests' problems for which two authors wrote kernels (`contests`): with one author it may be the author's own. It is
+the mean over these kernels, each of which counts the same. Elsewhere it is 1: of families outside, that errs less than
+the contests' constant and than the mean of the other families outside. The bracket is that of a kernel whose author the
+model has not met: its width is what each author's kernels differ by from the constant that all others' give. It is a
+factor, so that a time that changes little has a bracket that does. A kernel of whose time HBM, the tensor cores or
+instructions take more or less than of any that is known (`made_of`) gets none: `unlike` says why.
 
 `strangers`: kernels of other families, which nobody had in sight when the model was made. Each family counts as an
-author for the width; the constant stays that of `plain`, since strangers lie to both sides of it. A family of which one
-point is known makes nothing known.
+author for the width. A family of which one point is known makes nothing known.
 
 `dependent`: nobody has published a kernel with PDL, so the load side of this repo's submission stands for them,
 measured on an H200 with PDL and without (silicon/entry/h200_loads.py): a time with PDL is as uncertain as one without,
@@ -18,8 +19,8 @@ and as PDL makes it on top.
 
 whole_kernels_h200.json: CUTLASS's kernels and our own on an H200, for times on that machine and on an H100: point ->
 measured, modelled us. `python -m silicon.whole_kernels.hopper table . --write silicon/whole_kernels/README.md` writes
-it and the table there. Authors are the families there. Kernels whose accumulators do not fit the registers are left
-out: a kernel with a stack has no bracket.
+it and the table there. Authors are the families there, and all share a constant: with it they err as without it.
+Kernels whose accumulators do not fit the registers are left out: a kernel with a stack has no bracket.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .made_of import WORDS, MadeOf
-from .profile import load
+from .profile import Profile, load
 from .sm_clock import sustained_us
 
 POINTS = json.loads(Path(__file__).with_name("whole_kernels.json").read_text())
@@ -47,13 +48,13 @@ NVFP4_FLOPS = 2 * 128 * 256 * 64 / 128  # of an SM in a cycle: M = 128, N = 256,
 class Known(NamedTuple):
     """A point: who wrote the kernel, which it is, and the logarithm of its time on silicon over the model's.
 
-    stranger: of another family, whose author stands for it.
+    shares: whether the constant is its, too.
     """
 
     author: str
     kernel: str
     error: float
-    stranger: bool = False
+    shares: bool = False
 
 
 def basis(machine: str) -> str:
@@ -76,16 +77,27 @@ BASIS = basis("b200")
 def known(machine: str = "b200") -> list[Known]:
     """List the points that brackets of a machine rest on."""
     if machine == "b200":
+        shared = contests()
         return [
-            Known(point["author"], point["kernel"], math.log(point["published_us"] / modelled_us(point)), stranger)
-            for points, stranger in ((POINTS["plain"], False), (met_more_than_once(), True))
-            for point in points
+            Known(of["author"], of["kernel"], math.log(of["published_us"] / modelled_us(of)), problem(of) in shared)
+            for of in [*POINTS["plain"], *met_more_than_once()]
         ]
     return [
-        Known(name.split(" ")[0], name.partition("/")[0], math.log(measured / modelled))
+        Known(name.split(" ")[0], name.partition("/")[0], math.log(measured / modelled), True)
         for name, (measured, modelled) in POINTS_H200.items()
         if not name.startswith(SPILLING)
     ]
+
+
+def problem(point: dict) -> str:
+    """Return what a point's kernel computes; of `plain` it is "group GEMM", "dual GEMM" or "GEMM"."""
+    return "group GEMM" if isinstance(point.get("m"), list) else point["kernel"].partition(",")[0]
+
+
+def contests() -> set[str]:
+    """Return the problems whose kernels share a B200's constant: those for which two authors wrote some of `plain`."""
+    authors = Counter(of for of, _ in {(problem(point), point["author"]) for point in POINTS["plain"]})
+    return {of for of, count in authors.items() if count > 1}
 
 
 def modelled_us(point: dict) -> float:
@@ -109,32 +121,38 @@ def _by_kernel(points: list[Known]) -> dict[str, list[list[float]]]:
     return {author: [*kernels.values()] for author, kernels in found.items()}
 
 
-def _middle_of(points: list[Known]) -> float:
-    authors = _by_kernel([point for point in points if not point.stranger])
-    return statistics.fmean(statistics.fmean(kernel) for kernels in authors.values() for kernel in kernels)
+def constant(points: list[Known]) -> float:
+    """Return the constant as a logarithm: the mean over the kernels that share it, or 0 if none does."""
+    authors = _by_kernel([point for point in points if point.shares]).values()
+    return statistics.fmean([statistics.fmean(kernel) for kernels in authors for kernel in kernels] or [0.0])
 
 
-def expected(points: list[Known]) -> tuple[float, float]:
-    """Return the middle and half the width of a bracket, both as logarithms, from the points of two authors or more.
+def _apart(points: list[Known], author: str) -> tuple[list[Known], list[Known]]:
+    """Return an author's points, with what is left of their errors by the others' constant, and the others' points."""
+    others = [point for point in points if point.author != author]
+    mine = [point for point in points if point.author == author]
+    return [point._replace(error=point.error - constant(others) * point.shares) for point in mine], others
 
-    Each author's kernels are held against the middle of the others', and each author counts the same. Strangers are
-    not of the middle.
+
+def width(points: list[Known]) -> float:
+    """Return half the width of a bracket as a logarithm, from the points of two authors or more.
+
+    Each author's kernels are held against the constant of the others', and each author counts the same.
     """
     missed = []
-    for author, kernels in _by_kernel(points).items():
-        middle = _middle_of([point for point in points if point.author != author])
-        missed.append(statistics.fmean(statistics.fmean((e - middle) ** 2 for e in kernel) for kernel in kernels))
-    middle = _middle_of(points)
-    return middle, statistics.NormalDist().inv_cdf((1 + COVERED) / 2) * math.sqrt(statistics.fmean(missed))
+    for author in dict.fromkeys(point.author for point in points):
+        [kernels] = _by_kernel(_apart(points, author)[0]).values()
+        missed.append(statistics.fmean(statistics.fmean(e**2 for e in kernel) for kernel in kernels))
+    return statistics.NormalDist().inv_cdf((1 + COVERED) / 2) * math.sqrt(statistics.fmean(missed))
 
 
 def held(points: list[Known]) -> dict[str, tuple[int, int]]:
     """Return how many of each author's points lie in the bracket that all others' make, and how many there are."""
     found = {}
     for author in dict.fromkeys(point.author for point in points):
-        middle, width = expected([point for point in points if point.author != author])
-        mine = [point.error for point in points if point.author == author]
-        found[author] = sum(abs(error - middle) <= width for error in mine), len(mine)
+        mine, others = _apart(points, author)
+        most = width(others)
+        found[author] = sum(abs(point.error) <= most for point in mine), len(mine)
     return found
 
 
@@ -148,15 +166,17 @@ def added_by_pdl() -> list[float]:
     ]
 
 
-def interval(us: float, pdl: bool = False, machine: str = "b200") -> tuple[float, float]:
-    """Return the interval of the time on the machine, given the model's `us` microseconds."""
-    middle, width = expected(known(machine))
+def interval(us: float, pdl: bool = False, machine: str = "b200", contest: bool = False) -> tuple[float, float]:
+    """Return the interval of the time on the machine, given the model's `us` microseconds. contest: of a kernel for one
+    of `contests`, whose constant on a B200 is theirs alone."""
+    points = known(machine)
+    middle, half = constant(points) * (contest or machine != "b200"), width(points)
     if pdl:
         added = added_by_pdl()
         middle += statistics.fmean(added)
         spread = statistics.pstdev(added) * statistics.NormalDist().inv_cdf((1 + COVERED) / 2)
-        width = math.hypot(width, spread)
-    return us * math.exp(middle - width), us * math.exp(middle + width)
+        half = math.hypot(half, spread)
+    return us * math.exp(middle - half), us * math.exp(middle + half)
 
 
 def least_shares(point: dict) -> tuple[float, float]:
@@ -209,7 +229,7 @@ def unlike(shares: MadeOf | None, machine: str = "b200", stack: int = 0) -> str:
 
 
 class Estimate(NamedTuple):
-    """us: the model's own time; corrected: without its known bias; between: where it may lie, or None, and why not."""
+    """us: the model's own time; corrected: the best estimate; between: where it may lie, or None, and why not."""
 
     us: float
     corrected: float
@@ -223,12 +243,12 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    us: float, shares: MadeOf | None, pdl: bool = False, machine: str = "b200", stack: int = 0
+    us: float, shares: MadeOf | None, profile: Profile, pdl: bool = False, stack: int = 0
 ) -> Estimate:
     """Return what is known of a time, given the model's `us`. A kernel unlike all that is known keeps `us` as it is."""
-    if why := unlike(shares, machine, stack):
+    if why := unlike(shares, profile.name, stack):
         return Estimate(us, us, None, why)
-    between = interval(us, pdl, machine)
+    between = interval(us, pdl, profile.name, profile.contest)
     return Estimate(us, corrected(between), between, "")
 
 
@@ -243,7 +263,7 @@ def corrected(between: tuple[float, float]) -> float:
 
 def of_point(point: dict) -> float:
     """Return the modelled time of a point of `plain` with the known bias of the model taken out, in microseconds."""
-    return corrected(interval(point["modelled_us"]))
+    return corrected(interval(point["modelled_us"], contest=problem(point) in contests()))
 
 
 def written(between: tuple[float, float] | list[float] | None) -> str:

@@ -19,6 +19,7 @@ import reference
 import task
 import utils
 from emulated_gpu.model import ranking, report, uncertainty
+from emulated_gpu.model.profile import load
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.trace import Trace
 from emulated_gpu.page.verdicts import VERDICTS
@@ -123,8 +124,9 @@ def serve(request: Request, show) -> dict:
     steady = Steady(launches)
     held = []
     enough = steady if request.extrapolate else None
+    profile = load(request.profile, contest=not request.task_dir)
     with Mended(request.gains, request.until) as mended:
-        with emulated_gpu.timing(request.profile, trace, enough, around=mended.around) as timed:
+        with emulated_gpu.timing(profile, trace, enough, around=mended.around) as timed:
             for _ in range(calls):
                 data = given()
                 held.append((data, kernel(data)))  # as the grader holds both: what a call allocates is no other call's

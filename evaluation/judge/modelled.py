@@ -12,7 +12,7 @@ import statistics
 
 import reference
 from emulated_gpu.model import uncertainty
-from emulated_gpu.model.profile import load
+from emulated_gpu.model.profile import Profile
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.time_of_call import replied
 from emulated_gpu.model.timeline import Timeline
@@ -30,7 +30,7 @@ SPEED_OF_LIGHT = {"nvfp4_group_gemm": (18.833, 10.667, 2.406, 1.525), "nvfp4_dua
 
 
 def time_launches(
-    device, queue: list, before: list, calls: int, profile: str, breakdown: bool, alike, parts, computes=None
+    device, queue: list, before: list, calls: int, profile: Profile, breakdown: bool, alike, parts, computes=None
 ) -> tuple[dict, list[dict]]:
     """Times an `emulated.Device`'s queue of `calls` calls: (a reply, what each launch moved and multiplied).
 
@@ -43,7 +43,7 @@ def time_launches(
     starts = before if each else [one for call in before for one in (call, *[None] * (launches - 1))]
     steady = Steady([launches * (i + 1) for i in range(calls)], alike)
     trace = Trace() if breakdown else None
-    run, counted = device.time(queue, starts, load(profile), trace, steady, computes, parts)
+    run, counted = device.time(queue, starts, profile, trace, steady, computes, parts)
     reply = replied(run, steady, launches)
     if breakdown:
         reply["breakdown"] = Timeline(run, trace).breakdown()

@@ -113,7 +113,7 @@ def reference_operands(data, group: int) -> products.Operands:
 class OwnCase:
     """Makes the inputs of a case, and checks results: counts in the verdict of `trial` what differs."""
 
-    samples = True
+    samples = contest = True
     untimed = ""
 
     def __init__(self, trial):

@@ -31,13 +31,15 @@ class Call:
 class Case(Protocol):
     """Is a case while it is judged. rng: secret. timed_calls: how many are timed together. floor: the microseconds
     that one of them takes at least. samples: whether parts of a result can be checked by themselves: a recorded call's
-    check then takes what `left_out` says, too. untimed: why its calls can have no time, or ""."""
+    check then takes what `left_out` says, too. contest: as of emulated_gpu.model.profile.load. untimed: why its calls
+    can have no time, or ""."""
 
     untimed: str
     rng: np.random.Generator
     timed_calls: int
     floor: float
     samples: bool
+    contest: bool
 
     def calls(self, count: int, extra: bool) -> Iterator[Call]:
         """Gives the calls to make, each with inputs of its own. extra: and more, which only the judge knows of."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from emulated_gpu.errors import ResultsDecide
+from emulated_gpu.model.profile import load
 from emulated_gpu.model.tally import instructions
 from evaluation.judge import emulated, modelled, same_calls
 from evaluation.judge.task import Call
@@ -243,8 +244,8 @@ class TimedCalls:
             functools.partial(self.start, number, i) for number in range(len(self.queues)) for i in range(self.step)
         ]
         run = functools.partial(
-            modelled.time_launches, self.device, launches, starts, self.case.timed_calls, options.profile,
-            options.breakdown, self.look, self.parts,
+            modelled.time_launches, self.device, launches, starts, self.case.timed_calls,
+            load(options.profile, self.case.contest), options.breakdown, self.look, self.parts,
         )  # fmt: skip
         if self.recorder.sampled and self.case.samples and any(map(self.device.computes, self.queues[0])):
             with contextlib.suppress(ResultsDecide):

@@ -72,7 +72,7 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
         simulated = len(rule.ends) * step
         shares = made_of(run, simulated - 1, step)
     pdl = any(recorded.options.pdl for recorded in launches)
-    found = uncertainty.estimate(time, shares, pdl, name)
+    found = uncertainty.estimate(time, shares, profile, pdl)
     may_be = f"it may be {uncertainty.written(found.between)}" if found.between else found.unlike
     print(
         f"emulated-gpu: {found.corrected:.2f} us between two events: modelled, not measured (profile {name}, "
