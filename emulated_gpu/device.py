@@ -32,7 +32,7 @@ from .ptx.parse import parse
 from .sessions import Session
 from .state.global_memory import HOST, WORD, GlobalMemory, Region
 from .state.global_shadow import GlobalShadow
-from .state.host_order import Access, HostOrder, Work, named, place, runs_of
+from .state.host_order import Access, HostOrder, Place, Work, named, place, runs_of
 from .state.pdl_dependency import Footprint
 from .unwritten import Unwritten
 
@@ -397,7 +397,7 @@ class Device:
         shadow = GlobalShadow(self.node.order, self.memories[max(region.device, 0)], report, self.node.shadow)
         self.node.touch(shadow, device, self.hosts.now.known, runs, writes, what)
 
-    def host_touches(self, address: int, writes: bool, where: str | int) -> None:
+    def host_touches(self, address: int, writes: bool, where: Place) -> None:
         """The host's code reads or writes a byte of memory that devices may access."""
         found = self.order.touch(address, writes, where) if self.orders else None
         if found is not None:

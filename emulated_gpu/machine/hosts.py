@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ..errors import EmulatorError, Hang, WrongCall
 from ..state import host_order
-from ..state.host_order import place
+from ..state.host_order import Place, place
 from ..state.order import Clocks
 from .launch import Enough
 from .node import Node
@@ -39,7 +39,7 @@ class Capture(list[tuple]):
         super().__init__()
         self.streams, self.blocks, self.number = streams, blocks, next(self._numbers)
         self.events: set[object] = set()
-        self.places: list[str | int] = []
+        self.places: list[Place] = []
 
     def note(self, *entry) -> None:
         """Add an entry of serve/driver/graphs.py: its stream comes last."""

@@ -41,6 +41,7 @@ AT_ONCE = {
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
 ANYWHERE = 0, 1 << 64  # addresses
 AtOnce = Callable[..., EmulatorError | None]  # of works
+Place = str | tuple[int, ...]  # file:line of the user's Python; of compiled code, return addresses, the innermost first
 
 HERE = str(Path(__file__).parents[1])
 # What stands between the user's code and the call, beside the emulator itself: packages, and ends of paths
@@ -139,13 +140,12 @@ class Work:
     """
 
     __slots__ = (
-        "stream", "number", "knows", "what", "where", "party", "accesses", "frees", "later", "given", "weight",
+        "stream", "number", "knows", "what", "where", "accesses", "frees", "later", "given", "weight",
         "of_old", "_span",
     )  # fmt: skip
 
-    def __init__(self, stream: Stream, what: str, where: str | int, frees: bool):
+    def __init__(self, stream: Stream, what: str, where: Place, frees: bool):
         self.stream, self.number, self.what, self.where, self.frees = stream, stream.number, what, where, frees
-        self.party = f"{what.partition(' (')[2] or what} {where}"  # alike for findings of one mistake
         self.knows = stream.knows.copy()
         self.accesses: list[Access] = []
         self.later: Callable[[], list[Access]] | None = None
@@ -159,6 +159,11 @@ class Work:
         if self.later is not None:
             self.accesses, self.later = self.later(), None
         return self.accesses
+
+    @property
+    def party(self) -> str:
+        """What is alike for findings of one mistake."""
+        return f"{self.what.partition(' (')[2] or self.what} {named(self.where)}"
 
     @property
     def span(self) -> tuple[int, int]:
@@ -197,8 +202,8 @@ def stands_between(file: str) -> bool:
     return file.startswith((HERE, *(f"{folder}/" for folder in folders))) or any(part in file for part in BETWEEN)
 
 
-def place() -> str | int:
-    """Return file:line of the user's Python code that makes this call; of compiled code, the address of the call."""
+def place() -> Place:
+    """Return where the user's code makes this call."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -212,20 +217,20 @@ def place() -> str | int:
 
 
 class CompiledCode:
-    """The user's compiled code, of which only those know that serve it. caller: returns the address in it that makes
-    this call, 0 if there is none. line_of: returns a name of such an address. watch: returns what says whether memory
-    of the host is gone, given its address and size in bytes."""
+    """The user's compiled code, of which only those know that serve it. caller: returns the addresses in it that lead
+    to this call, () if there are none. line_of: returns a name of those. watch: returns what says whether memory of the
+    host is gone, given its address and size in bytes."""
 
     def __init__(self):
-        self.caller: Callable[[], int] = lambda: 0
-        self.line_of: Callable[[int], str] = hex
+        self.caller: Callable[[], tuple[int, ...]] = tuple
+        self.line_of: Callable[[tuple[int, ...]], str] = str
         self.watch: Callable[[int, int], Callable[[], bool]] = lambda address, size: bool
 
 
 COMPILED = CompiledCode()
 
 
-def named(where: str | int) -> str:
+def named(where: Place) -> str:
     """Return what people call a place: of compiled code file:line, if it has that, or how far in which file it is."""
     return where if isinstance(where, str) else (COMPILED.line_of(where) if where else "")
 
@@ -261,7 +266,7 @@ class HostOrder:
         self.host: dict[Stream, int] = {}
         self.threads = Threads()
         self.several = False
-        self.noted: str | int = ""  # where a work was noted that is now given to a stream again
+        self.noted: Place = ""  # where a work was noted that is now given to a stream again
         self._deferred: deque[Work] = deque()
         self._weight = 0  # bytes that those keep
         self._tried: set[tuple[str, ...]] = set()  # parties that have been run at once
@@ -523,7 +528,7 @@ class HostOrder:
             ghost.work.stream.flying.append(work)
 
     # -- the host ------------------------------------------------------------------------------------------------------
-    def touch(self, address: int, writes: bool, where: str | int = "") -> HostOrderFault | None:
+    def touch(self, address: int, writes: bool, where: Place = "") -> HostOrderFault | None:
         """The host reads or writes a byte that devices can access. Returns what contradicts that."""
         for work in self.unknown_to(self.host):
             for access in work.all():
@@ -534,7 +539,7 @@ class HostOrder:
                 text = f"the host {'writes' if writes else 'reads'} {region.name} at byte {address - region.start}"
                 text += f", which {work} may still {use}: nothing that the host has waited for comes after that"
                 text += self._not_awaited(work)
-                return HostOrderFault("read-before-sync", text, named(where), (*parties(work, None), str(where)))
+                return HostOrderFault("read-before-sync", text, named(where), (*parties(work, None), named(where)))
         return None
 
     def _not_awaited(self, work: Work) -> str:

@@ -4,12 +4,15 @@
 
 #include "runtime.hpp"
 
+#include <execinfo.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstring>
 
 Emulator emulator;
-thread_local const void *caller, *frame;
+thread_local const void *frame;
+static thread_local struct { dim3 grid, block; size_t shared; cudaStream_t queue; void *stack[64]; int depth; } pushed;
 static thread_local cudaError_t last = cudaSuccess;
 
 cudaError_t kept(int status) {
@@ -22,15 +25,19 @@ uint64_t handle() {
 }
 
 cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t queue) {
-  return in(queue, [&] { return emulator.launch(host, &grid.x, &block.x, args, shared, nullptr, 0, of(queue)); });
+  auto status = in(queue, [&] { return emulator.launch(host, &grid.x, &block.x, args, shared, nullptr, 0, of(queue)); });
+  pushed.depth = 0;
+  return status;
 }
 
 extern "C" {
 
 void emulator_set(const Emulator *calls) { emulator = *calls; }
-const void *emulator_caller() {
-  const void *was = caller;
-  return caller = nullptr, was;
+// Up to `most` return addresses, the innermost first. Of a launch, which a function that nvcc makes calls: from where the
+// program has configured it.
+int emulator_stack(void **at, int most) {
+  if (!pushed.depth) return backtrace(at, most);
+  return std::copy_n(pushed.stack, std::min(pushed.depth, most), at) - at;
 }
 // Whether an address is of a function of this thread that has returned.
 bool emulator_returned(const void *at) {
@@ -66,10 +73,9 @@ void __cudaRegisterVar(void **handle, char *host, char *, const char *name, int,
   emulator.register_variable(*reinterpret_cast<uint64_t *>(handle), host, name, size);
 }
 
-static thread_local struct { dim3 grid, block; size_t shared; cudaStream_t queue; } pushed;
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t queue) {
-  CALLED;
-  pushed = {grid, block, shared, queue};
+  pushed.grid = grid, pushed.block = block, pushed.shared = shared, pushed.queue = queue;
+  pushed.depth = backtrace(pushed.stack, 64);
   return 0;
 }
 cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *queue) {
@@ -98,14 +104,12 @@ cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arg
 }
 cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared,
                                         cudaStream_t queue) {
-  CALLED;
   cudaLaunchAttribute cooperative;
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   return in(queue, [&] { return emulator.launch(host, &grid.x, &block.x, args, shared, &cooperative, 1, of(queue)); });
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **args) {
-  CALLED;
   return in(c->stream, [&] {
     return emulator.launch(host, &c->gridDim.x, &c->blockDim.x, args, c->dynamicSmemBytes, c->attrs, c->numAttrs,
                            of(c->stream));

@@ -47,9 +47,7 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
 };
 
 extern Emulator emulator HERE;
-extern thread_local const void *caller HERE;  // where the program has made the call that is under way
-extern thread_local const void *frame HERE;  // above which its functions that have not returned have their variables
-#define CALLED caller = __builtin_return_address(0), frame = __builtin_frame_address(0)
+extern thread_local const void *frame HERE;  // of cudaGraphLaunch: above it functions that run have their variables
 
 inline uint64_t of(cudaStream_t queue) { return reinterpret_cast<uint64_t>(queue); }
 inline uint64_t of(cudaEvent_t event) { return reinterpret_cast<uint64_t>(event); }

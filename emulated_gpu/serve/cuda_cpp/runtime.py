@@ -302,9 +302,8 @@ def load() -> ctypes.CDLL:
     """Load the stand-in for CUDA's runtime and driver into this process, and let it call here."""
     library = ctypes.CDLL(str(toolkit.cudart()), mode=ctypes.RTLD_GLOBAL)
     library.emulator_set((_ptr * len(_callbacks))(*[ctypes.cast(callback, _ptr) for callback in _callbacks]))
-    library.emulator_function.restype = library.emulator_caller.restype = _ptr
-    native_lines.install()
-    host_order.COMPILED.caller = lambda: library.emulator_caller() or 0
+    library.emulator_function.restype = _ptr
+    native_lines.install(library.emulator_stack)
     host_order.COMPILED.watch = functools.partial(_watch, library)
     for name, (base, types) in toolkit.driver_functions(toolkit.find()).items():
         if served := function_of(base, types):

@@ -119,7 +119,6 @@ cudaError_t cudaMalloc3DArray(cudaArray_t *array, const cudaChannelFormatDesc *d
   return array && desc ? create(array, desc, extent, flags) : kept(cudaErrorInvalidValue);
 }
 cudaError_t cudaFreeArray(cudaArray_t array) {
-  CALLED;
   return array ? kept(cuArrayDestroy(of(array))) : cudaSuccess;
 }
 cudaError_t cudaGetChannelDesc(cudaChannelFormatDesc *desc, cudaArray_const_t array) {
@@ -137,44 +136,36 @@ cudaError_t cudaArrayGetInfo(cudaChannelFormatDesc *desc, cudaExtent *extent, un
 // ---- copies
 
 cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *p) {
-  CALLED;
   return copy_box(*p, nullptr, true);
 }
 cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *p, cudaStream_t queue) {
-  CALLED;
   return copy_box(*p, queue, false);
 }
 cudaError_t cudaMemcpy2DToArray(cudaArray_t to, size_t x, size_t y, const void *from, size_t pitch, size_t width,
                                 size_t height, cudaMemcpyKind kind) {
-  CALLED;
   return copy(in_array(to, x, y, 0), in_memory(from, pitch, height, from_host(kind), kind), {width, height, 1}, nullptr,
               true);
 }
 cudaError_t cudaMemcpy2DToArrayAsync(cudaArray_t to, size_t x, size_t y, const void *from, size_t pitch, size_t width,
                                      size_t height, cudaMemcpyKind kind, cudaStream_t queue) {
-  CALLED;
   return copy(in_array(to, x, y, 0), in_memory(from, pitch, height, from_host(kind), kind), {width, height, 1}, queue,
               false);
 }
 cudaError_t cudaMemcpy2DFromArray(void *to, size_t pitch, cudaArray_const_t from, size_t x, size_t y, size_t width,
                                   size_t height, cudaMemcpyKind kind) {
-  CALLED;
   return copy(in_memory(to, pitch, height, to_host(kind), kind), in_array(from, x, y, 0), {width, height, 1}, nullptr,
               true);
 }
 cudaError_t cudaMemcpy2DFromArrayAsync(void *to, size_t pitch, cudaArray_const_t from, size_t x, size_t y, size_t width,
                                        size_t height, cudaMemcpyKind kind, cudaStream_t queue) {
-  CALLED;
   return copy(in_memory(to, pitch, height, to_host(kind), kind), in_array(from, x, y, 0), {width, height, 1}, queue,
               false);
 }
 cudaError_t cudaMemcpy2DArrayToArray(cudaArray_t to, size_t to_x, size_t to_y, cudaArray_const_t from, size_t x,
                                      size_t y, size_t width, size_t height, cudaMemcpyKind) {
-  CALLED;
   return copy(in_array(to, to_x, to_y, 0), in_array(from, x, y, 0), {width, height, 1}, nullptr, true);
 }
 cudaError_t cudaMemcpyToArray(cudaArray_t to, size_t x, size_t y, const void *from, size_t count, cudaMemcpyKind kind) {
-  CALLED;
   size_t byte;
   if (cudaError_t status = place_in(to, x, y, &byte)) return status;
   return kept(of_host(from, kind, from_host(kind)) ? cuMemcpyHtoA(of(to), byte, from, count)
@@ -182,7 +173,6 @@ cudaError_t cudaMemcpyToArray(cudaArray_t to, size_t x, size_t y, const void *fr
 }
 cudaError_t cudaMemcpyFromArray(void *to, cudaArray_const_t from, size_t x, size_t y, size_t count,
                                 cudaMemcpyKind kind) {
-  CALLED;
   size_t byte;
   if (cudaError_t status = place_in(from, x, y, &byte)) return status;
   return kept(of_host(to, kind, to_host(kind)) ? cuMemcpyAtoH(to, of(from), byte, count)

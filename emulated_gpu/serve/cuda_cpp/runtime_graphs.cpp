@@ -66,44 +66,36 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { retur
 cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags) { return kept(cuGraphCreate(graph, flags)); }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return kept(cuGraphDestroy(graph)); }
 cudaError_t cudaGraphAddKernelNode(NODE, const cudaKernelNodeParams *p) {
-  CALLED;
   if (int status = emulator.function(p->func)) return kept(status);
   return kept(cuGraphAddKernelNode(node, graph, before, count, kernel(p)));
 }
 cudaError_t cudaGraphAddMemcpyNode(NODE, const cudaMemcpy3DParms *p) {
-  CALLED;
   CUDA_MEMCPY3D c = box(*p);
   return kept(cuGraphAddMemcpyNode(node, graph, before, count, &c, nullptr));
 }
 cudaError_t cudaGraphAddMemcpyNode1D(NODE, void *to, const void *from, size_t size, cudaMemcpyKind kind) {
-  CALLED;
   CUDA_MEMCPY3D c = line(to, from, size, kind);
   return kept(cuGraphAddMemcpyNode(node, graph, before, count, &c, nullptr));
 }
 cudaError_t cudaGraphAddMemcpyNodeToSymbol(NODE, const void *symbol, const void *from, size_t size, size_t offset,
                                            cudaMemcpyKind kind) {
-  CALLED;
   void *to;
   if (cudaError_t status = cudaGetSymbolAddress(&to, symbol)) return status;
   return cudaGraphAddMemcpyNode1D(node, graph, before, count, static_cast<char *>(to) + offset, from, size, kind);
 }
 cudaError_t cudaGraphAddMemcpyNodeFromSymbol(NODE, void *to, const void *symbol, size_t size, size_t offset,
                                              cudaMemcpyKind kind) {
-  CALLED;
   void *from;
   if (cudaError_t status = cudaGetSymbolAddress(&from, symbol)) return status;
   return cudaGraphAddMemcpyNode1D(node, graph, before, count, to, static_cast<char *>(from) + offset, size, kind);
 }
 cudaError_t cudaGraphAddMemsetNode(NODE, const cudaMemsetParams *p) {
-  CALLED;
   return kept(cuGraphAddMemsetNode(node, graph, before, count, fill(p), nullptr));
 }
 cudaError_t cudaGraphAddHostNode(NODE, const cudaHostNodeParams *p) {
-  CALLED;
   return kept(cuGraphAddHostNode(node, graph, before, count, function(p)));
 }
 cudaError_t cudaGraphAddChildGraphNode(NODE, cudaGraph_t child) {
-  CALLED;
   return kept(cuGraphAddChildGraphNode(node, graph, before, count, child));
 }
 cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t *graph) {
@@ -111,19 +103,15 @@ cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t *g
 }
 cudaError_t cudaGraphAddEmptyNode(NODE) { return kept(cuGraphAddEmptyNode(node, graph, before, count)); }
 cudaError_t cudaGraphAddEventRecordNode(NODE, cudaEvent_t event) {
-  CALLED;
   return kept(cuGraphAddEventRecordNode(node, graph, before, count, reinterpret_cast<CUevent>(-int64_t(of(event)))));
 }
 cudaError_t cudaGraphAddEventWaitNode(NODE, cudaEvent_t event) {
-  CALLED;
   return kept(cuGraphAddEventWaitNode(node, graph, before, count, reinterpret_cast<CUevent>(-int64_t(of(event)))));
 }
 cudaError_t cudaGraphAddMemAllocNode(NODE, cudaMemAllocNodeParams *p) {
-  CALLED;
   return kept(cuGraphAddMemAllocNode(node, graph, before, count, reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS *>(p)));
 }
 cudaError_t cudaGraphAddMemFreeNode(NODE, void *address) {
-  CALLED;
   return kept(cuGraphAddMemFreeNode(node, graph, before, count, CUdeviceptr(address)));
 }
 cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) { return kept(cuGraphDestroyNode(node)); }
@@ -242,7 +230,7 @@ cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t ready, cudaGraphNode_t node,
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t queue) {
-  CALLED;
+  frame = __builtin_frame_address(0);
   return in(queue, [&] { return cuGraphLaunch(ready, queue); });
 }
 cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t ready, cudaStream_t queue) { return cudaGraphLaunch(ready, own(queue)); }

@@ -29,7 +29,6 @@ cudaError_t cudaMalloc(void **address, size_t size) {
   return size ? kept(emulator.allocate(address, size)) : (*address = nullptr, cudaSuccess);
 }
 cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t queue) {
-  CALLED;
   if (!address) return kept(cudaErrorInvalidValue);
   if (!size) return *address = nullptr, cudaSuccess;
   return in(queue, [&] { return emulator.allocate_in(address, size, of(queue)); });
@@ -40,11 +39,9 @@ cudaError_t cudaMallocManaged(void **address, size_t size, unsigned flags) {
   return kept(emulator.allocate_managed(address, size));
 }
 cudaError_t cudaFree(void *address) {
-  CALLED;
   return address ? kept(emulator.release(address)) : cudaSuccess;
 }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t queue) {
-  CALLED;
   return address ? in(queue, [&] { return emulator.release_in(address, of(queue)); }) : kept(cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocHost(void **address, size_t size) {
@@ -69,21 +66,17 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *addre
   return kept(status);
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
-  CALLED;
   return copied(to, from, size, kind, nullptr, 1);
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue) {
-  CALLED;
   return copied(to, from, size, kind, queue, 0);
 }
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind) {
-  CALLED;
   return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, nullptr, 1);
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t queue) {
-  CALLED;
   return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, queue, 0);
 }
 cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
@@ -92,19 +85,15 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
   return kept(cuMemAllocPitch(reinterpret_cast<CUdeviceptr *>(address), pitch, width, height, 4));
 }
 cudaError_t cudaMemset(void *to, int value, size_t size) {
-  CALLED;
   return fill_rows(to, 0, value, size, 1, nullptr, 1);
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t queue) {
-  CALLED;
   return fill_rows(to, 0, value, size, 1, queue, 0);
 }
 cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
-  CALLED;
   return fill_rows(to, pitch, value, width, height, nullptr, 1);
 }
 cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue) {
-  CALLED;
   return fill_rows(to, pitch, value, width, height, queue, 0);
 }
 #if CUDART_VERSION >= 13000  // where managed memory lies changes no result
@@ -143,34 +132,28 @@ static cudaError_t from_symbol(void *to, const void *symbol, size_t count, size_
 }
 cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset,
                                cudaMemcpyKind kind) {
-  CALLED;
   return to_symbol(symbol, from, count, offset, kind, nullptr, 1);
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t count, size_t offset,
                                     cudaMemcpyKind kind, cudaStream_t queue) {
-  CALLED;
   return to_symbol(symbol, from, count, offset, kind, queue, 0);
 }
 cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, size_t offset,
                                  cudaMemcpyKind kind) {
-  CALLED;
   return from_symbol(to, symbol, count, offset, kind, nullptr, 1);
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
                                       cudaStream_t queue) {
-  CALLED;
   return from_symbol(to, symbol, count, offset, kind, queue, 0);
 }
 
 // ---- peers, of which there are none
 
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t size) {
-  CALLED;
   return to_device || from_device ? on(1) : copied(to, from, size, cudaMemcpyDeviceToDevice, nullptr, 1);
 }
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size,
                                 cudaStream_t queue) {
-  CALLED;
   return to_device || from_device ? on(1) : copied(to, from, size, cudaMemcpyDeviceToDevice, queue, 0);
 }
 
@@ -188,11 +171,9 @@ static cudaError_t fill_box(cudaPitchedPtr p, int value, cudaExtent extent, cuda
   return status;
 }
 cudaError_t cudaMemset3D(cudaPitchedPtr p, int value, cudaExtent extent) {
-  CALLED;
   return fill_box(p, value, extent, nullptr, 1);
 }
 cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t queue) {
-  CALLED;
   return fill_box(p, value, extent, queue, 0);
 }
 
@@ -216,7 +197,6 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 }
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc *, size_t) { return cudaSuccess; }
 cudaError_t cudaMallocFromPoolAsync(void **address, size_t size, cudaMemPool_t, cudaStream_t queue) {
-  CALLED;
   return cudaMallocAsync(address, size, queue);
 }
 }

@@ -59,7 +59,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned)
   return of_event(event, [&] { return in(queue, [&] { return emulator.wait_event(of(queue), of(event)); }); });
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t queue, cudaHostFn_t function, void *data) {
-  CALLED;
   return in(queue, [&] { return emulator.call_host(function, data, of(queue)); });
 }
 struct Callback {
@@ -72,7 +71,6 @@ static void call_back(void *of) {
   one->function(one->queue, cudaSuccess, one->data);  // kept: a graph calls again
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t queue, cudaStreamCallback_t function, void *data, unsigned) {
-  CALLED;
   auto one = new Callback{queue, function, data};
   return in(queue, [&] { return emulator.call_host(call_back, one, of(queue)); });
 }
@@ -128,7 +126,6 @@ cudaError_t cudaLaunchKernel_ptsz(const void *host, dim3 grid, dim3 block, void 
 }
 cudaError_t cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t *c, const void *host, void **args) {
   cudaLaunchConfig_t with_own = *c;
-  CALLED;
   with_own.stream = own(c->stream);
   return cudaLaunchKernelExC(&with_own, host, args);
 }
@@ -139,18 +136,15 @@ cudaError_t cudaFreeAsync_ptsz(void *address, cudaStream_t queue) {
   return cudaFreeAsync(address, own(queue));
 }
 cudaError_t cudaMemcpy_ptds(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
-  CALLED;
   return kept(emulator.copy(to, from, size, kind, of(cudaStreamPerThread), 1));
 }
 cudaError_t cudaMemcpyAsync_ptsz(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue) {
   return cudaMemcpyAsync(to, from, size, kind, own(queue));
 }
 cudaError_t cudaMemset_ptds(void *to, int value, size_t size) {
-  CALLED;
   return fill_rows(to, 0, value, size, 1, cudaStreamPerThread, 1);
 }
 cudaError_t cudaMemsetAsync_ptsz(void *to, int value, size_t size, cudaStream_t queue) {
-  CALLED;
   return fill_rows(to, 0, value, size, 1, own(queue), 0);
 }
 cudaError_t cudaStreamSynchronize_ptsz(cudaStream_t queue) { return cudaStreamSynchronize(own(queue)); }

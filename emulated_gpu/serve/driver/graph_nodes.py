@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from ...state.host_order import place
+from ...state.host_order import Place, place
 from . import c_calls, cuda_bindings, cuda_modules, launches
 from .graph_calls import all_graphs, graph_of, handle_of, keep, known, put, put_int
 from .graphs import (
@@ -57,30 +57,30 @@ class HostParams(ctypes.Structure):
 # ---- entries of nodes, from parameters as they are now
 
 
-def kernel(at: int) -> tuple[tuple, str | int]:
+def kernel(at: int) -> tuple[tuple, Place]:
     p = KernelParams.from_address(at)
     function = p.function or ctypes.c_uint64.from_address(at + ctypes.sizeof(KernelParams)).value  # `kern`
     return noted(lambda: cuda_modules.launch(function, p.grid, p.block, p.shared, p.params, p.extra, stream=0))
 
 
-def copy(at: int) -> tuple[tuple, str | int]:
+def copy(at: int) -> tuple[tuple, Place]:
     held = c_calls.Copy3D.from_buffer_copy(ctypes.string_at(at, ctypes.sizeof(c_calls.Copy3D)))
     return work_of(COPY, lambda stream: c_calls.copy_3d(ctypes.addressof(held), stream, False))
 
 
-def fill(at: int) -> tuple[tuple, str | int]:
+def fill(at: int) -> tuple[tuple, Place]:
     p = FillParams.from_buffer_copy(ctypes.string_at(at, ctypes.sizeof(FillParams)))
     rows = c_calls.fill_2d(f"u{p.element}")
     return work_of(FILL, lambda stream: rows(p.to, p.pitch, p.value, p.width, p.height, stream))
 
 
-def host(at: int) -> tuple[tuple, str | int]:
+def host(at: int) -> tuple[tuple, Place]:
     p = HostParams.from_buffer_copy(ctypes.string_at(at, ctypes.sizeof(HostParams)))
     called = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(p.function)
     return noted(lambda: cuda_bindings.call_host(lambda: called(p.data)))
 
 
-def work_of(kind: int, work: Callable[[int], object]) -> tuple[tuple, str | int]:
+def work_of(kind: int, work: Callable[[int], object]) -> tuple[tuple, Place]:
     return ("do", work, kind), place()
 
 
@@ -106,7 +106,7 @@ def nodes_at(address: int, count: int) -> list[Node]:
     return [node_of(one) for one in (ctypes.c_uint64 * count).from_address(address)] if count else []
 
 
-def add(graph: int, before: int, count: int, kind: int, made: tuple[tuple, str | int], given: object = None) -> int:
+def add(graph: int, before: int, count: int, kind: int, made: tuple[tuple, Place], given: object = None) -> int:
     entry, where = made
     node = Node(entry, nodes_at(before, count), kind, where, given)
     graph_of(graph).nodes.append(node)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from ...device import DEVICE
 from ...errors import Unsupported, WrongCall
 from ...machine.hosts import LEGACY, Capture
-from ...state import host_order
+from ...state.host_order import BRANCHES, Event, Place
 
 # CUgraphNodeType
 KERNEL, COPY, FILL, HOST_CALL, CHILD, EMPTY, WAIT, RECORD, ALLOCATE, FREE = 0, 1, 2, 3, 4, 5, 6, 7, 10, 11
 # cudaErrorStreamCapture*
 UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED, CAPTURED_EVENT = 900, 901, 903, 904, 907
 
-_branches = itertools.count(host_order.BRANCHES)  # handles of streams that a replay has
+_branches = itertools.count(BRANCHES)  # handles of streams that a replay has
 STREAM_OF_NODES = -(1 << 40)  # numbers of streams that nodes have until they are replayed
 
 
@@ -27,7 +27,7 @@ class Replays:
     """Entries to be repeated, and where each was noted. origin: the stream that they were noted on, None if each
     stream is a branch."""
 
-    def __init__(self, entries: Iterable[tuple], places: Iterable[str | int], origin: int | None):
+    def __init__(self, entries: Iterable[tuple], places: Iterable[Place], origin: int | None):
         self.entries, self.places, self.origin = [*entries], [*places], origin
         self.nodes: dict[Node, int] = {}  # which entry is whose
         self.off: set[int] = set()  # entries that are left out
@@ -40,7 +40,7 @@ class Replays:
         began = order.stream(device, stream)
         self.branches = [key for key in self.branches if not order.forget_stream(key)]
         handles = {} if self.origin is None else {self.origin: stream}
-        events: dict[object, host_order.Event] = {}
+        events: dict[object, Event] = {}
         for *_, noted in self.entries:  # all of them branch off here, whatever comes first
             if noted not in handles:
                 handles[noted] = handle = next(_branches)
@@ -132,12 +132,12 @@ class Node:
     """
 
     def __init__(
-        self, entry: tuple, after: Iterable[Node], kind: int = KERNEL, place: str | int = "", given: object = None
+        self, entry: tuple, after: Iterable[Node], kind: int = KERNEL, place: Place = "", given: object = None
     ):
         self.entry, self.after, self.kind, self.place, self.given = entry, [*dict.fromkeys(after)], kind, place, given
 
 
-def noted(work: Callable[[], None]) -> tuple[tuple, str | int]:
+def noted(work: Callable[[], None]) -> tuple[tuple, Place]:
     """Return the entry of a call, made here and noted alone, without its stream; and where it was noted."""
     before, alone = DEVICE.capture, Capture(None)
     DEVICE.capture = alone
@@ -179,7 +179,7 @@ class Graph:
         if self.captured is not None:
             return Replays(self.captured.entries, self.captured.places, self.captured.origin)
         entries: list[tuple] = []
-        places: list[str | int] = []
+        places: list[Place] = []
         streams: dict[Node, int] = {}
         last: dict[int, Node] = {}  # of each stream
         numbers = itertools.count(STREAM_OF_NODES)

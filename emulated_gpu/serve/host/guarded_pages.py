@@ -147,8 +147,8 @@ class Pages:
         if not writes and ERROR is not None:
             writes = bool(ctypes.c_uint64.from_address(context + ERROR).value & WRITE)
         where = place()
-        if not where and ERROR is not None:
-            where = ctypes.c_uint64.from_address(context + INSTRUCTION).value
+        if not isinstance(where, str) and ERROR is not None:  # there the call is under way, in others it has been made
+            where = tuple(one + (one == ctypes.c_uint64.from_address(context + INSTRUCTION).value) for one in where)
         before = len(DEVICE.session.errors)
         DEVICE.host_touches(address, writes, where)
         if len(DEVICE.session.errors) > before:

@@ -54,6 +54,15 @@ BODIES = {
         W: ld.acquire.gpu.global.u32 y, [out]; setp.lt.u32 p, y, b; @p bra W;""",
         2, "hang",
     ),
+    # two slots of 32: who has looked may take a ticket behind another one who has looked, too
+    "a check and an act, each an atomic": (
+        """@!lead ret; L: {} mul.wide.u32 at, x, 4; add.u64 at, at, in; st.global.u32 [at], cta; END:""",
+        """atom.or.relaxed.gpu.global.b32 y, [out], 0; setp.ge.u32 p, y, 64; @p bra END;
+        atom.add.relaxed.gpu.global.u32 x, [out], 32;""",
+        """ld.relaxed.gpu.global.u32 y, [out]; setp.ge.u32 p, y, 64; @p bra END; add.u32 z, y, 32;
+        atom.cas.relaxed.gpu.global.b32 x, [out], y, z; setp.ne.u32 q, x, y; @q bra L;""",
+        3, "out-of-bounds",
+    ),
 }  # fmt: skip
 
 

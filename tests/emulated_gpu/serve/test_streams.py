@@ -15,6 +15,7 @@ from tests.once import once
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = Path(__file__).with_name("streams.cu")
 CASES = re.findall(r'^  (WRONG|RIGHT)\((?:"([\w-]+)", )?(\w+)\)$', SOURCE.read_text(), re.MULTILINE)
+BY_TEMPLATE = next(n for n, line in enumerate(SOURCE.read_text().splitlines(), 1) if "LaunchKernelEx(" in line)
 FOUND = re.compile(r"^emulated-gpu: ([\w-]+):", re.MULTILINE)
 
 
@@ -56,6 +57,7 @@ def test_order_on_the_host(said, verdict, kind, name):
     ("freed_before", "of allocation"),
     ("pinned_memory_is_read", "at byte 4092, which cudaMemcpyAsync on stream 1 (streams.cu:"),
     ("copies_that_overlap", "at byte 2048"),
+    ("dependents_that_fill_the_gpu", f"  at streams.cu:{BY_TEMPLATE}\n"),
     ("a_flag_of_a_later_launch", "one of another stream that is called later would write is not there yet"),
 ])  # fmt: skip
 def test_a_finding_says_what_is_missing(said, name, text):
