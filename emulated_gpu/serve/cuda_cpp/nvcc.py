@@ -2,8 +2,8 @@
 
     python nvcc.py NVCC ARGUMENT...
 
-No ptxas runs, so a build takes less time than for a GPU, and what only ptxas refuses is not refused here. A file is
-compiled with the headers of light/ if that is enough for it (light_first.sh).
+ptxas looks at the PTX and makes no machine code, so a build takes less time than for a GPU, and what is refused only
+then is not refused here. A file is compiled with the headers of light/ if that is enough for it (light_first.sh).
 
 Who asks for a cubin gets it, and beside it the PTX is kept by which the emulated device knows it.
 """

@@ -375,9 +375,11 @@ def program_command(arguments: Sequence[str]) -> list[str]:
         found.append(f"-L{cudart().parent}")
     if any(one.startswith("-lcublas") for one in arguments):
         found += [f"-isystem={HEADERS}", f"-L{blas().parent}", "-Xlinker", "--allow-shlib-undefined"]
+    if nvcc.CUBIN & {*arguments}:
+        return [*shlex.split(compiler()), *arguments, *found]
     return [str(toolkit.nvcc), *nvcc.for_ptx([*target, *arguments]), *found]
 
 
 def compiler() -> str:
-    """Return the command that compiles CUDA C++ to PTX, for a shell."""
+    """Return the command that compiles CUDA C++ to PTX, and to a cubin if it is asked for one, for a shell."""
     return shlex.join([sys.executable, str(HERE / "nvcc.py"), str(find().nvcc)])

@@ -1,6 +1,7 @@
 """CUDA C++ on the emulator. The checks share one process, which nothing else may share with them."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_a_program_is_for_a_b200_if_nothing_is_said_and_finds_the_libraries(give
     assert compiler == str(home / "bin" / "nvcc") and command[-3:-1] == [f"-L{home}/lib", f"-I{home}/include/cccl"]
     assert command[-1] == f"-isystem={toolkit.PROFILER.parent}"
     assert command[:-3] == ["--no-compress", "-lineinfo", *expected.split()]
+    assert toolkit.program_command(["-cubin", "x.cu"])[:4] == [*shlex.split(toolkit.compiler()), "-cubin"]
 
 
 def test_what_is_not_served_is_said_in_a_sentence():
