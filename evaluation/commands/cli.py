@@ -10,6 +10,7 @@ import click
 
 from evaluation import ROOT
 from evaluation.commands import options as option
+from evaluation.judge import sandbox
 
 OWN = str(ROOT / "submission.py")
 RUNS = ROOT / "worklog" / "runs" / "profile"
@@ -28,6 +29,8 @@ def act(command: str, **options) -> None:
         if file and named and os.path.abspath(file) != os.path.abspath(named):
             raise click.UsageError(f"FILE is {file} and --submission {named}: give one")
         options["submission"] = file or named or OWN
+    if command in ("test", "benchmark") and not options["task"]:
+        sandbox.nursery()  # which imports torch while this process does
     from evaluation.commands import actions
 
     sys.exit(getattr(actions, command)(**options))

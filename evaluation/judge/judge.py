@@ -4,14 +4,13 @@ This is the command line's end: it starts the processes (sandbox.py) and shares 
 partial passes, and what goes wrong in the judge is no pass either.
 """
 
-import atexit
 import contextlib
 import os
 import tempfile
 
 import numpy as np
 
-from evaluation.judge import examiner, folder_on_gpu, isolation, jobs, sandbox
+from evaluation.judge import examiner, folder_on_gpu, jobs, sandbox
 from evaluation.judge.options import Options
 from evaluation.judge.statistics import Stats
 from evaluation.judge.verdict import Refused, Verdict, geomean_us
@@ -26,33 +25,9 @@ __all__ = [
     "judge",
     "measure_pairs",
     "shared_memory",
-    "stop",
 ]
 
 DIED = "evaluator: the judging process has died"
-
-_nursery: sandbox.Nursery | None = None
-
-
-def nursery() -> sandbox.Nursery:
-    """The nursery of this process, started once: importing torch takes seconds."""
-    global _nursery
-    if _nursery is None or _nursery.process.poll() is not None:
-        isolation.shield()
-        _nursery = sandbox.Nursery.spawn(examiner.__name__)
-    return _nursery
-
-
-@atexit.register
-def stop() -> None:
-    """Ends all processes below this one."""
-    global _nursery
-    ending, _nursery = _nursery, None
-    if ending is not None:
-        ending.close()
-        with contextlib.suppress(Exception):
-            ending.process.wait(5)
-
 
 class ExaminerProcess:
     """Holds a process that judges one case after the other (examiner.py). submissions: how many that has at once."""
@@ -90,7 +65,7 @@ def examiners(options: Options, count: int, submissions: int = 1):
     """Starts this many examiners, each able to hold this many submissions; they end with this block."""
     with tempfile.TemporaryDirectory(prefix="group-gemm-", ignore_cleanup_errors=True) as root:
         os.chmod(root, 0o711)  # the worker, another user, has a folder inside
-        parent, started = nursery(), []
+        parent, started = sandbox.nursery(), []
         try:
             for i in range(count):
                 directory = os.path.join(root, str(i))

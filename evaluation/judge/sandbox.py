@@ -10,6 +10,7 @@ A worker is forked by a process that has never held a seed or a result, and ends
 """
 
 import array
+import atexit
 import contextlib
 import importlib
 import os
@@ -78,7 +79,7 @@ class Nursery:
     """Forks processes that have imported what theirs need: started early, it has nothing else in its memory."""
 
     def __init__(self, channel: Channel):
-        self.channel = channel
+        self.channel, self.has_started = channel, False
 
     @classmethod
     def fork(cls) -> "Nursery":
@@ -111,6 +112,7 @@ class Nursery:
 
         function: one at the top of a module; its name is sent. apart: `end` of another process spares this one.
         """
+        self.has_started = True
         self.channel.send(("start", function, arguments, apart), fds)
         return self.channel.receive()[0]
 
@@ -137,6 +139,31 @@ class Nursery:
     def close(self) -> None:
         """Ends the nursery and everything below it."""
         self.channel.close()
+
+
+_nursery: Nursery | None = None
+
+
+def nursery() -> Nursery:
+    """The nursery of this process, started once: importing torch takes seconds."""
+    global _nursery
+    if _nursery is None or _nursery.process.poll() is not None:
+        isolation.shield()
+        _nursery = Nursery.spawn("evaluation.judge.examiner")
+    return _nursery
+
+
+@atexit.register
+def stop() -> None:
+    """Ends all processes below this one."""
+    global _nursery
+    ending, _nursery = _nursery, None
+    if ending is not None:
+        ending.close()
+        if not ending.has_started:  # it may be importing still
+            ending.process.kill()
+        with contextlib.suppress(Exception):
+            ending.process.wait(5)
 
 
 def main(fd: int, modules: tuple[str, ...]) -> None:

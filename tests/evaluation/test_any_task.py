@@ -17,7 +17,6 @@ from evaluation.commands import run as running
 from evaluation.commands.cli import cli
 from evaluation.commands.run import LongCases
 from evaluation.judge import folder_on_gpu, library, sandbox
-from evaluation.judge import judge as judging
 from evaluation.judge.given_task import SAME, GivenTask
 from evaluation.judge.judge import Options, judge
 from evaluation.judge.verdict import Refused, Verdict
@@ -268,10 +267,10 @@ def test_benchmark_is_modelled(verdicts):
 def test_what_is_faster_than_its_bytes_has_no_time(verdicts, monkeypatch):
     """The kernel reads x, 32 numbers, and writes as much: at 10^6 bytes a second more than the model's time."""
     spawn = sandbox.Nursery.spawn
-    monkeypatch.setattr(judging, "_nursery", None)  # another one, whose memory is slow
+    monkeypatch.setattr(sandbox, "_nursery", None)  # another one, whose memory is slow
     monkeypatch.setattr(sandbox.Nursery, "spawn", lambda *modules: spawn(*modules, "tests.slow_memory"))
     verdict = timed(verdicts, KERNEL)
-    judging.stop()
+    sandbox.stop()
     assert verdict.status == "pass"
     assert re.search(r"us is less than moving what its kernels touch takes, 128\.000 us", verdict.modelled["error"])
 
