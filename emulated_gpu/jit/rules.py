@@ -166,6 +166,11 @@ def c_function(name: str, x) -> Any:
     return code.value(f"call double @{name}({x})", 64, 0, True)
 
 
+def real(x):
+    """An integer with a sign as a float64."""
+    return x.code.value(f"sitofp {x} to double", 64, 0, True) if isinstance(x, Value) else float(x)
+
+
 def trailing_zeros(x) -> Any:
     if isinstance(x, Value):
         return x.code.intrinsic("cttz", x, flags="i1 true")

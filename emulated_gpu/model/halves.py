@@ -36,10 +36,3 @@ class Links:
         """rate: bytes per cycle of both together."""
         self.cycles = 2 * LANES / rate  # of a byte
         self.free = np.zeros((2, LANES))  # when each has carried what it was given
-
-    def carry(self, to: int, now: float, channels: np.ndarray, nbytes: float) -> float:
-        """Return when `nbytes` of each of some lines, given by their HBM channels, have crossed."""
-        lanes = channels % LANES
-        free = np.maximum(self.free[to], now) + np.bincount(lanes, minlength=LANES) * (nbytes * self.cycles)
-        self.free[to] = free
-        return float(free[lanes].max())

@@ -22,25 +22,24 @@ prefetch asked for them.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 
+from ..jit.llvm import compiler
+from ..jit.rules import Function, pointer
 from . import halves
+from . import lines as of
+from .lines import LINE
 
-LINE = 128
 Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one region
 
 
-def _by_home(at: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Part lines by the half of the L2 that is their home."""
-    which = home.tobytes()  # faster to look through than an array
-    if 1 not in which:
-        return at, at[:0]
-    if 0 not in which:
-        return at[:0], at
-    there = home != 0
-    return at[~there], at[there]
+@functools.cache
+def compiled(rule):
+    """Return a rule of lines.py as machine code; without LLVM it runs as it is."""
+    return Function(rule) if compiler() else rule
 
 
 class L2Region:
@@ -51,7 +50,7 @@ class L2Region:
     `base` is a line number of our own: host addresses differ from run to run, and modelled times must not.
     """
 
-    __slots__ = ("first", "lines", "channel", "late", "home", "ready", "stamp", "turn", "base", "opened")
+    __slots__ = ("first", "lines", "channel", "late", "home", "ready", "stamp", "turn", "base", "opened", "table", "at")
 
     def __init__(self, start: int, size: int, base: int, channels: int, late: np.ndarray):
         self.first, self.base = start // LINE, base
@@ -66,6 +65,14 @@ class L2Region:
         self.stamp = np.full((2, lines), -np.inf)
         self.turn: np.ndarray | None = None  # [half, line], inf of the others
         self.opened = np.full((base + lines) // halves.BLOCK - base // halves.BLOCK + 1, -np.inf)
+        arrays = self.channel, self.late, self.home, self.ready, self.stamp
+        self.table = np.array([lines, base, *map(pointer, arrays), 0, pointer(self.opened)], np.int64)
+        self.at = pointer(self.table)
+
+    def keep_turns(self) -> None:
+        """Tell from now on when lines were loaded as evict_first."""
+        self.turn = np.full((2, self.lines), np.inf)
+        self.table[of.AT_TURN] = pointer(self.turn)
 
 
 class MemoryModel:
@@ -75,22 +82,29 @@ class MemoryModel:
         p = profile
         hbm, l2 = p["hbm"], p["l2"]
         self.memory, self.engine = memory, engine
+        self.numbers, self.counts = np.zeros(of.NUMBERS), np.zeros(4, np.int64)
+        rules = of.look, of.taken_in, of.fetched, of.waiting, of.carry, of.insert
+        self.look, self.taken_in, self.fetched, self.queued, self.carry, self.insert = map(compiled, rules)
         self.channels = int(hbm["channels"])
         self.line_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["read_tb_s"])
         self.write_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_tb_s"])
         self.turn_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_between_reads_tb_s"])
         self.free_until = 0.0  # when all channels are free
         self.served = 0.0  # when the HBM has served the latest read
-        self.row_cycles, self.open_blocks = p.cycles(hbm["row_ns"]), hbm["open_blocks"]
-        self.opened = 0  # blocks that have opened rows so far
+        self.row_cycles = p.cycles(hbm["row_ns"])
+        self.numbers[of.OPEN_BLOCKS] = hbm["open_blocks"]  # OPENED: those that have opened rows so far
         self.each = self.line_cycles  # what the latest line took, with what it pushed out
         self.window, self.overtaken_share = hbm["window_lines"], hbm["overtaking_share"]
         # 4096 quantiles of what a line takes longer than the fastest
         self.late = hbm["spread_cycles"] * ((np.arange(4096) + 0.5) / 4096) ** hbm["spread_power"]
-        self.free = [0.0] * self.channels  # cycle at which each channel has served what it was given
-        self.capacity = l2["bytes"] / 2  # of a half
+        self.free = np.zeros(self.channels)  # cycle at which each channel has served what it was given
+        self.capacity = self.numbers[of.CAPACITY] = l2["bytes"] / 2  # of a half
         self.links = halves.Links(p.bytes_per_cycle(l2["link_tb_s"]))
-        self.far_cycles = l2["far_cycles"]
+        arrays = self.numbers, self.counts, self.counts, self.counts, self.counts, self.free, *self.links.free
+        self.table = np.array([*map(pointer, arrays)], np.int64)
+        self.at = pointer(self.table)
+        self.scratch(1024)
+        self.far_cycles = self.numbers[of.FAR_CYCLES] = l2["far_cycles"]
         self.read_rate = p.bytes_per_cycle(l2["tb_s"])
         self.shared_rate = p.bytes_per_cycle(l2["shared_tb_s"])
         self.prefetch_rate = p.bytes_per_cycle(l2["prefetch_tb_s"])
@@ -109,19 +123,26 @@ class MemoryModel:
         self.one_word: dict[int, float] = {}  # line -> when the atomics that it was asked for are done
         self.hit_cycles, self.loaded_cycles = l2["hit_cycles"], l2["loaded_cycles"]
         self.write_miss_cycles = l2["write_miss_cycles"]
-        self.miss_cycles = hbm["latency_cycles"]
-        self.inserted = [0.0, 0.0]  # bytes, by half
-        self.room_first = l2["evict_first_share"] * self.capacity  # of a half, for lines loaded as evict_first
-        self.inserted_first = [0.0, 0.0]
+        self.miss_cycles = self.numbers[of.MISS_CYCLES] = hbm["latency_cycles"]
+        self.inserted = self.numbers[of.INSERTED : of.INSERTED + 2]  # bytes, by half; INSERTED_FIRST: as evict_first
+        # of a half, for lines loaded as evict_first
+        self.room_first = self.numbers[of.ROOM_FIRST] = l2["evict_first_share"] * self.capacity
         # what the flush before the measurement left behind in each half, evenly
-        self.flushed = [l2["dirty_at_start"] * self.capacity] * 2
-        self.stored = [0.0, 0.0]  # bytes of lines stored since then
+        self.flushed = self.numbers[of.FLUSHED : of.FLUSHED + 2]
+        self.flushed[:] = l2["dirty_at_start"] * self.capacity
+        self.stored = self.numbers[of.STORED : of.STORED + 2]  # bytes of lines stored since then
         self.pushed_out = 0.0  # bytes that stores have pushed out and that no channel has taken yet
         self.regions: dict[int, L2Region] = {}
         self.last: L2Region | None = None  # the one that was asked for last
-        self.read_bytes = self.written_bytes = 0
+        self.read_bytes = 0
         self.log: list[tuple[float, float, float, float]] | None = None  # time, bytes read, written, from L2; if traced
         self.peers: dict = {}  # device -> its memory, a link.Peer
+
+    def scratch(self, lines: int) -> None:
+        """Make room for what rules find of this many lines."""
+        self.missing, self.far = np.zeros((2, lines), np.int64)
+        self.rows = np.zeros(lines)
+        self.table[[of.AT_MISSING, of.AT_FAR, of.AT_ROWS]] = [*map(pointer, (self.missing, self.far, self.rows))]
 
     def region(self, line: int) -> L2Region:
         """The region that a line belongs to; its first byte may lie inside the line."""
@@ -149,15 +170,14 @@ class MemoryModel:
         """Return the memory of another device that lines belong to, if they do."""
         return self.peers.get(self.memory.at_or_before(int(lines[0]) * LINE + LINE - 1).device)
 
-    @staticmethod
-    def _pick(index: slice | np.ndarray, those: np.ndarray) -> np.ndarray:
-        """Select those of the lines at `index` for which `those` holds."""
-        return (np.arange(index.start, index.stop, index.step) if type(index) is slice else index)[those]
-
     @property
     def dirty(self) -> float:
         """Bytes of the flush that are still in L2."""
-        return self.flushed[0] + self.flushed[1]
+        return float(self.flushed[0] + self.flushed[1])
+
+    @property
+    def written_bytes(self) -> float:
+        return self.numbers.item(of.WRITTEN)
 
     def read(
         self,
@@ -186,97 +206,68 @@ class MemoryModel:
                 who = half, sm, sharers, cluster, gone_first
                 first, done = self.read(time, lines[~beyond], nbytes - share, *who)
                 return first, max(done, self.read(time, lines[beyond], share, *who)[1])
-        there, ready = self._found(region, index, half)
+        there, count = of.HOME if half is None else half, len(lines)
+        missing = self._look(region, index, there, count)
         first = done = time + self.hit_cycles
-        missing, held, which = index, 0.0, there.tobytes()
-        if 1 in which:
-            hits = ready[there]
-            done = max(done, float(hits.max()))
+        held, fetched = 0.0, 0
+        if missing < count:
+            done = max(done, self.numbers.item(of.COME))
             if done > first and self.prefetched > time and nbytes:
                 done = held = max(done, self.prefetched)
-            elif len(hits) == len(there) and self.free_until > time:
+            elif not missing and self.free_until > time:
                 time = self.admitted(time)
                 first = done = max(done, time + self.hit_cycles)
-            missing = self._pick(index, ~there)
-        fetched = 0
-        if 0 in which:
-            fetched, arrival = self._miss(region, missing, half, time, gone_first)
+        if missing:
+            fetched, arrival = self._miss(region, missing, there, time, gone_first)
             done = max(done, arrival)
-            if 2 * fetched > len(there):
+            if 2 * fetched > count:
                 first = time + self.miss_cycles
         done = max(done, self._cross(time, held, lines, nbytes, sm, sharers, cluster) + self.hit_cycles)
         if self.log is not None:
             self.log.append((done, fetched * LINE, 0, nbytes))
         return first, done
 
-    def _found(self, region: L2Region, index: slice | np.ndarray, half: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether a half of the L2, or else each line's home, has the lines at `index`, and from when on."""
-        if half is not None:
-            return self._kept(region, half, index), region.ready[half, index]
-        at = self._pick(index, slice(None))
-        home = region.home[at]
-        kept = np.where(home == 0, self._kept(region, 0, at), self._kept(region, 1, at))
-        return kept, region.ready[home, at]
-
-    def _kept(self, region: L2Region, half: int, at: slice | np.ndarray) -> np.ndarray:
-        """Return which lines a half still has."""
-        kept = region.stamp[half, at] > self.inserted[half] - self.capacity
-        if region.turn is not None:
-            kept &= region.turn[half, at] > self.inserted_first[half] - self.room_first
-        return kept
+    def _look(self, region: L2Region, index: slice | np.ndarray, half: int, count: int) -> int:
+        """Return how many of the lines at `index` a half does not have; `missing` has them then."""
+        if count > len(self.missing):
+            self.scratch(2 * count)
+        where = (0, index.start, index.step) if type(index) is slice else (pointer(index), 0, 0)
+        return self.look(region.at, self.at, *where, count, half)
 
     def _miss(
-        self, region: L2Region, missing: slice | np.ndarray, half: int | None, time: float, gone_first: bool
+        self, region: L2Region, missing: int, half: int, time: float, gone_first: bool
     ) -> tuple[int, float]:
         """Lines that a half does not have come from the other one, or from the HBM: how many from there, when the last.
 
-        Those of the other half stay in both.
+        Those of the other half stay in both. missing: how many, of which `missing` has the numbers.
         """
-        at, arrival = self._pick(missing, slice(None)), time
-        far = np.zeros(0, int)
-        if half is not None:
-            away = region.home[at] != half
-            far = at[away]
-            kept = self._kept(region, 1 - half, far)
-            if kept.any():
-                at = np.concatenate((at[~away], far[~kept]))
-                arrival = max(time + self.hit_cycles, float(region.ready[1 - half, far[kept]].max())) + self.far_cycles
-        if len(at):
-            home = region.home[at]
-            first, second = _by_home(at, home)
-            back = self._insert(region, first, 0, gone_first) if len(first) else 0.0
-            back += self._insert(region, second, 1, gone_first) if len(second) else 0.0
-            if len(far):
-                back += self._insert(region, far, half, gone_first)
-            more = back / LINE * self.turn_cycles + self._rows(region, at) * self.row_cycles
-            self.each = each = self.line_cycles + more / len(at)
-            self.served = self._fetch(region.channel[at].tolist(), region.late[at].tolist(), time, each)
-            arrival = max(arrival, self.served + self.miss_cycles)
-            region.ready[home, at] = self.served + self.miss_cycles
-            self.read_bytes += len(at) * LINE
-        elif len(far):
-            self._write_back(self._insert(region, far, half, gone_first))
-        if len(far):
-            arrival = max(arrival, self.links.carry(half, self.engine.now, region.channel[far], LINE) + self.far_cycles)
-            region.ready[half, far] = arrival
-        return len(at), arrival
+        numbers, in_turn = self.numbers, gone_first and self.room_first < self.capacity
+        if in_turn and region.turn is None:
+            region.keep_turns()
+        self.taken_in(region.at, self.at, missing, half, in_turn)
+        fetched, far, elsewhere, rows = self.counts.tolist()
+        arrival, back = time, numbers.item(of.BACK)
+        self._log_back(back)
+        if elsewhere:
+            arrival = max(time + self.hit_cycles, numbers.item(of.COME)) + self.far_cycles
+        if fetched:  # NumPy's exp: the C library's has other last bits
+            opened = float(np.add.reduce(1 - np.exp(self.rows[:rows])))
+            more = back / LINE * self.turn_cycles + opened * self.row_cycles
+            self.each = self.line_cycles + more / fetched
+        elif far:
+            self._write_back(back)
+        numbers[of.TIME], numbers[of.NOW], numbers[of.EACH] = time, self.engine.now, self.each
+        numbers[of.PART], numbers[of.COME] = LINE * self.links.cycles, arrival
+        self.fetched(region.at, self.at, fetched, far, half)
+        if fetched:
+            self.served = numbers.item(of.LAST)
+            self.free_until = max(self.free_until, self.served)
+            self.read_bytes += fetched * LINE
+        return fetched, numbers.item(of.COME)
 
-    def _rows(self, region: L2Region, at: np.ndarray) -> float:
-        """How many rows of the DRAM lines open: one for each piece without a gap in a block, unless it is still open.
-
-        A block's rows stay open the less likely, the more other blocks have opened theirs since then.
-        """
-        blocks = (at + region.base % halves.BLOCK) // halves.BLOCK
-        changes = blocks[1:] != blocks[:-1]
-        begins = np.ones(len(at), bool)
-        np.logical_or(at[1:] - at[:-1] != 1, changes, out=begins[1:])
-        blocks = blocks[begins]
-        others = region.opened[blocks]
-        others -= self.opened  # of each block how many opened their rows since it did, negative
-        others /= self.open_blocks
-        self.opened += 1 + np.count_nonzero(changes)
-        region.opened[blocks] = self.opened
-        return float(np.add.reduce(1 - np.exp(others)))
+    def _log_back(self, back: float) -> None:
+        if self.log is not None and back:
+            self.log.append((self.engine.now, 0, back, 0))
 
     def carried(self, requests: int, nbytes: int) -> float:
         """Return for how many bytes the crossbar is busy with requests for this many: it takes no more small ones."""
@@ -323,24 +314,11 @@ class MemoryModel:
         self.one_line[half, line] = begin + self.one_line_cycles
         return begin - time
 
-    def _fetch(self, channels: list[int], late: list[float], time: float, each: float) -> float:
-        """Each channel serves its lines one after the other, `each` cycles a line; when the last has come.
-
-        Requests are known some time before they leave their SM: they must not keep a channel from others until then.
-        """
-        free, last, now = self.free, time, self.engine.now
-        for c, more in zip(channels, late):
-            end = free[c]
-            free[c] = end = (end if end > now else now) + each
-            end = (end if end > time else time) + more
-            if end > last:
-                last = end
-        self.free_until = max(self.free_until, last)
-        return last
-
     def backlog(self, time: float) -> float:
         """Return for how long the HBM's channels are busy from then on, in the mean."""
-        return sum([end - time for end in self.free if end > time]) / self.channels
+        self.numbers[of.TIME] = time
+        self.queued(self.at, self.channels)
+        return self.numbers.item(of.WAIT) / self.channels
 
     def overtaking(self) -> float:
         """Return how much longer a copy takes whose last line is served now, since others behind it overtake it."""
@@ -354,37 +332,14 @@ class MemoryModel:
         """
         return time + max(0.0, self.backlog(time) - self.window * self.each)
 
-    def _insert(self, region: L2Region, at: np.ndarray, half: int, gone_first: bool = False) -> float:
-        """New lines push out old ones; returns how many bytes of those have been stored and must be written back."""
-        n = len(at) * LINE
-        self.inserted[half] += n
-        region.stamp[half, at] = self.inserted[half]
-        if gone_first and self.room_first < self.capacity:
-            if region.turn is None:
-                region.turn = np.full((2, region.lines), np.inf)
-            self.inserted_first[half] += n
-            region.turn[half, at] = self.inserted_first[half]
-        elif region.turn is not None:
-            region.turn[half, at] = np.inf
-        back = 0.0
-        if self.flushed[half] > 0:
-            back = min(self.flushed[half], self.flushed[half] * n / max(self.capacity - self.inserted[half] + n, n, 1))
-            self.flushed[half] -= back
-        stored = self.stored[half] * min(n / self.capacity, 1.0)
-        self.stored[half] -= stored
-        back += stored
-        self.written_bytes += back
-        if self.log is not None and back:
-            self.log.append((self.engine.now, 0, back, 0))
-        return back
-
     def _write_back(self, nbytes: float):
         """Write lines back that stores have pushed out, on all channels at once."""
         self.pushed_out += nbytes
         if self.pushed_out >= LINE * self.channels:
             busy = self.pushed_out / LINE / self.channels * self.write_cycles
-            self.pushed_out, now = 0.0, self.engine.now
-            self.free = [(end if end > now else now) + busy for end in self.free]
+            self.pushed_out = 0.0
+            np.maximum(self.free, self.engine.now, out=self.free)
+            self.free += busy
 
     def write(
         self, time: float, lines: Lines, nbytes: int, half: int = 0, posted: bool = False, requests: int = 0
@@ -399,20 +354,26 @@ class MemoryModel:
         if self.peers and (peer := self.peer(lines)) is not None:
             return peer.write(time, lines, nbytes)
         region, index = self._locate(lines)
-        at = self._pick(index, slice(None))
+        at = np.arange(index.start, index.stop, index.step) if type(index) is slice else index
         home = region.home[at]
         acknowledged = self.hit_cycles
-        for there, mine in enumerate(_by_home(at, home)):
+        for there in (0, 1):
+            mine = at[home == there]
             if not len(mine):
                 continue
             if there != half:
-                self.links.carry(there, self.engine.now, region.channel[mine], nbytes / len(at))
-            new = mine[~self._kept(region, there, mine)]
+                self.numbers[of.NOW], self.numbers[of.PART] = self.engine.now, nbytes / len(at) * self.links.cycles
+                self.carry(region.at, self.at, pointer(mine), len(mine), there)
+            count = self._look(region, mine, there, len(mine))
+            new = self.missing[:count]
             region.stamp[1 - there, mine] = -np.inf
-            if len(new):
+            if count:
                 region.ready[there, new] = time + self.hit_cycles
-                self._write_back(self._insert(region, new, there))
-                self.stored[there] += len(new) * LINE
+                self.numbers[of.BACK] = 0.0
+                self.insert(region.at, self.at, pointer(self.missing), count, there, False, False)
+                self._log_back(back := self.numbers.item(of.BACK))
+                self._write_back(back)
+                self.stored[there] += count * LINE
                 acknowledged = self.write_miss_cycles
             if posted:
                 region.ready[there, mine] = time
@@ -436,7 +397,7 @@ class MemoryModel:
         fetched = self.read_bytes
         come = self.read(time, lines, 0, None)[1]
         if fetched < self.read_bytes:  # they will have to be written back
-            self.stored = [each + (self.read_bytes - fetched) / 2 for each in self.stored]
+            self.stored += (self.read_bytes - fetched) / 2
         region, index = self._locate(lines)
         far = bool((region.home[index] != half).any())
         taken = self.write(time, lines, nbytes, half, requests=requests)[0]
@@ -452,7 +413,7 @@ class MemoryModel:
 
     def skip_flush(self):
         """Forget the flush: its dirty lines count as pushed out by reads and stores in their present shares."""
-        for half, inserted in enumerate(self.inserted):
+        for half, inserted in enumerate(self.inserted.tolist()):
             if inserted:
                 replaced = min(inserted / self.capacity, 1.0)
                 self.stored[half] *= (1 - math.exp(-1)) / (1 - math.exp(-replaced))
@@ -463,6 +424,6 @@ class MemoryModel:
         self.read(time, lines, 0, None)
         if time > self.prefetched:
             self.prefetching = time
-        self.prefetched = max(self.prefetched, max(self.free) + self.miss_cycles)
+        self.prefetched = max(self.prefetched, float(self.free.max()) + self.miss_cycles)
         self.read_port = max(self.read_port, self.engine.now) + nbytes / self.prefetch_rate
         return max(self.read_port, time)

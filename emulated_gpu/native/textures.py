@@ -12,7 +12,7 @@ import numpy as np
 
 from ..formats.texels import BORDER, FAR, FRACTION, MIRROR, WRAP
 from ..jit.llvm import LANES, Value
-from ..jit.rules import Rule, fill, float32, float64, int8, int16, int32, int64, room, rule, where
+from ..jit.rules import Rule, fill, float32, float64, int8, int16, int32, int64, real, room, rule, where
 from ..state import images
 from ..state.shadow import WORD
 from . import access
@@ -61,11 +61,6 @@ class Fetch(NamedTuple):
 # -- numbers -----------------------------------------------------------------------------------------------------------
 def floor(x):
     return x.code.intrinsic("floor", x) if isinstance(x, Value) else float(math.floor(x))
-
-
-def real(x):
-    """An integer with a sign as a float64."""
-    return x.code.value(f"sitofp {x} to double", 64, 0, True) if isinstance(x, Value) else float(x)
 
 
 def whole(x):

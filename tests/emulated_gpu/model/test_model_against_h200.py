@@ -22,6 +22,7 @@ from emulated_gpu.machine.engine import Engine
 from emulated_gpu.model import fences
 from emulated_gpu.model.clock import TimingClock
 from emulated_gpu.model.issue import Cost
+from emulated_gpu.model.lines import OPEN_BLOCKS, OPENED
 from emulated_gpu.model.profile import load
 from emulated_gpu.model.sm import SharedPort, Sm
 from emulated_gpu.model.sm_clock import SmClocks
@@ -305,11 +306,18 @@ def test_a_row_is_opened_by_each_piece_and_stays_open_for_a_while(memory):
     DEVICE.adopt(data, "data")
     region = memory.region(data.ctypes.data // 128 + 1)
     apart, together = np.arange(0, 128 * 32, 32), np.arange(8192, 8192 + 128)
-    assert memory._rows(region, apart) == 128
-    assert memory._rows(region, together) == 128 / 32
-    assert memory._rows(region, apart + 1) == pytest.approx(0, abs=128 * 5 / memory.open_blocks)
-    memory.opened += 10 * int(memory.open_blocks)
-    assert memory._rows(region, apart + 2) == pytest.approx(128, rel=0.001)
+    memory.flushed[:] = 0.0
+
+    def rows(lines: np.ndarray) -> float:
+        memory.prefetch(0.0, region.first + lines, 16384)
+        return (memory.each - memory.line_cycles) * 128 / memory.row_cycles
+
+    assert rows(apart) == pytest.approx(128)
+    assert rows(together) == pytest.approx(128 / 32)
+    blocks = memory.numbers[OPEN_BLOCKS]
+    assert rows(apart + 1) == pytest.approx(0, abs=128 * 5 / blocks)
+    memory.numbers[OPENED] += 10 * blocks
+    assert rows(apart + 2) == pytest.approx(128, rel=0.001)
 
 
 def test_the_tensor_core_reads_its_operands_first():
