@@ -50,6 +50,7 @@ class ControlFlow:
         self.kernel, self.name, self.machine_code = kernel, name, machine_code
         self.timed, self.leaders, self.fetches, self.together = timed, leaders, fetches, together
         self.initial_registers = functools.lru_cache(maxsize=4)(self.initial_registers)
+        self._compared: dict[int, bool] = {}  # by a load's id, see is_compared
         self.source_name = f"<{name}>"
         self.split_blocks()
         self.blocks = [None] * len(self.start)
@@ -340,8 +341,7 @@ class ControlFlow:
         """Whether an instruction is a load of which a selp chooses or does not, and which nothing else reads."""
         _, written = self.reads_writes(load)
         selected = False
-        for instr in self.kernel.instrs:
-            reads, _ = self.reads_writes(instr)
+        for instr, (reads, _) in zip(self.kernel.instrs, self.effects):
             values = _registers(Vec(instr.operands[1:3])) if instr.parts[0] == "selp" and instr.guard is None else set()
             if written & (reads - values):
                 return False
@@ -351,11 +351,13 @@ class ControlFlow:
     def is_compared(self, load: Instr) -> bool:
         """Whether an instruction is a load, and an atom.cas at the same address compares its value with what is there
         then: an old value costs another turn."""
-        if load.parts[0] != "ld":
-            return False
+        if id(load) not in self._compared:
+            self._compared[id(load)] = load.parts[0] == "ld" and self._compares(load)
+        return self._compared[id(load)]
+
+    def _compares(self, load: Instr) -> bool:
         _, values = self.reads_writes(load)
-        for instr in self.kernel.instrs:
-            reads, written = self.reads_writes(instr)
+        for instr, (reads, written) in zip(self.kernel.instrs, self.effects):
             if instr.parts[0] == "mov" and reads and reads <= values:
                 values |= written
         swaps = [i.operands for i in self.kernel.instrs if i.parts[0] == "atom" and "cas" in i.parts]
@@ -366,7 +368,7 @@ class ControlFlow:
         """Return the base and the offset of an address, behind constants that are added to a base of its own."""
         base, offset = address.base, address.offset
         while isinstance(base, Reg):
-            made = [i for i in self.kernel.instrs if base.index in self.reads_writes(i)[1]]
+            made = [i for i, (_, written) in zip(self.kernel.instrs, self.effects) if base.index in written]
             if len(made) != 1 or made[0].parts[0] != "add" or not isinstance(made[0].operands[2], Imm):
                 break
             base, offset = made[0].operands[1], offset + made[0].operands[2].value

@@ -326,7 +326,8 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
     with DEVICE.working(stream, what) as work:
         ctypes.memmove(to, at, size)
         if there is None or there.device == HOST:
-            DEVICE.host_reads(at, size, size <= SCALAR, work)
+            decides = size <= SCALAR and DEVICE.session.launches > 0  # what copies alone move is no result
+            DEVICE.host_reads(at, size, decides, work)
         DEVICE.touched(work, at, size, False)
         DEVICE.touched(work, to, size, True)
     shared = any(region is not None and region.of_host for region in (there, here))

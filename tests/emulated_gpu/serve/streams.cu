@@ -96,6 +96,9 @@ int main(int words, char **) {
   cudaStreamCreate(&blocking);
   cudaEventCreate(&event);
 
+  RIGHT(a_copy_before_any_launch_is_no_result)
+  sum += number(unwritten());
+
   WRONG("stream-race", read_before_write)
   set<<<4, 256, 0, a>>>(d, N, 3);
   MEND(cudaEventRecord(event, a); cudaStreamWaitEvent(b, event);)
