@@ -93,7 +93,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void 
 }
 cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
                                     cudaStream_t queue) {
-  return launch(kernel, grid, block, args, shared, queue ? queue : cudaStreamPerThread);
+  return launch(kernel, grid, block, args, shared, own(queue));
 }
 
 // ---- launches

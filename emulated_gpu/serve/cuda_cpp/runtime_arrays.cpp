@@ -118,9 +118,7 @@ cudaError_t cudaMalloc3DArray(cudaArray_t *array, const cudaChannelFormatDesc *d
                               unsigned flags) {
   return array && desc ? create(array, desc, extent, flags) : kept(cudaErrorInvalidValue);
 }
-cudaError_t cudaFreeArray(cudaArray_t array) {
-  return array ? kept(cuArrayDestroy(of(array))) : cudaSuccess;
-}
+cudaError_t cudaFreeArray(cudaArray_t array) { return array ? kept(cuArrayDestroy(of(array))) : cudaSuccess; }
 cudaError_t cudaGetChannelDesc(cudaChannelFormatDesc *desc, cudaArray_const_t array) {
   return cudaArrayGetInfo(desc, nullptr, nullptr, const_cast<cudaArray_t>(array));
 }
@@ -135,12 +133,8 @@ cudaError_t cudaArrayGetInfo(cudaChannelFormatDesc *desc, cudaExtent *extent, un
 
 // ---- copies
 
-cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *p) {
-  return copy_box(*p, nullptr, true);
-}
-cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *p, cudaStream_t queue) {
-  return copy_box(*p, queue, false);
-}
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *p) { return copy_box(*p, nullptr, true); }
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *p, cudaStream_t queue) { return copy_box(*p, queue, false); }
 cudaError_t cudaMemcpy2DToArray(cudaArray_t to, size_t x, size_t y, const void *from, size_t pitch, size_t width,
                                 size_t height, cudaMemcpyKind kind) {
   return copy(in_array(to, x, y, 0), in_memory(from, pitch, height, from_host(kind), kind), {width, height, 1}, nullptr,

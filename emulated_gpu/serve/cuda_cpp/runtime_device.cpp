@@ -23,9 +23,7 @@ cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
 cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) { return kept(cuCtxGetLimit(value, CUlimit(limit))); }
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) { return kept(cuCtxSetLimit(CUlimit(limit), value)); }
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-  return *can = 0, on(device || peer);
-}
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { return *can = 0, on(device || peer); }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return kept(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceDisablePeerAccess(int) { return kept(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {

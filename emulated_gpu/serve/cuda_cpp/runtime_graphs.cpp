@@ -233,12 +233,5 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t queue) {
   frame = __builtin_frame_address(0);
   return in(queue, [&] { return cuGraphLaunch(ready, queue); });
 }
-cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t ready, cudaStream_t queue) { return cudaGraphLaunch(ready, own(queue)); }
-cudaError_t cudaStreamBeginCapture_ptsz(cudaStream_t queue, cudaStreamCaptureMode mode) {
-  return cudaStreamBeginCapture(own(queue), mode);
-}
-cudaError_t cudaStreamEndCapture_ptsz(cudaStream_t queue, cudaGraph_t *graph) {
-  return cudaStreamEndCapture(own(queue), graph);
-}
 cudaError_t cudaDeviceGraphMemTrim(int device) { return on(device); }
 }

@@ -38,9 +38,7 @@ cudaError_t cudaMallocManaged(void **address, size_t size, unsigned flags) {
     return kept(cudaErrorInvalidValue);
   return kept(emulator.allocate_managed(address, size));
 }
-cudaError_t cudaFree(void *address) {
-  return address ? kept(emulator.release(address)) : cudaSuccess;
-}
+cudaError_t cudaFree(void *address) { return address ? kept(emulator.release(address)) : cudaSuccess; }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t queue) {
   return address ? in(queue, [&] { return emulator.release_in(address, of(queue)); }) : kept(cudaErrorInvalidValue);
 }
@@ -84,9 +82,7 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
   if (!width || !height) return *address = nullptr, *pitch = 0, cudaSuccess;
   return kept(cuMemAllocPitch(reinterpret_cast<CUdeviceptr *>(address), pitch, width, height, 4));
 }
-cudaError_t cudaMemset(void *to, int value, size_t size) {
-  return fill_rows(to, 0, value, size, 1, nullptr, 1);
-}
+cudaError_t cudaMemset(void *to, int value, size_t size) { return fill_rows(to, 0, value, size, 1, nullptr, 1); }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t queue) {
   return fill_rows(to, 0, value, size, 1, queue, 0);
 }

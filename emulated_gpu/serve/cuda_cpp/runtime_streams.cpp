@@ -118,42 +118,17 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
   return kept(emulator.elapsed(ms, of(start), of(end)));
 }
 
-// ---- what programs call that are compiled with --default-stream per-thread: no queue is the thread's own one
+// ---- what programs call that are compiled with --default-stream per-thread, where toolkit.py does not make it
 
-cudaError_t cudaLaunchKernel_ptsz(const void *host, dim3 grid, dim3 block, void **args, size_t shared,
-                                  cudaStream_t queue) {
-  return launch(host, grid, block, args, shared, own(queue));
-}
 cudaError_t cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t *c, const void *host, void **args) {
   cudaLaunchConfig_t with_own = *c;
   with_own.stream = own(c->stream);
   return cudaLaunchKernelExC(&with_own, host, args);
 }
-cudaError_t cudaMallocAsync_ptsz(void **address, size_t size, cudaStream_t queue) {
-  return cudaMallocAsync(address, size, own(queue));
-}
-cudaError_t cudaFreeAsync_ptsz(void *address, cudaStream_t queue) {
-  return cudaFreeAsync(address, own(queue));
-}
 cudaError_t cudaMemcpy_ptds(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
   return kept(emulator.copy(to, from, size, kind, of(cudaStreamPerThread), 1));
 }
-cudaError_t cudaMemcpyAsync_ptsz(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue) {
-  return cudaMemcpyAsync(to, from, size, kind, own(queue));
-}
 cudaError_t cudaMemset_ptds(void *to, int value, size_t size) {
   return fill_rows(to, 0, value, size, 1, cudaStreamPerThread, 1);
-}
-cudaError_t cudaMemsetAsync_ptsz(void *to, int value, size_t size, cudaStream_t queue) {
-  return fill_rows(to, 0, value, size, 1, own(queue), 0);
-}
-cudaError_t cudaStreamSynchronize_ptsz(cudaStream_t queue) { return cudaStreamSynchronize(own(queue)); }
-cudaError_t cudaStreamQuery_ptsz(cudaStream_t queue) { return cudaStreamQuery(own(queue)); }
-cudaError_t cudaStreamWaitEvent_ptsz(cudaStream_t queue, cudaEvent_t event, unsigned flags) {
-  return cudaStreamWaitEvent(own(queue), event, flags);
-}
-cudaError_t cudaEventRecord_ptsz(cudaEvent_t event, cudaStream_t queue) { return cudaEventRecord(event, own(queue)); }
-cudaError_t cudaLaunchHostFunc_ptsz(cudaStream_t queue, cudaHostFn_t function, void *data) {
-  return cudaLaunchHostFunc(own(queue), function, data);
 }
 }

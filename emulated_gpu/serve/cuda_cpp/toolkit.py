@@ -155,6 +155,8 @@ RUNTIME_FUNCTION = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
 DRIVER_FUNCTION = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w+)\s*\(([^;]*?)\)\s*;")
 NEWEST = re.compile(r"#define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(\1\w*)")  # the function of a name now
 FORM = re.compile(r"typedef\s+CUresult\s+\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)\)\(([^;]*)\);")
+PER_THREAD = re.compile(r"__CUDART_API_PTSZ\((cuda\w+)\)")  # functions of which no queue may be the thread's own one
+SERVED = re.compile(r"^cudaError_t (cuda\w+)\(([^{;]*?)\) \{", re.MULTILINE)
 ERROR = re.compile(r"^\s*(cudaSuccess|cudaError\w+)\s*=\s*(\d+)", re.MULTILINE)
 PARAMETER = re.compile(r"(const\s+)?((?:unsigned )?\w+)\s*(\**)")
 
@@ -256,6 +258,18 @@ def others(toolkit: Toolkit, served: str) -> str:
     ])  # fmt: skip
 
 
+def per_thread(toolkit: Toolkit, served: str) -> str:
+    """Return C++ for what programs call that are compiled with --default-stream per-thread, of what `served` has."""
+    names, made = {*PER_THREAD.findall(header(toolkit, "cuda_runtime_api.h"))}, []
+    for name, parameters in SERVED.findall(served):
+        if name in names and "cudaStream_t queue" in parameters:
+            each = [one + f" _{i}" * (len(re.findall(r"\w+", one)) == 1) for i, one in enumerate(parameters.split(","))]
+            given = [re.findall(r"\w+", one)[-1] for one in each]
+            call = ", ".join("own(queue)" if one == "queue" else one for one in given)
+            made.append(f"cudaError_t {name}_ptsz({', '.join(each)}) {{ return {name}({call}); }}")
+    return "\n".join(['#include "runtime.hpp"', 'extern "C" {', *made, "}"])
+
+
 def version(toolkit: Toolkit) -> str:
     return hashlib.sha256((toolkit.include / "cuda_runtime_api.h").read_bytes()).hexdigest()
 
@@ -264,7 +278,7 @@ def version(toolkit: Toolkit) -> str:
 def cudart() -> Path:
     """Return the stand-in for CUDA's runtime and driver; builds it if there is none yet (2 s)."""
     toolkit, own = find(), runtime_texts()
-    texts = [*own, others(toolkit, "".join(own))]
+    texts = [*own, others(toolkit, "".join(own)), per_thread(toolkit, "".join(own))]
     # Versions of symbols are as NVIDIA's library has them: its own name
     options, where = ["-std=c++17", "-Wl,--default-symver"], [f"-I{toolkit.include}", f"-I{HERE}"]
     return built(RUNTIME, texts, options, (HERE / "runtime.hpp").read_text(), version(toolkit), where=where)

@@ -71,7 +71,10 @@ __global__ void set(int *x, int v) { x[threadIdx.x] = v; }
 int main(int count, char **) {
   int *x;
   cudaMalloc(&x, 128);
-  std::thread([&] { set<<<1, 32>>>(x, 3); if (count > 1) cudaStreamSynchronize(0); }).join();
+  auto work = [&] {
+    cudaMemset2DAsync(x, 128, 0, 128, 1), set<<<1, 32>>>(x, 3); if (count > 1) cudaStreamSynchronize(0);
+  };
+  std::thread(work).join();
   set<<<1, 32>>>(x, 4);
   return cudaDeviceSynchronize();
 }
