@@ -50,8 +50,7 @@ def operator(of: Signature, out: bool = False) -> Callable:
     if out:
 
         def run(to, *operands, **options) -> None:
-            options["out"] = to  # not in a dictionary more
-            served(function)(*operands, **options)
+            served(function)(*operands, out=to, **options)
     else:
 
         def run(*operands, **options):

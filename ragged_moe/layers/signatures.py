@@ -74,7 +74,8 @@ EXPERTS_CALL = Signature(
         whole("sms", "an int from 2 on, or None", "=None", least=2),
     ),
     (Result(BF16, "T H"),), out="out", overwritable="hidden",
-    positional=("w13_scale", "w2_scale"), pairs=(("w13_bias", "w2_bias"), ("w13_input_scale", "w2_input_scale")),
+    positional=("w13_scale", "w2_scale", "num_experts"),
+    pairs=(("w13_bias", "w2_bias"), ("w13_input_scale", "w2_input_scale")),
 )  # fmt: skip
 
 

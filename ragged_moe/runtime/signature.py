@@ -202,7 +202,8 @@ class Signature:
         """The operator's, `NAME(arguments) -> results`; the one that writes to `out` has that first."""
         named = [*self.tensors, *self.options]
         keywords = [x for x in named if x.name not in self.leading]
-        first = [f"{x.torch_type} {x.name}" for x in named if x.name in self.leading]
+        leading = [x for x in named if x.name in self.leading]
+        first = [f"{x.torch_type} {x.name}{x.default * isinstance(x, Option)}" for x in leading]
         said = [first, [f"{x.torch_type} {x.name}{x.default}" for x in keywords]]
         arguments = [*["Tensor(a!) out"] * out, *said[0], *(["*", *said[1]] if said[1] else [])]
         results = ["Tensor"] * len(self.results) * (not out)
@@ -213,7 +214,7 @@ class Signature:
         """What the operator returns of tensors that torch traces: new ones."""
         found = dict(zip(self.leading, given)) | options
         letters = {x.letter: x.of(found[x.operand]) for x in self.sizes if self.has(found, x)}
-        letters |= {x.name: found[x.name] for x in self.options if x.name in self.positional}
+        letters |= {x.name: found.get(x.name) for x in self.options if x.name in self.positional}
         made = self.made(letters, found[self.first].device)
         return made if len(made) != 1 else made[0]
 
