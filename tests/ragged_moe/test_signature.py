@@ -103,11 +103,12 @@ def test_functions_take_what_is_declared(name):
     """The same names, in the same order as far as that counts, with the same defaults."""
     declared, function = CALLS[name], inspect.signature(getattr(ragged_moe, name)).parameters
     named = *declared.tensors, *declared.options
-    defaults = {x.name: "" if x.name in declared.leading and isinstance(x, Tensor) else x.default.removeprefix("=") for x in named}
+    required = {x.name for x in declared.tensors if x.name in declared.leading}
+    defaults = {x.name: "" if x.name in required else x.default.removeprefix("=") for x in named}
     taken = [x for x in function if x not in ("out", "output", "workspace")]
     assert set(taken) == set(defaults)
-    required = [x for x, default in defaults.items() if not default]
-    assert [x for x in taken if function[x].default is inspect.Parameter.empty] == required
+    without = [x for x, default in defaults.items() if not default]
+    assert [x for x in taken if function[x].default is inspect.Parameter.empty] == without
     said = {None: "None", "softmax": '"softmax"'}
     for x, default in defaults.items():
         found = function[x].default
