@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 
 from ..device import DEVICE
 from ..errors import EmulatorError
@@ -14,6 +15,8 @@ from ..formats import elf
 from . import run
 from .cuda_cpp import executables, static_runtime
 from .cute import cute_dsl
+
+at_end: list[Callable[[], None]] = []  # what is to be done when the program has ended
 
 
 def begin() -> None:
@@ -25,6 +28,10 @@ def begin() -> None:
     options = run.Options.of_environment()
     cute_dsl.choose(options.machine)
     run.start(options)
+    if asked := os.environ.pop(executables.PROFILE, ""):
+        from .profile import in_program
+
+        at_end.append(in_program(asked))
     static_runtime.load_driver()
     parts = static_runtime.parts_of(os.environ.pop(executables.PROGRAM))
     static_runtime.lead(elf.functions(parts), static_runtime.base_of(ctypes.CDLL(None)))
@@ -41,4 +48,6 @@ def end() -> None:
     """When the program has ended: what it has launched runs to its end."""
     with contextlib.suppress(EmulatorError):  # which has been shown, and is in the report
         DEVICE.synchronize_all()
+    for call in at_end:
+        call()
     sys.stdout.flush()

@@ -1,16 +1,22 @@
-"""Time what a script launches on the model: `python -m emulated_gpu profile SCRIPT.py [ARGS...]`."""
+"""Time what a script or a program launches on the model: `python -m emulated_gpu profile SCRIPT.py [ARGS...]`.
+
+A program's kernels are in its own process: there they are modelled when it has ended.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import pickle
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..device import DEVICE
-from ..errors import Unsupported
+from ..errors import EmulatorError, Unsupported
 from ..model.node import TimedNode
 from ..model.profile import load
 from ..model.report import report
@@ -56,13 +62,53 @@ def profile(script: str, args: list[str], wanted: Wanted, show: Callable[[dict],
     for that, what it launched before is timed. Raises Unsupported if it launched nothing, or what stops the launches.
     """
     until = time.monotonic() + wanted.within if wanted.within else math.inf
-    recording, status = record(script, args, running.Options(machine=wanted.machine), wanted.most)
+    options = running.Options(machine=wanted.machine)
+    if not executables.is_program(script):
+        recording, status = record(script, args, options, wanted.most)
+        return modelled(recording, script, args, wanted, until, show) | {"exit_status": status}
+    with tempfile.TemporaryDirectory(prefix="emulated-gpu-profile-") as folder:
+        asked = Path(folder, "asked")
+        asked.write_bytes(pickle.dumps((script, args, wanted, until)))
+        environment = running.environment(options) | {executables.PROFILE: str(asked)}
+        status = executables.run_executable(script, args, environment, 1)
+        found = pickle.loads(asked.read_bytes())
+    if isinstance(found, EmulatorError):
+        raise found
+    if not isinstance(found, dict):
+        raise Unsupported(f"{script} ended with exit status {status}, and not by exit(): nothing is modelled")
+    say_status(script, status)
+    show(found)
+    return found | {"exit_status": status}
+
+
+def in_program(asked: str) -> Callable[[], None]:
+    """Record from now on what this program launches; returns what models it and answers in the file that asked."""
+    script, args, wanted, until = pickle.loads(Path(asked).read_bytes())
+    recording = DEVICE.session = running.Loud(recorded=[], most_recorded=wanted.most, kept=[])
+    here = os.getcwd()
+
+    def answer() -> None:
+        os.chdir(here)
+        try:
+            say_recorded(script, recording, 0)
+            found: dict | EmulatorError = modelled(recording, script, args, wanted, until)
+        except EmulatorError as error:
+            found = error
+        Path(asked).write_bytes(pickle.dumps(found))
+
+    return answer
+
+
+def modelled(
+    recording: Session, script: str, args: list[str], wanted: Wanted, until: float, show=lambda found: None
+) -> dict:
+    """Model what has been recorded."""
     recorded = recording.recorded
     DEVICE.session = recording.after()
     trace, machine = Trace(), load(wanted.machine)
     timed = TimedRun(machine, DEVICE.memory, recorded, trace, computes_mma=wanted.compute)
     counted = [tallied(one.launch) for one in timed.launches]
-    found: dict = {"script": script, "args": args, "exit_status": status}
+    found: dict = {"script": script, "args": args}
     with Mended(wanted.jobs if wanted.gains else 0, until) as mended:
         with mended.around(timed):
             timed.run()
@@ -110,11 +156,15 @@ def record(script: str, args: list[str], options: running.Options, most: int) ->
 
     The session also keeps the memory that they work on.
     """
-    if executables.is_program(script):
-        how = "launches kernels in a process of its own, which are not modelled"
-        raise Unsupported(f"{script} {how}: call them from a script by load_inline, as docs/scale_cuda.py does")
     recording = running.Loud(recorded=[], most_recorded=most, kept=[])
     status = running.run_script(script, args, options, session=recording)
+    say_recorded(script, recording, status)
+    say_status(script, status)
+    return recording, status
+
+
+def say_recorded(script: str, recording: Session, status: int) -> None:
+    """Say what is going to be modelled. Raises Unsupported if that is nothing."""
     recorded = recording.recorded
     if not recorded:
         how = f"ended with exit status {status} before it launched a kernel" if status else "launched no kernel"
@@ -123,13 +173,16 @@ def record(script: str, args: list[str], options: running.Options, most: int) ->
     more = f", {left_out} more left out" * bool(left_out)
     what = "1 launch" if len(recorded) == 1 else f"{len(recorded)} launches"
     print(f"emulated-gpu: modelling {what}{more}; nothing was computed for the script to check", file=sys.stderr)
+
+
+def say_status(script: str, status: int) -> None:
+    """Say what it means if a script has failed."""
     if status:
         print(
             f"emulated-gpu: {script} ended with exit status {status}, perhaps by a check of its own of what was not "
             "computed; the launches before are modelled, what it would have launched behind is not",
             file=sys.stderr,
         )
-    return recording, status
 
 
 def sources(script: str) -> dict[str, Path]:

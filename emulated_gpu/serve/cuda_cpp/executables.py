@@ -16,6 +16,7 @@ from . import static_runtime, toolkit
 
 PROGRAM = "EMULATED_GPU_PROGRAM"  # environment: its path
 BEFORE = "EMULATED_GPU_BEFORE_"  # environment: what a variable was before the program was started
+PROFILE = "EMULATED_GPU_PROFILE"  # environment: the file that asks for a profile (serve/profile.py)
 CHANGED = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
 

@@ -1,5 +1,6 @@
 """CUDA C++ on the emulator. The checks share one process, which nothing else may share with them."""
 
+import json
 import re
 import shlex
 import shutil
@@ -114,6 +115,20 @@ def test_a_program_runs_and_its_faults_are_found(program):
     assert (done.returncode, done.stdout) == (7, "given 31\n"), done.stderr
     assert "out-of-bounds: write of 4 bytes" in done.stderr and "p.cu:3)" in done.stderr, done.stderr
     assert "1 launch, 1 finding" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_program_launches_is_modelled(program, tmp_path):
+    """It has not been computed when the program looks for it; what is written is as of a script."""
+    options = ["--machine", "h200", "--no-gains", "--out", tmp_path, "--json", tmp_path / "found.json"]
+    command = [sys.executable, "-m", "emulated_gpu", "profile", *options, program, "given"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:8]) == (0, "given 0\n"), done.stderr
+    assert "modelling 1 launch;" in done.stderr and "ended with exit status 7" in done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["exit_status"] == 7 and found["args"] == ["given"]
+    assert [row["kernel"] for row in found["launches"]] == ["_Z4fillPi"] and 0 < found["launches"][0]["us"] < 10
+    assert (tmp_path / "timeline.json.gz").exists()
 
 
 def run_source(name: str, folder: Path, *options: str) -> Callable[..., subprocess.CompletedProcess]:

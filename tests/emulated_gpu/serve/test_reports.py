@@ -177,14 +177,6 @@ def test_profile_of_nothing(tmp_path, monkeypatch, status, how):
     assert result.exit_code == 1 and f"script.py {how}" in result.output and "nothing to time" in result.output
 
 
-def test_profile_of_a_program_is_refused(tmp_path):
-    program = tmp_path / "program"
-    program.write_bytes(b"\x7fELF")
-    program.chmod(0o755)
-    result = CliRunner().invoke(cli, ["profile", str(program)])
-    assert result.exit_code == 1 and "in a process of its own, which are not modelled" in result.output
-
-
 def test_numbers_of_calls_become_inlined_at(monkeypatch):
     chain = (("kernel.py", 7, "kernel"), ("other.py", 3, "helper"), ("other.py", 1, "asm"))
     monkeypatch.setattr(source_lines._traced, "calls", [chain])
