@@ -367,6 +367,7 @@ def custom_kernel(data):
 """
 
 
+@pytest.mark.thorough
 def test_compile_time_of_all_configs_of_a_case(tmp_path):
     """Among which a submission would choose on a GPU."""
     path, limits = tmp_path / "submission.py", {"import": 600, "tests": 600, "benchmarks": 600}

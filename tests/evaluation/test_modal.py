@@ -23,6 +23,7 @@ from reference import TASKS
 from silicon import calibrate
 from task import read_task_yaml
 from tests import forked
+from tests.thorough import all_but
 
 ROOT = Path(modal_app.__file__).parent
 SPEC = "m: [40]; n: [48]; k: [128]; g: 1; seed: 1111"
@@ -170,10 +171,13 @@ def test_calibration_with_the_model_as_the_card_finds_the_profile():
     assert [probe["residual"] for probe in row["probes"]] == [0, 0]
 
 
-def test_calibration_finds_the_figures_of_another_machine():
+TRUTHS = [{"tensor.m128": [50, 55, 60, 65, 70, 130]}]
+TRUTHS += [{"tensor.latency_pair_m256": [0.6, 190], "launch.gap_ns": 900, "tma.first_use_cycles": 650}]
+
+
+@pytest.mark.parametrize("truth", all_but(TRUTHS[1:], TRUTHS), ids=["a list", "others"])
+def test_calibration_finds_the_figures_of_another_machine(truth):
     profile = load("b200")
-    truth = {"tensor.m128": [50, 55, 60, 65, 70, 130], "tensor.latency_pair_m256": [0.6, 190]}
-    truth |= {"launch.gap_ns": 900, "tma.first_use_cycles": 650}
     result = calibrate.calibrate(calibrate.Model(profile.with_(truth)), profile, tuple(truth), log=lambda line: None)
     for figure, value in truth.items():
         assert result["patch"][figure] == pytest.approx(value, rel=0.01), figure

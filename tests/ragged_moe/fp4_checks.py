@@ -36,7 +36,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name, config", all_but([(UNEVEN, 2), (REST, 2)], CASES))
+@pytest.mark.parametrize("name, config", all_but([(REST, 2)], CASES))
 def test_cases(fp4, name, config):
     assert fp4.error_of(fp4.CASES[name], configs()["bf16"][config]) <= fp4.BOUND
 
@@ -54,7 +54,7 @@ def test_fp16(fp4, name):
     assert fp4.error_of(fp4.CASES[name], configs()["f16"][0]) <= fp4.BOUND
 
 
-@pytest.mark.parametrize("schedule", all_but((2,), range(1, 5)))
+@pytest.mark.parametrize("schedule", all_but((1,), range(1, 5)))
 def test_orders_of_events(fp4, schedule):
     name, config = (("the ring goes round", 3), ("cut into many parts", 0))[schedule % 2]
     assert fp4.error_of(fp4.CASES[name], configs()["bf16"][config], schedule, written=schedule < 3) <= fp4.BOUND

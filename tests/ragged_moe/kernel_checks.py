@@ -46,6 +46,11 @@ SHARED = "M128_N256" if MACHINE == "b200" else "M128_N128_C2"  # for more tiles 
 CLUSTER = "M256_N256_2CTA" if MACHINE == "b200" else "M128_N256_C2"
 
 
+def few(ragged_moe):
+    """A case with few tiles, which takes a second less than "ragged"."""
+    return ragged_moe.Case((5, 0, 33), 256, 256)
+
+
 def launcher(config):
     """ragged_moe.layers.grouped_gemm_fp8.launcher of the emulated GPU."""
     from ragged_moe.layers.grouped_gemm_fp8 import launcher
@@ -70,7 +75,6 @@ def kernels_anew():
 
 # `make test` has these, and those of test_orders_of_events.
 KEPT = [("ragged", SWAP_AB), ("several token tiles", CLUSTER), ("nan, cut into many parts", SWAP_AB)]
-KEPT += [("ragged", TILE)] * (MACHINE == "b200")  # an H200 has it in test_whole_tiles_and_shares
 # `python -m ragged_moe check gemm --emulated h200 --all` has every case under every config. Here those that differ in
 # what a CTA gets have all three kernels, and each of the other ones one.
 CASES = [(name, config) for name in ("ragged", "cut into many parts") for config in (SWAP_AB, TILE, CLUSTER)]
@@ -112,6 +116,7 @@ def test_one_token_tile_an_expert_in_whole_tiles(ragged_moe):
     assert ragged_moe.error_of(case, config) <= ragged_moe.BOUND and (partials == 0x55).all()
 
 
+@unless(MACHINE == "h200")  # as others below: the schedule is the same on a B200
 def test_partial_sums_are_left_empty(ragged_moe):
     """Those of a launch must not be taken for the next one's."""
     from ragged_moe.kernels.stream_k import EMPTY
@@ -143,7 +148,7 @@ def test_orders_of_events(ragged_moe, schedule):
 
 def test_waits_for_the_previous_kernel(ragged_moe):
     """Nothing that the launch before may have written is touched before that has ended, but for hints."""
-    assert ragged_moe.error_of(ragged_moe.CASES["ragged"], getattr(tuned(), SHARED), written=True) <= ragged_moe.BOUND
+    assert ragged_moe.error_of(few(ragged_moe), getattr(tuned(), SHARED), written=True) <= ragged_moe.BOUND
 
 
 @pytest.mark.parametrize("name", all_but([SWAP_AB] * (MACHINE == "h200"), [SWAP_AB, SHARED, SPLIT_K]))
@@ -160,10 +165,11 @@ def test_m_indptr_that_changes(ragged_moe, monkeypatch, name):
     monkeypatch.setattr(scheduler, "load_relaxed", half_at_first)
     with kernels_anew():
         schedule = 3 if name in (SWAP_AB, SPLIT_K) else 0
-        assert ragged_moe.error_of(ragged_moe.CASES["ragged"], getattr(tuned(), name), schedule) <= ragged_moe.BOUND
+        assert ragged_moe.error_of(few(ragged_moe), getattr(tuned(), name), schedule) <= ragged_moe.BOUND
     assert len(looks) == 4  # for the schedule, twice to see whether it is right, for the schedule
 
 
+@unless(MACHINE == "h200")
 def test_m_indptr_that_lies_stays_inside(ragged_moe):
     """Backwards and beyond the rows that there are: the emulator sees every access outside of the tensors."""
     assert ragged_moe.error_of(ragged_moe.CASES["m_indptr not monotone"], getattr(tuned(), SHARED)) <= ragged_moe.BOUND
@@ -181,6 +187,7 @@ def test_operands_are_aligned(ragged_moe, name):
         grouped_gemm_fp8(**operands)
 
 
+@unless(MACHINE == "h200")
 def test_no_room_for_all_ctas(ragged_moe, monkeypatch):
     """Other kernels have all SMs but one cluster's: whoever waits, waits for CTAs that have started."""
     config, device = getattr(tuned(), SHARED), emulated_gpu.device.DEVICE
@@ -188,7 +195,7 @@ def test_no_room_for_all_ctas(ragged_moe, monkeypatch):
     assert ragged_moe.error_of(ragged_moe.CASES["cut into many parts"], config) <= ragged_moe.BOUND
 
 
-@unless(MACHINE == "h200")  # the schedule is the same on a B200
+@unless(MACHINE == "h200")
 @settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, 70), min_size=1, max_size=8), st.sampled_from([128, 256, 384]), st.sampled_from([128, 384])
@@ -207,10 +214,7 @@ FAULTS += ["results are read too early", "a CTA ends too early", "sums are given
 FAULTS += ["a stage is released too early"] * (MACHINE == "h200")
 
 
-KEPT_FAULTS = [FAULTS[4]] if MACHINE == "b200" else [FAULTS[0], FAULTS[3]]
-
-
-@pytest.mark.parametrize("fault", all_but(KEPT_FAULTS, FAULTS))
+@pytest.mark.parametrize("fault", all_but(["no scales"] * (MACHINE == "h200"), FAULTS))
 def test_planted_faults_are_seen(ragged_moe, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
     from cutlass import Int32
@@ -269,7 +273,7 @@ def test_planted_faults_are_seen(ragged_moe, monkeypatch, fault):
     with kernels_anew():
         cases = {"no partial sums": "cut into many parts", "a stage is released too early": "the ring goes round"}
         cases["sums are given before the last ones were taken"] = "several token tiles"
-        case = ragged_moe.CASES[cases.get(fault, "ragged")]
+        case = ragged_moe.CASES[cases[fault]] if fault in cases else few(ragged_moe)
         config, order = getattr(tuned(), SPLIT_K if "sums are given" in fault else SHARED), 0
         if MACHINE == "b200" and "early" in fault:
             config = getattr(tuned(), CLUSTER)

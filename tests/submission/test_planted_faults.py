@@ -12,7 +12,7 @@ import pytest
 
 import task
 from evaluation.judge import judge as judging
-from tests.thorough import all_but_every
+from tests.thorough import all_but
 
 SUBMISSION = Path(__file__).parents[2] / "submission.py"
 DEFAULT = "DEFAULT = Config(gran=32)"
@@ -414,6 +414,8 @@ INPUTS = [
     ),
 ]
 FAULTS = SCALES + BARRIERS + EPILOGUE + DESCRIPTORS + TILING + SHARING + RESOURCES + INPUTS
+# One of each part of the kernel, and of each way to be found: wrong, unwritten, a hang, a race, a leak, no wait
+KEPT = [SCALES[0], *BARRIERS[::7], EPILOGUE[0], DESCRIPTORS[1], TILING[5], SHARING[0], RESOURCES[0], INPUTS[1]]
 
 # What the emulator does not model and therefore cannot catch. One that is caught some day belongs among the others.
 BLIND_SPOTS = [
@@ -444,7 +446,7 @@ def judge(path: Path, *problems):
     return judging.judge([task.TestCase(task.format_case(case), case) for case in cases], options)
 
 
-@pytest.mark.parametrize("fault", all_but_every(4, FAULTS), ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", all_but(KEPT, FAULTS), ids=lambda fault: fault.name)
 def test_fault_is_caught(fault, tmp_path):
     (verdict,) = judge(plant(fault.edits, tmp_path), fault.sizes)
     assert verdict.status == "fail"
@@ -457,7 +459,7 @@ def test_blind_spots_are_still_blind(fault, tmp_path):
     assert verdict.status == "pass"
 
 
-@pytest.mark.parametrize("config", all_but_every(4, sorted({fault.config for fault in FAULTS})))
+@pytest.mark.parametrize("config", all_but([WAVES], sorted({fault.config for fault in FAULTS})))
 def test_without_a_fault_all_pass(config, tmp_path):
     """So that the verdicts above are due to the faults."""
     problems = sorted({fault.sizes for fault in FAULTS + BLIND_SPOTS if fault.config == config})

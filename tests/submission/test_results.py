@@ -90,14 +90,24 @@ group = st.tuples(
 )
 
 
-@settings(emulated, max_examples=12)
-@given(groups=st.lists(group, min_size=1, max_size=4), full_range=st.booleans(), schedule=st.integers(0, 12))
+drawn = given(groups=st.lists(group, min_size=1, max_size=4), full_range=st.booleans(), schedule=st.integers(0, 12))
+
+
+@settings(emulated, max_examples=4)
+@drawn
 @example(groups=[(0, 16, 64)], full_range=False, schedule=0)
 @example(groups=[(1, 16, 64), (0, 4096, 7168), (255, 272, 576), (257, 112, 64)], full_range=True, schedule=2)
 @example(groups=[(513, 144, 128)], full_range=True, schedule=1)
 def test_results_are_exact(submission, groups, full_range, schedule):
     launches = check(submission, problem(groups, full_range, seed=schedule), schedule)
     assert launches == any(m for m, _, _ in groups)
+
+
+@pytest.mark.thorough
+@settings(emulated, max_examples=40)
+@drawn
+def test_more_results_are_exact(submission, groups, full_range, schedule):
+    check(submission, problem(groups, full_range, seed=schedule), schedule)
 
 
 @pytest.mark.thorough
@@ -151,7 +161,7 @@ def test_each_call_writes_the_tensors_it_is_given(submission):
     check(submission, first)
 
 
-@pytest.mark.parametrize("groups", all_but((1, 3, 16), [1, 2, 3, 4, 8, 16]))
+@pytest.mark.parametrize("groups", all_but((1, 3), [1, 2, 3, 4, 8, 16]))
 def test_one_launch_for_up_to_sixteen_groups(submission, groups):
     assert check(submission, problem([(g + 1, 16, 64) for g in range(groups)])) == 1
 
@@ -230,7 +240,7 @@ def test_nothing_is_timed_on_an_emulated_gpu(tmp_path, judged):
     assert (verdict.status, verdict.reason) == ("pass", "")
 
 
-@pytest.mark.parametrize("hyperparameters", all_but_every(4, OTHERS), ids=lambda x: "-".join(map(str, x.values())))
+@pytest.mark.parametrize("hyperparameters", all_but_every(8, OTHERS), ids=lambda x: "-".join(map(str, x.values())))
 def test_other_configs_are_exact(submission, monkeypatch, hyperparameters):
     monkeypatch.setattr(submission, "DEFAULT", submission.Config(**hyperparameters))
     submission.plan.cache_clear()

@@ -256,6 +256,7 @@ def preprocessed(text: str, *options: str) -> str:
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.thorough
 def test_light_headers_convert_the_same_types_of_python():
     """A conversion that they lacked would be missed at a call only, when no compiler asks for torch's own headers."""
     found = []
