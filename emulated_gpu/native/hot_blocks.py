@@ -106,17 +106,19 @@ def heat(cold: Cold, g) -> None:
 
 
 def _reachable(program: ControlFlow, first: int, without: set[int] = frozenset()) -> set[int]:
-    """Blocks that follow `first`, near ones first, until there are enough; none of another region, nor for lanes that
-    part if none have."""
+    """Blocks that follow `first`, near ones first, until there are enough; none for lanes that part if none have, none
+    of another region, unless lanes have parted only since that was made."""
     together = {program.block_of[n] for n in program.together.values()}
-    if any(program.blocks[b] is not None for b in together):
-        together = set()
-    without = without | together
+    again = first in together
+    if not again and all(program.blocks[b] is None for b in together):
+        without = without | together
     found, work, room = {first}, [first], LARGEST
     for b in work:
         for s in program.successors[b]:
             size = program.end[s] - program.start[s]
-            if s in found or s in without or not size or size > room or isinstance(program.blocks[s], Native):
+            if s in found or s in without or not size or size > room:
+                continue
+            if isinstance(program.blocks[s], Native) and not again:
                 continue
             room -= size
             found.add(s)
