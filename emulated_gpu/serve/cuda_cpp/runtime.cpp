@@ -123,29 +123,31 @@ cudaError_t cudaFuncSetAttribute(const void *host, cudaFuncAttribute attribute, 
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
   std::memset(a, 0, sizeof *a);
-  int threads = 0, shared = 0, constant = 0, local = 0, dynamic = 0;
-  int status = emulator.function_attribute(&threads, host, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-  if (!status) status = emulator.function_attribute(&a->ptxVersion, host, CU_FUNC_ATTRIBUTE_PTX_VERSION);
-  if (!status) status = emulator.function_attribute(&a->binaryVersion, host, CU_FUNC_ATTRIBUTE_BINARY_VERSION);
-  if (!status) status = emulator.function_attribute(&shared, host, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
-  if (!status) status = emulator.function_attribute(&constant, host, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES);
-  if (!status) status = emulator.function_attribute(&local, host, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
-  if (!status) status = emulator.function_attribute(&a->numRegs, host, CU_FUNC_ATTRIBUTE_NUM_REGS);
-  if (!status) status = emulator.function_attribute(&dynamic, host, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+  int threads = 0, shared = 0, constant = 0, local = 0, dynamic = 0, status = emulator.function(host);
+  auto get = [&](int *value, CUfunction_attribute number) {
+    if (!status) status = cuFuncGetAttribute(value, number, CUfunction(host));
+  };
+  get(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), get(&a->ptxVersion, CU_FUNC_ATTRIBUTE_PTX_VERSION);
+  get(&a->binaryVersion, CU_FUNC_ATTRIBUTE_BINARY_VERSION), get(&shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+  get(&constant, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES), get(&local, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
+  get(&a->numRegs, CU_FUNC_ATTRIBUTE_NUM_REGS), get(&dynamic, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
   a->maxThreadsPerBlock = threads, a->sharedSizeBytes = shared, a->constSizeBytes = constant;
   a->localSizeBytes = local, a->maxDynamicSharedSizeBytes = dynamic;
   return kept(status);
 }
 cudaError_t cudaFuncSetCacheConfig(const void *, cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *ctas, const void *host, int threads, size_t shared) {
+  if (int status = emulator.function(host)) return kept(status);
+  return kept(cuOccupancyMaxActiveBlocksPerMultiprocessor(ctas, CUfunction(host), threads, shared));
+}
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *ctas, const void *host, int threads,
                                                                    size_t shared, unsigned) {
-  return kept(emulator.occupancy(ctas, host, threads, shared));
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *ctas, const void *host, int threads, size_t shared) {
-  return kept(emulator.occupancy(ctas, host, threads, shared));
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas, host, threads, shared);
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *, const cudaLaunchConfig_t *c) {
-  return kept(emulator.clusters(clusters, c->attrs, c->numAttrs));
+  CUlaunchConfig of_driver{};
+  of_driver.attrs = reinterpret_cast<CUlaunchAttribute *>(c->attrs), of_driver.numAttrs = c->numAttrs;
+  return kept(cuOccupancyMaxActiveClusters(clusters, nullptr, &of_driver));
 }
 cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *host, int ctas, int threads) {
   if (int status = emulator.function(host)) return kept(status);

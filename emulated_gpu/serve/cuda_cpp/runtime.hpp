@@ -16,33 +16,12 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*launch)(const void *host, const unsigned *grid, const unsigned *block, void **args, uint64_t shared,
                 const void *attributes, unsigned count, uint64_t queue);
   int (*set_shared)(const void *host, int bytes);
-  int (*occupancy)(int *ctas, const void *host, int threads, uint64_t shared);
-  int (*clusters)(int *clusters, const void *attributes, unsigned count);
   int (*symbol)(void **address, uint64_t *size, const void *host);
-  int (*allocate)(void **address, uint64_t size);
-  int (*release)(void *address);
   int (*copy)(void *to, const void *from, uint64_t size, int kind, uint64_t queue, int waits);
   int (*fill)(void *to, int value, uint64_t size, uint64_t queue, int waits);
-  int (*attribute)(int *value, int number);
-  int (*properties)(char *name, uint64_t size, uint64_t *memory);
-  int (*synchronize)();
-  int (*record)(uint64_t event, uint64_t queue);
-  int (*elapsed)(float *ms, uint64_t start, uint64_t end);
   int (*function)(const void *host);
   int (*driver)(const char *name, void **function);
-  int (*allocate_pinned)(void **address, uint64_t size);
-  int (*release_pinned)(void *address);
   int (*pointer)(int *type, int *device, const void *address);
-  int (*memory_info)(size_t *free, size_t *total);
-  int (*function_attribute)(int *value, const void *host, int number);
-  int (*allocate_managed)(void **address, uint64_t size);
-  int (*create_queue)(uint64_t *queue, unsigned flags);
-  int (*wait_event)(uint64_t queue, uint64_t event);
-  int (*synchronize_queue)(uint64_t queue);
-  int (*synchronize_event)(uint64_t event);
-  int (*call_host)(void (*function)(void *), void *data, uint64_t queue);
-  int (*allocate_in)(void **address, uint64_t size, uint64_t queue);
-  int (*release_in)(void *address, uint64_t queue);
   int (*blas)(const void *request);
 };
 
@@ -50,7 +29,7 @@ extern Emulator emulator HERE;
 extern thread_local const void *frame HERE;  // of cudaGraphLaunch: above it functions that run have their variables
 
 inline uint64_t of(cudaStream_t queue) { return reinterpret_cast<uint64_t>(queue); }
-inline uint64_t of(cudaEvent_t event) { return reinterpret_cast<uint64_t>(event); }
+inline CUdeviceptr at(void *address) { return reinterpret_cast<CUdeviceptr>(address); }
 inline cudaStream_t own(cudaStream_t queue) { return queue ? queue : cudaStreamPerThread; }
 
 extern "C" int emulator_refuse(const char *name);

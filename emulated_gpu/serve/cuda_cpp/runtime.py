@@ -11,7 +11,7 @@ from ...device import DEVICE, LoadedModule
 from ...errors import Fault, LaunchRefused, Unsupported
 from ...formats import fatbin
 from ...state import host_order
-from ..driver import c_calls, c_driver, cuda_bindings, cuda_modules, launches, modules
+from ..driver import c_driver, cuda_bindings, launches, modules
 from ..host import native_lines, source_lines
 from . import blas, toolkit
 
@@ -20,7 +20,7 @@ _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, c
 NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
 
 # cudaError_t
-INVALID_SYMBOL, INVALID_DIRECTION, INVALID_FUNCTION, INVALID_HANDLE = 13, 21, 98, 400
+INVALID_SYMBOL, INVALID_DIRECTION, INVALID_FUNCTION = 13, 21, 98
 MANAGED = 3  # cudaMemoryType
 # cudaMemcpyKind: whether the target and the source are the device's; None: they may be anything
 DIRECTIONS = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True), 4: (None, None)}
@@ -99,15 +99,6 @@ def set_shared(host, size: int) -> None:
         modules.kernels[host].dynamic_shared = size
 
 
-def occupancy(out, host, threads: int, shared: int) -> None:
-    _int.from_address(out).value = modules.resident(*kernel_of(host), threads, shared)
-
-
-def clusters(out, attributes, count) -> None:
-    x, y, z = launches.options(attributes, count)["cluster"] or (1, 1, 1)
-    _int.from_address(out).value = DEVICE.chip.active_clusters(x * y * z)
-
-
 def symbol(address, size, host) -> None:
     if host not in _variables:
         raise launches.WrongCall("a variable that is none of the device's in this program", INVALID_SYMBOL)
@@ -116,54 +107,12 @@ def symbol(address, size, host) -> None:
     _u64.from_address(size).value = bytes_
 
 
-def allocate(out, size: int) -> None:
-    _u64.from_address(out).value = cuda_bindings.allocate_bytes(size)
-
-
-def allocate_managed(out, size: int) -> None:
-    _u64.from_address(out).value = cuda_bindings.allocate_bytes(size, managed=True)
-
-
-def allocate_in(out, size: int, queue: int) -> None:
-    _u64.from_address(out).value = cuda_bindings.allocate_bytes(size, queue)
-
-
-def release(address) -> None:
-    release_in(address, None)
-
-
-def release_in(address, queue: int | None) -> None:
-    if not cuda_bindings.allocated(address):
-        raise launches.WrongCall(f"cudaFree of {address:#x}, which is no memory of cudaMalloc, or not any more")
-    cuda_bindings.free_bytes(address, queue)
-
-
-def allocate_pinned(out, size: int) -> None:
-    _u64.from_address(out).value = cuda_bindings.allocate_pinned(size)
-
-
-def release_pinned(address) -> None:
-    if address and not cuda_bindings.pinned(address):
-        raise launches.WrongCall(f"cudaFreeHost of {address:#x}, which is no memory of cudaMallocHost, or not any more")
-    cuda_bindings.free_pinned(address or 0)
-
-
 def pointer(kind, device, address: int) -> None:
     memory, number = cuda_bindings.memory_at(address or 0)
     region = DEVICE.region_at(address or 0, 1)
     managed = region is not None and region.managed
     _int.from_address(kind).value = MANAGED if managed else c_driver.MEMORY_TYPES[memory]
     _int.from_address(device).value = number
-
-
-def memory_info(free, total) -> None:
-    _u64.from_address(free).value, _u64.from_address(total).value = cuda_bindings.memory_info()
-
-
-def function_attribute(out, host, number: int) -> None:
-    """number: a CUfunction_attribute."""
-    function(host)
-    _int.from_address(out).value = cuda_modules.attribute(host, number)
 
 
 def copy(to, source, size: int, kind: int, queue: int, waits: int) -> None:
@@ -179,51 +128,6 @@ def fill(to, value: int, size: int, queue: int, waits: int) -> None:
     if size:
         what = "cudaMemset" if waits else "cudaMemsetAsync"
         cuda_bindings.fill(to or 0, "u1", value & 255, size, queue, bool(waits), what)
-
-
-def attribute(out, number: int) -> None:
-    _int.from_address(out).value = c_calls.attribute(number)
-
-
-def properties(name, size: int, memory) -> None:
-    ctypes.memmove(name, DEVICE.chip.name.encode()[: size - 1] + b"\0", min(size, len(DEVICE.chip.name) + 1))
-    _u64.from_address(memory).value = DEVICE.chip.memory
-
-
-def synchronize() -> None:
-    cuda_bindings.synchronize()
-
-
-def create_queue(out, flags: int) -> None:
-    _u64.from_address(out).value = cuda_bindings.create_stream(flags)
-
-
-def wait_event(queue: int, event: int) -> None:
-    cuda_bindings.wait(queue, -event)
-
-
-def synchronize_queue(queue: int) -> None:
-    cuda_bindings.synchronize_stream(queue)
-
-
-def synchronize_event(event: int) -> None:
-    cuda_bindings.synchronize_event(-event)
-
-
-def call_host(function: int, data: int, queue: int) -> None:
-    """cudaLaunchHostFunc: what the function touches, it touches when all before it in the stream has ended."""
-    called = ctypes.CFUNCTYPE(None, _ptr)(function)
-    cuda_bindings.call_host(lambda: called(data), queue)
-
-
-def record(event: int, queue: int) -> None:
-    cuda_bindings.record(-event, queue)  # the handles of cuda.bindings count upwards from 1
-
-
-def elapsed(out, start: int, end: int) -> None:
-    if not (cuda_bindings.recorded(-start) and cuda_bindings.recorded(-end)):
-        raise launches.WrongCall("cudaEventElapsedTime of an event that was never recorded", INVALID_HANDLE)
-    ctypes.c_float.from_address(out).value = cuda_bindings.between(-start, -end)
 
 
 def function(host: int) -> None:
@@ -271,15 +175,9 @@ def export_table(*_) -> int:
 SIGNATURES = [
     (refuse, _str), (register_module, _ptr, _u64), (register_kernel, _u64, _ptr, _str),
     (register_variable, _u64, _ptr, _str, _u64), (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32, _u64),
-    (set_shared, _ptr, _int), (occupancy, _ptr, _ptr, _int, _u64), (clusters, _ptr, _ptr, _u32),
-    (symbol, _ptr, _ptr, _ptr), (allocate, _ptr, _u64), (release, _ptr), (copy, _ptr, _ptr, _u64, _int, _u64, _int),
-    (fill, _ptr, _int, _u64, _u64, _int), (attribute, _ptr, _int), (properties, _ptr, _u64, _ptr),
-    (synchronize,), (record, _u64, _u64), (elapsed, _ptr, _u64, _u64), (function, _ptr), (driver_function, _str, _ptr),
-    (allocate_pinned, _ptr, _u64), (release_pinned, _ptr), (pointer, _ptr, _ptr, _ptr), (memory_info, _ptr, _ptr),
-    (function_attribute, _ptr, _ptr, _int), (allocate_managed, _ptr, _u64),
-    (create_queue, _ptr, _u32), (wait_event, _u64, _u64), (synchronize_queue, _u64), (synchronize_event, _u64),
-    (call_host, _ptr, _ptr, _u64), (allocate_in, _ptr, _u64, _u64), (release_in, _ptr, _u64),
-    (blas.product, _ptr),
+    (set_shared, _ptr, _int), (symbol, _ptr, _ptr, _ptr), (copy, _ptr, _ptr, _u64, _int, _u64, _int),
+    (fill, _ptr, _int, _u64, _u64, _int), (function, _ptr), (driver_function, _str, _ptr),
+    (pointer, _ptr, _ptr, _ptr), (blas.product, _ptr),
 ]  # fmt: skip
 _callbacks = [
     ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function, going_on=True)) for function, *arguments in SIGNATURES

@@ -9,7 +9,7 @@ cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return on(device); }
 cudaError_t cudaSetValidDevices(int *devices, int count) { return count ? on(devices[0]) : cudaSuccess; }
 cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *) { return *device = 0, cudaSuccess; }
-cudaError_t cudaDeviceReset() { return kept(emulator.synchronize()); }
+cudaError_t cudaDeviceReset() { return kept(cuCtxSynchronize()); }
 cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return on(device); }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = 0, cudaSuccess; }
@@ -36,17 +36,16 @@ cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSIO
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
   if (device) return on(device);
   if (attribute < 1 || attribute >= cudaDevAttrMax) return kept(cudaErrorInvalidValue);
-  return kept(emulator.attribute(value, attribute));
+  return kept(cuDeviceGetAttribute(value, CUdevice_attribute(attribute), 0));
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
   if (device) return on(device);
   std::memset(p, 0, sizeof *p);
-  uint64_t memory = 0;
-  int status = emulator.properties(p->name, sizeof p->name, &memory);
-  p->totalGlobalMem = memory;
+  int status = cuDeviceGetName(p->name, sizeof p->name, 0);
+  if (!status) status = cuDeviceTotalMem(&p->totalGlobalMem, 0);
   auto get = [&](int number) {
     int value = 0;
-    int found = emulator.attribute(&value, number);
+    int found = cuDeviceGetAttribute(&value, CUdevice_attribute(number), 0);
     status = status ? status : found;
     return value;
   };

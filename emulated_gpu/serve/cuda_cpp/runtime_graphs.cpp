@@ -103,10 +103,10 @@ cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t *g
 }
 cudaError_t cudaGraphAddEmptyNode(NODE) { return kept(cuGraphAddEmptyNode(node, graph, before, count)); }
 cudaError_t cudaGraphAddEventRecordNode(NODE, cudaEvent_t event) {
-  return kept(cuGraphAddEventRecordNode(node, graph, before, count, reinterpret_cast<CUevent>(-int64_t(of(event)))));
+  return kept(cuGraphAddEventRecordNode(node, graph, before, count, event));
 }
 cudaError_t cudaGraphAddEventWaitNode(NODE, cudaEvent_t event) {
-  return kept(cuGraphAddEventWaitNode(node, graph, before, count, reinterpret_cast<CUevent>(-int64_t(of(event)))));
+  return kept(cuGraphAddEventWaitNode(node, graph, before, count, event));
 }
 cudaError_t cudaGraphAddMemAllocNode(NODE, cudaMemAllocNodeParams *p) {
   return kept(cuGraphAddMemAllocNode(node, graph, before, count, reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS *>(p)));

@@ -26,25 +26,25 @@ extern "C" {
 
 cudaError_t cudaMalloc(void **address, size_t size) {
   if (!address) return kept(cudaErrorInvalidValue);
-  return size ? kept(emulator.allocate(address, size)) : (*address = nullptr, cudaSuccess);
+  return size ? kept(cuMemAlloc(reinterpret_cast<CUdeviceptr *>(address), size)) : (*address = nullptr, cudaSuccess);
 }
 cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t queue) {
   if (!address) return kept(cudaErrorInvalidValue);
   if (!size) return *address = nullptr, cudaSuccess;
-  return in(queue, [&] { return emulator.allocate_in(address, size, of(queue)); });
+  return in(queue, [&] { return cuMemAllocAsync(reinterpret_cast<CUdeviceptr *>(address), size, queue); });
 }
 cudaError_t cudaMallocManaged(void **address, size_t size, unsigned flags) {
   if (!address || !size || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost))
     return kept(cudaErrorInvalidValue);
-  return kept(emulator.allocate_managed(address, size));
+  return kept(cuMemAllocManaged(reinterpret_cast<CUdeviceptr *>(address), size, flags));
 }
-cudaError_t cudaFree(void *address) { return address ? kept(emulator.release(address)) : cudaSuccess; }
+cudaError_t cudaFree(void *address) { return address ? kept(cuMemFree(at(address))) : cudaSuccess; }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t queue) {
-  return address ? in(queue, [&] { return emulator.release_in(address, of(queue)); }) : kept(cudaErrorInvalidValue);
+  return address ? in(queue, [&] { return cuMemFreeAsync(at(address), queue); }) : kept(cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocHost(void **address, size_t size) {
   if (!address) return kept(cudaErrorInvalidValue);
-  return size ? kept(emulator.allocate_pinned(address, size)) : (*address = nullptr, cudaSuccess);
+  return size ? kept(cuMemAllocHost(address, size)) : (*address = nullptr, cudaSuccess);
 }
 cudaError_t cudaHostAlloc(void **address, size_t size, unsigned) { return cudaMallocHost(address, size); }
 cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) { return *device = host, cudaSuccess; }
@@ -53,8 +53,8 @@ cudaError_t cudaHostRegister(void *address, size_t size, unsigned) {
 }
 cudaError_t cudaHostUnregister(void *address) { return kept(cuMemHostUnregister(address)); }
 cudaError_t cudaHostGetFlags(unsigned *flags, void *address) { return kept(cuMemHostGetFlags(flags, address)); }
-cudaError_t cudaFreeHost(void *address) { return kept(emulator.release_pinned(address)); }
-cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return kept(emulator.memory_info(free, total)); }
+cudaError_t cudaFreeHost(void *address) { return kept(cuMemFreeHost(address)); }
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return kept(cuMemGetInfo(free, total)); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *address) {
   int type = 0;
   int status = emulator.pointer(&type, &p->device, address);

@@ -36,12 +36,10 @@ template <class Call> static cudaError_t of_event(cudaEvent_t event, Call call) 
 
 extern "C" {
 
-cudaError_t cudaDeviceSynchronize() { return kept(emulator.synchronize()); }
+cudaError_t cudaDeviceSynchronize() { return kept(cuCtxSynchronize()); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *queue, unsigned flags, int priority) {
   if (!queue || flags > cudaStreamNonBlocking) return kept(cudaErrorInvalidValue);
-  uint64_t number = 0;
-  cudaError_t status = kept(emulator.create_queue(&number, flags));
-  *queue = reinterpret_cast<cudaStream_t>(number);
+  cudaError_t status = kept(cuStreamCreate(queue, flags));
   std::lock_guard<std::mutex> held(lock);
   queues[*queue] = {flags, priority > 0 ? 0 : priority < -5 ? -5 : priority};
   return status;
@@ -52,14 +50,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *queue, unsigned flags) {
 cudaError_t cudaStreamCreate(cudaStream_t *queue) { return cudaStreamCreateWithFlags(queue, cudaStreamDefault); }
 cudaError_t cudaStreamDestroy(cudaStream_t queue) { return end(ended, queue); }
 cudaError_t cudaStreamSynchronize(cudaStream_t queue) {
-  return in(queue, [&] { return emulator.synchronize_queue(of(queue)); });
+  return in(queue, [&] { return cuStreamSynchronize(queue); });
 }
 cudaError_t cudaStreamQuery(cudaStream_t queue) { return cudaStreamSynchronize(queue); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned) {
-  return of_event(event, [&] { return in(queue, [&] { return emulator.wait_event(of(queue), of(event)); }); });
+  return of_event(event, [&] { return in(queue, [&] { return cuStreamWaitEvent(queue, event, 0); }); });
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t queue, cudaHostFn_t function, void *data) {
-  return in(queue, [&] { return emulator.call_host(function, data, of(queue)); });
+  return in(queue, [&] { return cuLaunchHostFunc(queue, function, data); });
 }
 struct Callback {
   cudaStream_t queue;
@@ -72,7 +70,7 @@ static void call_back(void *of) {
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t queue, cudaStreamCallback_t function, void *data, unsigned) {
   auto one = new Callback{queue, function, data};
-  return in(queue, [&] { return emulator.call_host(call_back, one, of(queue)); });
+  return in(queue, [&] { return cuLaunchHostFunc(queue, call_back, one); });
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t queue, int *priority) {
   return in(queue, [&] { return *priority = made(queue).priority, cudaSuccess; });
@@ -95,27 +93,27 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
   if (!event || flags & ~(cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess))
     return kept(cudaErrorInvalidValue);
-  *event = cudaEvent_t(handle());
+  cudaError_t status = kept(cuEventCreate(event, flags));
   std::lock_guard<std::mutex> held(lock);
   if (flags & cudaEventDisableTiming) untimed.insert(*event);
-  return cudaSuccess;
+  return status;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return end(ended_events, event); }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t queue) {
-  return of_event(event, [&] { return in(queue, [&] { return emulator.record(of(event), of(queue)); }); });
+  return of_event(event, [&] { return in(queue, [&] { return cuEventRecord(event, queue); }); });
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t queue, unsigned) {
   return cudaEventRecord(event, queue);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return of_event(event, [&] { return emulator.synchronize_event(of(event)); });
+  return of_event(event, [&] { return cuEventSynchronize(event); });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
   if (!usable(start) || !usable(end) || untimed.count(start) || untimed.count(end))
     return kept(cudaErrorInvalidResourceHandle);
-  return kept(emulator.elapsed(ms, of(start), of(end)));
+  return kept(cuEventElapsedTime(ms, start, end));
 }
 
 // ---- what programs call that are compiled with --default-stream per-thread, where toolkit.py does not make it

@@ -158,7 +158,7 @@ FORM = re.compile(r"typedef\s+CUresult\s+\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)\)\(([^;
 PER_THREAD = re.compile(r"__CUDART_API_PTSZ\((cuda\w+)\)")  # functions of which no queue may be the thread's own one
 SERVED = re.compile(r"^cudaError_t (cuda\w+)\(([^{;]*?)\) \{", re.MULTILINE)
 ERROR = re.compile(r"^\s*(cudaSuccess|cudaError\w+)\s*=\s*(\d+)", re.MULTILINE)
-PARAMETER = re.compile(r"(const\s+)?((?:unsigned )?\w+)\s*(\**)")
+PARAMETER = re.compile(r"(const\s+)?((?:unsigned )?(?:long )*\w+)\s*(\**)")
 
 
 def header(toolkit: Toolkit, name: str) -> str:

@@ -23,7 +23,8 @@ SCALARS = {
 }  # fmt: skip
 HANDLES = """
     CUcontext CUmodule CUfunction CUlibrary CUkernel CUstream CUevent CUmemoryPool CUlinkState CUgraph CUgraphExec
-    CUgraphNode CUmemGenericAllocationHandle CUarray CUtexObject CUsurfObject
+    CUgraphNode CUmemGenericAllocationHandle CUarray CUtexObject CUsurfObject CUhostFn CUstreamCallback
+    CUoccupancyB2DSize
 """.split()
 STRING = "char const *"
 RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")

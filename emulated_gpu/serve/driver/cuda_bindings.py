@@ -86,6 +86,7 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
 }  # fmt: skip
 
 NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING
+INVALID_HANDLE = 400  # cudaErrorInvalidResourceHandle
 NO_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 SCALAR = 16  # bytes: of one number, which somebody wants to know
 QUARANTINE = 64 << 20  # bytes of freed memory that nobody gets meanwhile
@@ -151,7 +152,9 @@ def wait(stream, event, *_) -> None:
 
 
 def between(start, end) -> float:
-    """Milliseconds between two events of the driver or the runtime."""
+    """Milliseconds between two events of the driver or the runtime. Raises WrongCall for one without a record."""
+    if not {int(start), int(end)} <= _events.keys():
+        raise launches.WrongCall("cudaEventElapsedTime of an event that was never recorded", INVALID_HANDLE)
     return elapsed(*(_events.get(int(event)) for event in (start, end)))
 
 
@@ -220,21 +223,6 @@ def allocate_for_graph(size: int) -> int:
     return array.ctypes.data
 
 
-def allocated(address: int) -> bool:
-    """Return whether memory begins at an address that was allocated here and not freed."""
-    return address in _allocations or address in _of_graphs
-
-
-def pinned(address: int) -> bool:
-    """Return whether pinned memory begins at an address."""
-    return address in _pinned
-
-
-def recorded(event: int) -> bool:
-    """Return whether an event has recorded."""
-    return event in _events
-
-
 def free_bytes(address, stream: int | None = None, by: str = "cudaFree") -> None:
     """Give memory of the device back. stream: in whose order it goes; None: all that is under way ends first, unless a
     stream has allocated it (runtime API, cudaFree: no implicit synchronization then). by: the call that does."""
@@ -242,7 +230,7 @@ def free_bytes(address, stream: int | None = None, by: str = "cudaFree") -> None
         put_off(stream or 0, nothing, FREE)
         return
     if int(address) not in _allocations:
-        raise Unsupported(f"free of {int(address):#x}, which was not allocated here")
+        raise launches.WrongCall(f"{by} of {int(address):#x}, which is no memory of cudaMalloc, or not any more")
     array = _allocations.pop(int(address))
     by += "Async" * (stream is not None)
     if int(address) in _ordered:
@@ -274,6 +262,9 @@ def allocate_pinned(size: int) -> int:
 
 
 def free_pinned(address) -> None:
+    if int(address) and int(address) not in _pinned:
+        what = f"cudaFreeHost of {int(address):#x}, which is no memory of cudaMallocHost, or not any more"
+        raise launches.WrongCall(what)
     DEVICE.order.synchronize_device(DEVICE.index)
     DEVICE.cover()
     _pinned.pop(int(address), None)

@@ -27,6 +27,9 @@ struct Copy2D {
   size_t source_pitch, x, y; int type; void *host; Address device; void *array; size_t pitch, width, height;
 };
 
+static int called;
+static void call(void *by) { *(int *)by = 7; }
+
 int main() {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
   WANT(library);
@@ -37,6 +40,10 @@ int main() {
 
   void *context = 0, *module, *kernel, *queue_context = 0;
   WANT(of("cuCtxCreate", 11000)(&context, 0, 0) == 0 && context);  // three parameters
+  void *queue = 0;
+  Address number = 0;  // a function's address and 64 bits of a result are no ints
+  WANT(of("cuStreamCreate", 13000)(&queue, 1) == 0 && of("cuStreamGetId", 13000)(queue, &number) == 0);
+  WANT(queue && number == (Address)queue && of("cuLaunchHostFunc", 13000)(queue, call, &called) == 0 && called == 7);
   context = 0;
   WANT(of("cuCtxCreate", 13000)(&context, (void *)0, 0, 0) == 0 && context);  // four
   int major = 0, minor = 0;
