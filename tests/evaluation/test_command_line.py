@@ -72,8 +72,12 @@ def test_test_passes_and_writes_json(run, tmp_path):
     assert result == {"command": "test", "geomean_us": None, "kind": "none", "secret": 5}
 
 
-def test_results_on_another_machine(run):
-    done = forked.module("eval", "test", "--spec", SMALL, "--machine", "b300")
+def test_results_on_another_machine(honest, run):
+    """With code that runs on no other."""
+    ptx = ".version 8.8\\n.target sm_103a\\n.address_size 64\\n.visible .entry one() { ret; }"
+    launch = f"import emulated_gpu\n    emulated_gpu.launch('{ptx}', 'one', 1, 32, [])"
+    honest.write_text(honest.read_text().replace("    return", f"    {launch}\n    return"))
+    done = forked.module("eval", "test", "--submission", honest, "--spec", SMALL, "--machine", "b300")
     assert done.returncode == 0 and "on emulated B300" in done.stderr, done.stdout + done.stderr
     code, output = run("benchmark", "--machine", "b300")
     assert code == 2 and "the judge has times of a B200 alone" in output

@@ -1,6 +1,7 @@
 """`eval.py` as the grader runs it: lines on POPCORN_FD, exit codes, seeds. Without a GPU it refuses to give times."""
 
 import fcntl
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -15,13 +16,16 @@ import task
 ROOT = Path(grader.__file__).parent
 SMALL = "m: [40, 24]; n: [48, 32]; k: [128, 64]; g: 2; seed: 1111"
 ONE = "m: [8]; n: [16]; k: [64]; g: 1; seed: 7"
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["torch", "emulated_gpu"])
 
 
 @pytest.fixture
 def call_grader(honest, monkeypatch, capfd):
-    """As run_grader, in this process: importing torch takes seconds. The worker has one of its own all the same."""
+    """As run_grader, in this process: importing torch takes seconds. The worker has one of its own all the same, forked
+    from one that has torch; fresh: begun anew, with what it prints in this process's output."""
 
-    def call(mode: str, cases: str, **environment):
+    def call(mode: str, cases: str, fresh: bool = False, **environment):
         monkeypatch.chdir(honest.parent)
         monkeypatch.syspath_prepend(honest.parent)  # of the worker, too
         Path("cases.txt").write_text(cases)
@@ -29,6 +33,8 @@ def call_grader(honest, monkeypatch, capfd):
         for name, value in {"POPCORN_FD": str(write), **environment}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["eval.py", mode, "cases.txt"])
+        if not fresh:
+            monkeypatch.setattr(multiprocessing, "get_context", lambda method: FORKED)
         code = grader.grade()
         if code in (grader.BAD_ARGUMENTS, grader.BAD_CASES, grader.NO_PIPE):  # before it had a file to close
             os.close(write)
@@ -139,7 +145,7 @@ def test_secret_seed_changes_the_inputs_and_stays_secret(honest, call_grader):
         "    print('digest', data[0][0][1].view(__import__('torch').uint8).double().sum().item())\n"
         "    return ref_kernel(data)\n"
     )
-    printed = [call_grader("test", ONE, **env)[2] for env in ({}, {"POPCORN_SEED": "123456"})]
+    printed = [call_grader("test", ONE, fresh=True, **env)[2] for env in ({}, {"POPCORN_SEED": "123456"})]
     seeds = [7, task.combine_seeds(7, 123456)]
     for text, seed in zip(printed, seeds):
         (((_, b, _),), *_) = reference.generate_input((8,), (16,), (64,), 1, seed)

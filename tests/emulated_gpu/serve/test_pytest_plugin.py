@@ -90,7 +90,7 @@ def test_marked_tests_run_elsewhere_and_findings_fail_them(tmp_path):
     command = [sys.executable, "-m", *steps[-1], "-p", "emulated_gpu.pytest_plugin"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True,
-        env=variables | {"PYTHONPATH": str(ROOT), "PYTEST_XDIST_AUTO_NUM_WORKERS": "2"},
+        env=variables | {"PYTHONPATH": str(ROOT), "PYTEST_XDIST_AUTO_NUM_WORKERS": "1"},
     )  # fmt: skip
     assert kept == ["junit.xml", "timelines"] and all((tmp_path / name).exists() for name in kept)
     assert done.returncode == 1, done.stdout + done.stderr
