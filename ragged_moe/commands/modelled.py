@@ -6,12 +6,14 @@ import emulated_gpu
 from emulated_gpu.model import report, uncertainty
 from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.time_of_call import replied
+from emulated_gpu.serve.host.timed_run import answering
 
 
 def say(kind: str, args: dict, machine: str, count: int) -> None:
     """Say the modelled time of a call, back to back with as many as count, and of each launch of a layer.
 
-    kind, args: as of ragged_moe.measure.modelled.of_problem. UsageError for FP4 on another machine than a B200.
+    kind, args: as of ragged_moe.measure.modelled.of_problem. UsageError for FP4 on another machine than a B200,
+    ClickException if Ctrl-C comes before a call has ended; else the answer is of those that have.
     """
     if kind != "fp8" and machine != "b200":
         raise click.UsageError(f"--format {kind} is modelled on a b200 alone")
@@ -20,9 +22,11 @@ def say(kind: str, args: dict, machine: str, count: int) -> None:
 
     calls, each, more, stages, polled = modelled.of_problem(kind, args, count, lambda config: config)
     steady = Steady([each * (i + 1) for i in range(count)])
-    with emulated_gpu.timing(machine, None, steady, polled) as timed:
+    with emulated_gpu.timing(machine, None, steady, polled, answering) as timed:
         for call in calls:
             call()
+    if not steady.ends:
+        raise click.ClickException("interrupted before a call had ended: nothing is known of what it takes")
     found = replied(timed.run, steady, each)
     between = found["us_interval"]
     may_be = f"it may be {between[0]:.2f} to {between[1]:.2f}" if between else found["unlike"]
@@ -34,5 +38,7 @@ def say(kind: str, args: dict, machine: str, count: int) -> None:
     last = len(steady.ends) * each
     for name, launch in zip(stages, timed.run.launches[last - each : last]):
         click.echo(f"  {name}: {report.of_launch(launch)['us']:.1f} us")
+    if partial := report.partial(timed.run):
+        click.echo(f"interrupted: {partial}")
     click.echo(uncertainty.basis(machine))
     click.echo("No value was checked: that is what check does.")

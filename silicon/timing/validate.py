@@ -296,6 +296,8 @@ def main():
         if options.list:
             _, name, m, v, held = rows[-1]
             print(f"{m:9.2f} {v:9.2f} {m / v - 1:+7.1%} {'held out' if held else 'fitted  '} {name}", flush=True)
+    if not rows:
+        parser.error("no point is left: --known leaves out those that this version of the model has not run")
     print(summary(rows))
     print(f"{len(rows)} points in {time.time() - start:.0f} s")
     if options.write:

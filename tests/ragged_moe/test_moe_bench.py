@@ -1,14 +1,19 @@
 """What ragged_moe bench gemm and ragged_moe bench layer refuse, and what they say of rows with MXFP4
 weights."""
 
+import contextlib
+import math
 import sys
+import types
 
 import pytest
 import torch
 from click.testing import CliRunner
 
+import emulated_gpu
+import ragged_moe.measure
 from ragged_moe.__main__ import cli
-from ragged_moe.commands import bench_gemm, bench_layer
+from ragged_moe.commands import bench_gemm, bench_layer, modelled
 from ragged_moe.measure.contest import FP8, W4A8, W4A16
 from ragged_moe.measure.grouped_gemm import FORMATS, GEMM, QUANTISER, geomeans
 from ragged_moe.measure.layer_fp4 import mxfp4_table
@@ -105,3 +110,21 @@ def test_what_wants_gpus_says_so(line, sentence, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")  # as torchrun starts them
     result = CliRunner().invoke(cli, line.split())
     assert result.exit_code == 1 and result.output.startswith("Error: ") and sentence in result.output
+
+
+def test_a_model_that_is_interrupted_before_a_call_has_ended(monkeypatch):
+    """With a kernel that does nothing in the place of the GEMM."""
+    ptx = ".version 8.7\n.target sm_100a\n.address_size 64\n.visible .entry k()\n{\nret;\n}"
+    calls = [lambda: emulated_gpu.launch(ptx, "k", 1, 32, [])] * 2
+    stand_in = types.SimpleNamespace(of_problem=lambda *_: (calls, 1, {}, (), False))
+    monkeypatch.setattr(ragged_moe.measure, "modelled", stand_in, raising=False)
+    monkeypatch.setattr(emulated_gpu, "install", lambda machine: None)
+
+    @contextlib.contextmanager
+    def cut(run):
+        run.engine.at(-math.inf, run.cut)
+        yield
+
+    monkeypatch.setattr(modelled, "answering", cut)
+    result = CliRunner().invoke(cli, "model gemm --m 4 --n 128 --k 128 --calls 2".split())
+    assert result.output == "Error: interrupted before a call had ended: nothing is known of what it takes\n"
