@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def test_imports_go_down():
 
 def test_imports_make_no_circle():
     graphlib.TopologicalSorter(graph(ROOT, PRODUCTS)).prepare()
+
+
+def test_modules_that_tests_import_are_there():
+    """Also those inside a test that only `make thorough` runs."""
+    of_products = re.compile(rf"^ *from ((?:{'|'.join(PRODUCTS)})\.[\w.]+) import", re.M)
+    paths = [(path.name, path.read_text()) for path in (ROOT / "tests").rglob("*.py")]
+    found = {(file, name, ROOT / name.replace(".", "/")) for file, text in paths for name in of_products.findall(text)}
+    assert [x[:2] for x in found if not x[2].is_dir() and not x[2].with_suffix(".py").exists()] == []
 
 
 @pytest.mark.parametrize("line", ["from ..machine import clock", "def f():\n    from ..machine.clock import Clock"])

@@ -7,6 +7,7 @@ the kind writes its addresses to them. Notes belong to an arena of scratch memor
 """
 
 import functools
+import marshal
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -237,6 +238,10 @@ class Function(ABC):
 
 
 def key_of(operands: Sequence[torch.Tensor], options: tuple) -> Hashable:
-    """Return the key by which a call is known again. Of options their types, too: True equals 1, and 1 equals 1.0."""
+    """Return the key by which a call is known again. marshal tells True from 1 and 1 from 1.0, sooner than types do."""
     first = operands[0]
-    return first.get_device(), first.numel(), operands[-1].numel(), len(operands), options, *map(type, options)
+    try:
+        said = marshal.dumps(options, 2)  # later versions write an object otherwise if it is there twice
+    except ValueError:  # an option of another type, as a fraction
+        said = options, *map(type, options)
+    return first.get_device(), first.numel(), operands[-1].numel(), len(operands), said

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import inspect
+from fractions import Fraction
 
 import pytest
 import torch
@@ -379,7 +380,8 @@ def test_a_number_is_no_bool_and_a_bool_no_number(launched, function):
             continue
         right = {"num_experts": 5, "sms": 2}.get(option.name, True if flag else 1)
         of = {"num_experts": 5} if (function, option.name) == ("experts", "local_expert_offset") else {}
-        called_with(function, **{option.name: right}, **of)
+        for x in (right,) if flag or whole else (right, Fraction(right)):
+            called_with(function, **{option.name: x}, **of)
         before = len(launched)
         for wrong in ("no", None, 1, 1.0, 0) if flag else (True, 1.0) if whole else (True, False):
             with pytest.raises(ValueError, match=f"^{option.name} is {wrong!r}, but must be {option.must[:6]}"):

@@ -300,14 +300,13 @@ LAYER_FAULTS += ["a single row's weight", "a single row's place"]
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", LAYER_FAULTS)
 def test_planted_faults_of_the_layer_are_seen(layer, monkeypatch, fault):
-    from ragged_moe.repeated_calls import Calls
-
     from ragged_moe.kernels import loads
     from ragged_moe.kernels.block_scaled import Nvfp4
     from ragged_moe.kernels.epilogue import block_scaled
     from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
     from ragged_moe.kernels.sm100 import scaled_issue, token_scales
     from ragged_moe.layers import experts
+    from ragged_moe.layers.repeated_calls import Calls
 
     monkeypatch.setattr(experts, "calls", Calls())  # of right kernels, whose launches would be repeated
     if fault == "global scale":
