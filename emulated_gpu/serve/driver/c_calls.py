@@ -15,6 +15,7 @@ import numpy as np
 from ...device import DEVICE
 from ..host import guarded_pages
 from . import cuda_bindings, cuda_modules, images, launches
+from .graph_calls import put, put_int
 
 CONTEXT, POOL = 1, 1  # handles: the one context, and the pool that a device has from the beginning
 PINNED, DEVICE_MEMORY, ARRAY, EITHER = 1, 2, 3, 4  # CUmemorytype
@@ -57,16 +58,6 @@ class Copy3D(ctypes.Structure):
             ("rows", ctypes.c_size_t),
         )
     ] + [("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("depth", ctypes.c_size_t)]  # fmt: skip
-
-
-def put_int(address: int, value: int) -> None:
-    if address:
-        ctypes.c_int.from_address(address).value = value
-
-
-def put_long(address: int, value: int) -> None:
-    if address:
-        ctypes.c_uint64.from_address(address).value = value
 
 
 def limit(number: int) -> int:
@@ -129,14 +120,17 @@ def copy_3d(at: int, stream: int = 0, waits: bool = True) -> None:
     copy_box(Copy3D.from_address(at), stream, waits, "cuMemcpy3D")
 
 
-def copy_array(what: str, of_target: bool | None, of_source: bool | None, into: bool, out_of: bool, waits: bool = True):
-    """Return cuMemcpyHtoA or its like: into, out_of: whether the target, the source, is an array and a byte of it."""
+def copy_array(what: str):
+    """Return cuMemcpyHtoA or its like, whose name says of each side whether it is the host's, the device's or an array
+    and a byte of it."""
+    source_is, target_is = what.removeprefix("cuMemcpy").removesuffix("Async").split("to")
+    of, waits = (target_is != "H", source_is != "H"), not what.endswith("Async")
 
     def copied(*given: int) -> None:
         values = iter(given)
-        place = lambda is_array: images.array_of(next(values)).address + next(values) if is_array else next(values)  # noqa: E731
-        to, source, size = place(into), place(out_of), next(values)
-        cuda_bindings.copy(to, source, size, next(values, 0), waits, what, (of_target, of_source))
+        place = lambda kind: images.array_of(next(values)).address + next(values) if kind == "A" else next(values)  # noqa: E731
+        to, source, size = place(target_is), place(source_is), next(values)
+        cuda_bindings.copy(to, source, size, next(values, 0), waits, what, of)
 
     return copied
 
@@ -192,7 +186,7 @@ def attribute(number: int) -> int:
 def pool_attribute(pool: int, number: int, out: int) -> None:
     """cuMemPoolGetAttribute: the three about reuse are ints, the others bytes."""
     used = sum(region.size for region in DEVICE.memory.regions)
-    put_int(out, 1) if number <= 3 else put_long(out, 0 if number == 4 else used)
+    put_int(out, 1) if number <= 3 else put(out, 0 if number == 4 else used)
 
 
 def block_size(function: int, shared_of: int, shared: int, most: int) -> tuple[int, int]:
@@ -236,7 +230,7 @@ def state_of_context(device: int, flags: int, active: int) -> None:
 def stream_context(queue: int, *outs: int) -> None:
     """cuStreamGetCtx: the context, and of the second form none for a green one."""
     for out, value in zip(outs, (CONTEXT, 0)):
-        put_long(out, value)
+        put(out, value)
 
 
 # What changes no result
@@ -248,6 +242,10 @@ WITHOUT_EFFECT = """
     cuThreadExchangeStreamCaptureMode cuCtxDisablePeerAccess
 """.split()
 
+COPIES_OF_ARRAYS = """
+    cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyAtoD cuMemcpyAtoA
+""".split()
+
 
 def calls() -> dict:
     """Return the functions by their names, as `cuda_bindings.driver_calls` has them."""
@@ -256,13 +254,13 @@ def calls() -> dict:
         "cuDeviceGetPCIBusId": bus_of, "cuDeviceGetByPCIBusId": device_at,
         "cuDevicePrimaryCtxGetState": state_of_context,
         "cuCtxGetApiVersion": lambda context, out: put_int(out, cuda_bindings.VERSION),
-        "cuCtxGetFlags": lambda: 0, "cuCtxGetId": lambda context, out: put_long(out, CONTEXT),
+        "cuCtxGetFlags": lambda: 0, "cuCtxGetId": lambda context, out: put(out, CONTEXT),
         "cuCtxGetLimit": limit, "cuCtxSetLimit": set_limit, "cuCtxGetCacheConfig": lambda: 0,
         "cuCtxEnablePeerAccess": lambda context, flags: DEVICE.enable_peer_access(context - CONTEXT),
         "cuStreamGetCtx": stream_context,
         "cuStreamGetPriority": lambda queue, out: put_int(out, 0),
         "cuStreamGetFlags": lambda queue, out: put_int(out, 0),
-        "cuStreamGetId": lambda queue, out: put_long(out, queue),
+        "cuStreamGetId": lambda queue, out: put(out, queue),
         "cuStreamGetDevice": lambda queue, out: put_int(out, DEVICE.index),
         "cuStreamAddCallback": call_back, "cuLaunchHostFunc": call_host,
         "cuEventRecordWithFlags": lambda event, queue, flags: cuda_bindings.record(event, queue),
@@ -279,13 +277,7 @@ def calls() -> dict:
         ),
         "cuMemcpy2D": copy_2d, "cuMemcpy2DAsync": functools.partial(copy_2d, waits=False),
         "cuMemcpy2DUnaligned": copy_2d,
-        "cuMemcpyHtoA": copy_array("cuMemcpyHtoA", True, False, True, False),
-        "cuMemcpyHtoAAsync": copy_array("cuMemcpyHtoAAsync", True, False, True, False, False),
-        "cuMemcpyAtoH": copy_array("cuMemcpyAtoH", False, True, False, True),
-        "cuMemcpyAtoHAsync": copy_array("cuMemcpyAtoHAsync", False, True, False, True, False),
-        "cuMemcpyDtoA": copy_array("cuMemcpyDtoA", True, True, True, False),
-        "cuMemcpyAtoD": copy_array("cuMemcpyAtoD", True, True, False, True),
-        "cuMemcpyAtoA": copy_array("cuMemcpyAtoA", True, True, True, True),
+        **{name: copy_array(name) for name in COPIES_OF_ARRAYS},
         "cuMemcpy3D": copy_3d, "cuMemcpy3DAsync": functools.partial(copy_3d, waits=False),
         **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,

@@ -168,7 +168,7 @@ def link_complete(link: int, out: int, size: int) -> None:
 
 def pool_of(out: int, place: int, kind: int) -> None:
     """cuMemGetDefaultMemPool, cuMemGetMemPool: there is one pool."""
-    c_calls.put_long(out, c_calls.POOL)
+    graph_calls.put(out, c_calls.POOL)
 
 
 OWN = {  # what takes or returns something else than the function of Python does

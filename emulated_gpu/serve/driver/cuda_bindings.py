@@ -413,6 +413,17 @@ def nothing(*_) -> None:
     """What has no effect on the emulated device, such as a context."""
 
 
+def common(prefix: str) -> dict:
+    """Return what the driver ("cu") and the runtime ("cuda") have alike, by name."""
+    return {prefix + name: call for name, call in {
+        "DriverGetVersion": lambda: VERSION, "StreamDestroy": nothing, "StreamWaitEvent": wait,
+        "StreamSynchronize": synchronize_stream, "StreamQuery": synchronize_stream,
+        "EventRecord": record, "EventDestroy": nothing, "EventElapsedTime": between,
+        "EventSynchronize": synchronize_event, "EventQuery": synchronize_event,
+        "GetErrorName": lambda e: e.name.encode(), "GetErrorString": lambda e: e.name.encode(),
+    }.items()}  # fmt: skip
+
+
 def driver_calls(d) -> dict:
     """Return the functions of `cuda.bindings.driver` that are served, by name, without the CUresult."""
     memory: dict[str, Callable] = {}
@@ -428,7 +439,6 @@ def driver_calls(d) -> dict:
         )
     return {
         "cuInit": nothing,
-        "cuDriverGetVersion": lambda: VERSION,
         "cuDeviceGetCount": lambda: len(DEVICE.memories),
         "cuDeviceGet": lambda n: d.CUdevice(n),
         "cuDeviceGetName": lambda size, device: DEVICE.chip.name.encode()[:size],
@@ -446,27 +456,20 @@ def driver_calls(d) -> dict:
         "cuStreamCreate": lambda flags: d.CUstream(create_stream(flags)),
         "cuStreamCreateWithPriority": lambda flags, priority: d.CUstream(create_stream(flags)),
         "cuCtxGetStreamPriorityRange": lambda: (0, -5),  # as on every card since Ampere
-        "cuStreamDestroy": nothing, "cuStreamWaitEvent": wait,
-        "cuStreamSynchronize": synchronize_stream, "cuStreamQuery": synchronize_stream,
         "cuEventCreate": lambda flags: d.CUevent(next(_handles)),
-        "cuEventRecord": record, "cuEventDestroy": nothing,
-        "cuEventSynchronize": synchronize_event, "cuEventQuery": synchronize_event,
-        "cuEventElapsedTime": between,
         "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
         "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n, launches.handle_of(s))),
         "cuMemGetInfo": memory_info,
         "cuMemAllocHost": allocate_pinned, "cuMemHostAlloc": lambda n, flags: allocate_pinned(n),
         "cuMemFreeHost": free_pinned,
         "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p, launches.handle_of(s)),
-        "cuGetErrorName": lambda e: e.name.encode(),
-        "cuGetErrorString": lambda e: e.name.encode(),
         "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (
             DEVICE.chip.shared_per_sm // n - SYSTEM_SHARED
         ),
         "cuOccupancyMaxActiveBlocksPerMultiprocessor": cuda_modules.resident,
         "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
     } | {f"cu{name}": f for name, f in memory.items()} | {
-        **cuda_modules.driver_calls(d), **graph_calls.python_calls(d, "cu")
+        **common("cu"), **cuda_modules.driver_calls(d), **graph_calls.python_calls(d, "cu")
     }  # fmt: skip
 
 
@@ -485,22 +488,16 @@ def install() -> None:
         "cudaDeviceEnablePeerAccess": lambda peer, flags: DEVICE.enable_peer_access(peer),
         "cudaDeviceGetAttribute": lambda a, device: attribute(a),
         "cudaDeviceSynchronize": synchronize,
-        "cudaDriverGetVersion": lambda: VERSION, "cudaRuntimeGetVersion": lambda: VERSION,
+        "cudaRuntimeGetVersion": lambda: VERSION,
         "cudaStreamCreate": lambda: r.cudaStream_t(create_stream()),
         "cudaStreamCreateWithFlags": lambda flags: r.cudaStream_t(create_stream(flags)),
-        "cudaStreamDestroy": nothing, "cudaStreamWaitEvent": wait,
-        "cudaStreamSynchronize": synchronize_stream, "cudaStreamQuery": synchronize_stream,
         "cudaEventCreate": lambda: r.cudaEvent_t(next(_handles)),
         "cudaEventCreateWithFlags": lambda flags: r.cudaEvent_t(next(_handles)),
-        "cudaEventRecord": record, "cudaEventDestroy": nothing,
-        "cudaEventSynchronize": synchronize_event, "cudaEventQuery": synchronize_event,
-        "cudaEventElapsedTime": between,
         "cudaMalloc": allocate_bytes, "cudaFree": free_bytes,
         "cudaMemcpy": lambda p, q, n, kind: copy(p, q, n),
         "cudaMemcpyAsync": lambda p, q, n, kind, s: copy(p, q, n, s, False, "cudaMemcpyAsync"),
         "cudaMemset": lambda p, v, n: fill(p, "u1", v, n),
         "cudaMemsetAsync": lambda p, v, n, s: fill(p, "u1", v, n, s, False, "cudaMemsetAsync"),
-        "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing,
-        "cudaGetErrorName": lambda e: e.name.encode(), "cudaGetErrorString": lambda e: e.name.encode(),
+        "cudaGetLastError": nothing, "cudaPeekAtLastError": nothing, **common("cuda"),
     } | cuda_modules.runtime_calls(r) | graph_calls.python_calls(r, "cuda"), "cuda[A-Z].*")  # fmt: skip
     after_import("cuda.bindings.nvrtc", lambda: cuda_modules.install_nvrtc(sys.modules["cuda.bindings.nvrtc"]))
