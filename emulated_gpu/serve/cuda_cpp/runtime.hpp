@@ -21,7 +21,6 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*fill)(void *to, int value, uint64_t size, uint64_t queue, int waits);
   int (*function)(const void *host);
   int (*driver)(const char *name, void **function);
-  int (*pointer)(int *type, int *device, const void *address);
   int (*blas)(const void *request);
 };
 

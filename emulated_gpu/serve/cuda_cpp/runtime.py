@@ -21,14 +21,13 @@ NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
 
 # cudaError_t
 INVALID_SYMBOL, INVALID_DIRECTION, INVALID_FUNCTION = 13, 21, 98
-MANAGED = 3  # cudaMemoryType
 # cudaMemcpyKind: whether the target and the source are the device's; None: they may be anything
 DIRECTIONS = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True), 4: (None, None)}
 
 _wrappers: dict[int, int] = {}  # handle of a fat binary -> address of its wrapper
 _kernels: dict[int, tuple[int, str]] = {}  # host function -> (fat binary, kernel)
 _variables: dict[int, tuple[int, str, int]] = {}  # host variable -> (fat binary, variable, bytes)
-_shared: dict[int, int] = {}  # host function -> dynamic shared memory that cudaFuncSetAttribute has allowed
+SHARED = "cudaFuncSetAttribute(..., cudaFuncAttributeMaxDynamicSharedMemorySize, ...)"
 
 
 NOT_SERVED = {  # what functions of such names are for
@@ -69,34 +68,33 @@ def module(handle: int) -> LoadedModule:
     return DEVICE.module(chosen)
 
 
-def kernel_of(host: int) -> tuple[LoadedModule, str]:
-    """Return the module and the name of a kernel. Raises WrongCall for a function of the host that is none."""
-    if host not in _kernels:
-        raise launches.WrongCall("a function that is no kernel of this program", INVALID_FUNCTION)
-    handle, name = _kernels[host]
-    return module(handle), name
+def function(host: int) -> modules.Kernel:
+    """Return a kernel, which the driver's functions take from now on by its host function's address. Raises WrongCall
+    for a function of the host that is none."""
+    if host not in modules.kernels:
+        if host not in _kernels:
+            raise launches.WrongCall("a function that is no kernel of this program", INVALID_FUNCTION)
+        handle, name = _kernels[host]
+        modules.kernels[host] = modules.Kernel(module(handle), name)
+    return modules.kernels[host]
 
 
 def launch(host, grid, block, args, shared, attributes, count, queue: int) -> None:
-    loaded, name = kernel_of(host)
-    modules.check_shared(
-        loaded, name, shared, _shared.get(host, 0),
-        "cudaFuncSetAttribute(..., cudaFuncAttributeMaxDynamicSharedMemorySize, ...)",
-    )  # fmt: skip
+    kernel = function(host)
+    kernel.check_shared(shared, SHARED)
     options = launches.options(attributes, count)
-    params = launches.parameters(loaded.program(name).kernel, args)
-    of = lambda at: tuple((_u32 * 3).from_address(at))  # noqa: E731
-    DEVICE.launch(loaded, name, of(grid), of(block), params, dynamic_shared=shared, stream=queue, **options)
+    params = launches.parameters(kernel.loaded().program(kernel.name).kernel, args)
+    of = lambda at: (_u32 * 3).from_address(at)  # noqa: E731
+    launches.launch(kernel, of(grid), of(block), params, shared, stream=queue, **options)
 
 
 def set_shared(host, size: int) -> None:
-    static, most = modules.static_shared(*kernel_of(host)), DEVICE.chip.shared_per_cta
+    kernel, most = function(host), DEVICE.chip.shared_per_cta
+    static = modules.static_shared(kernel.loaded(), kernel.name)
     if not 0 <= size <= most - static:
         why = f"cudaFuncSetAttribute: {size} bytes of shared memory; a block has at most {most}"
         raise LaunchRefused(why + f", of which this kernel has {static}" * bool(static), modules.INVALID_VALUE)
-    _shared[host] = size
-    if host in modules.kernels:
-        modules.kernels[host].dynamic_shared = size
+    kernel.dynamic_shared = size
 
 
 def symbol(address, size, host) -> None:
@@ -105,14 +103,6 @@ def symbol(address, size, host) -> None:
     handle, name, bytes_ = _variables[host]
     _u64.from_address(address).value = module(handle).symbols[name]
     _u64.from_address(size).value = bytes_
-
-
-def pointer(kind, device, address: int) -> None:
-    memory, number = cuda_bindings.memory_at(address or 0)
-    region = DEVICE.region_at(address or 0, 1)
-    managed = region is not None and region.managed
-    _int.from_address(kind).value = MANAGED if managed else c_driver.MEMORY_TYPES[memory]
-    _int.from_address(device).value = number
 
 
 def copy(to, source, size: int, kind: int, queue: int, waits: int) -> None:
@@ -128,12 +118,6 @@ def fill(to, value: int, size: int, queue: int, waits: int) -> None:
     if size:
         what = "cudaMemset" if waits else "cudaMemsetAsync"
         cuda_bindings.fill(to or 0, "u1", value & 255, size, queue, bool(waits), what)
-
-
-def function(host: int) -> None:
-    """Make a host function a CUfunction, which the driver's functions take."""
-    if host not in modules.kernels:
-        modules.kernels[host] = modules.Kernel(*kernel_of(host), _shared.get(host, 0))
 
 
 def driver_function(name: bytes, out: int) -> None:
@@ -177,7 +161,7 @@ SIGNATURES = [
     (register_variable, _u64, _ptr, _str, _u64), (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32, _u64),
     (set_shared, _ptr, _int), (symbol, _ptr, _ptr, _ptr), (copy, _ptr, _ptr, _u64, _int, _u64, _int),
     (fill, _ptr, _int, _u64, _u64, _int), (function, _ptr), (driver_function, _str, _ptr),
-    (pointer, _ptr, _ptr, _ptr), (blas.product, _ptr),
+    (blas.product, _ptr),
 ]  # fmt: skip
 _callbacks = [
     ctypes.CFUNCTYPE(_int, *arguments)(launches.guarded(function, going_on=True)) for function, *arguments in SIGNATURES

@@ -56,9 +56,12 @@ cudaError_t cudaHostGetFlags(unsigned *flags, void *address) { return kept(cuMem
 cudaError_t cudaFreeHost(void *address) { return kept(cuMemFreeHost(address)); }
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return kept(cuMemGetInfo(free, total)); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *address) {
-  int type = 0;
-  int status = emulator.pointer(&type, &p->device, address);
-  p->type = cudaMemoryType(type);
+  int type = 0, managed = 0;
+  CUpointer_attribute asked[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  void *values[] = {&type, &managed, &p->device};
+  int status = cuPointerGetAttributes(3, asked, values, at(const_cast<void *>(address)));
+  p->type = managed ? cudaMemoryTypeManaged : cudaMemoryType(type);
   p->devicePointer = type ? const_cast<void *>(address) : nullptr;
   p->hostPointer = type == cudaMemoryTypeDevice ? nullptr : p->devicePointer;
   return kept(status);

@@ -126,12 +126,13 @@ def pointer_attribute(place: int, number: int, address: int) -> None:
 def pointer_attributes(count: int, numbers: int, places: int, address: int) -> None:
     """cuPointerGetAttributes: of memory that is neither a device's nor pinned, all are 0."""
     memory, device = cuda_bindings.memory_at(address)
+    region = DEVICE.region_at(address, 1)
     known = {  # CUpointer_attribute -> its type and value
         1: ("CUcontext *", int(memory is not None)),
         2: ("int *", MEMORY_TYPES[memory]),
         3: ("CUdeviceptr *", address if memory else 0),
         4: ("CUdeviceptr *", address if memory == "host" else 0),
-        8: ("int *", 0),  # managed
+        8: ("int *", int(region is not None and region.managed)),
         9: ("int *", device),
     }
     for i in range(count):

@@ -26,6 +26,7 @@ EXPORTED = "exported"  # in the cache folder: the PTX of machine code that was e
 UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this process has compiled no such code, " \
           "nor has another one exported it by the emulator; if a cache has it, empty that cache"  # fmt: skip
 
+ALLOWS = "cuFuncSetAttribute(..., CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, ...)"
 INVALID_VALUE, NO_IMAGE = 1, 209  # cudaErrorInvalidValue, cudaErrorNoKernelImageForDevice
 
 
@@ -42,27 +43,18 @@ class Kernel:
             raise Unsupported(UNKNOWN)
         return self.module
 
-    def check_shared(self, dynamic: int) -> None:
-        """Raise a Fault for a launch with more dynamic shared memory than the kernel was allowed."""
-        check_shared(self.loaded(), self.name, dynamic, self.dynamic_shared, "cuFuncSetAttribute(..., "
-                     "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, ...)")  # fmt: skip
+    def check_shared(self, dynamic: int, call: str = ALLOWS) -> None:
+        """Raise a Fault for a launch with more dynamic shared memory than the call has allowed."""
+        most, allowed = DEVICE.chip.shared_by_default, self.dynamic_shared
+        if static_shared(self.loaded(), self.name) + dynamic > most and dynamic > allowed:
+            why = f"{self.name} is launched with {dynamic} bytes of dynamic shared memory: above {most} in all it needs"
+            raise LaunchRefused(f"{why} {call} first" + f", which has allowed {allowed}" * bool(allowed), INVALID_VALUE)
 
 
 modules: dict[int, LoadedModule | None] = {}
 kernels: dict[int, Kernel] = {}
 _handles = itertools.count(1)
 _texts: dict[bytes, str] = {}  # digest of machine code -> the PTX that it was made of
-
-
-def check_shared(module: LoadedModule, name: str, dynamic: int, allowed: int, call: str) -> None:
-    """Raise a Fault for a launch with more dynamic shared memory than the call has allowed."""
-    static = static_shared(module, name)
-    if static + dynamic > DEVICE.chip.shared_by_default and dynamic > allowed:
-        raise LaunchRefused(
-            f"{name} is launched with {dynamic} bytes of dynamic shared memory: above {DEVICE.chip.shared_by_default} "
-            f"in all it needs {call} first" + (f", which has allowed {allowed}" if allowed else ""),
-            INVALID_VALUE,
-        )
 
 
 def static_shared(module: LoadedModule, name: str) -> int:
