@@ -166,29 +166,6 @@ cudaError_t cudaFuncGetParamInfo(const void *host, size_t index, size_t *offset,
 }
 cudaError_t cudaFuncSetSharedMemConfig(const void *, cudaSharedMemConfig) { return cudaSuccess; }
 
-// ---- libraries, which are the driver's
-
-cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, cudaJitOption *, void **, unsigned,
-                                cudaLibraryOption *, void **, unsigned) {
-  return kept(cuLibraryLoadData((CUlibrary *)library, code, nullptr, nullptr, 0, nullptr, nullptr, 0));
-}
-cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t *library, const char *name, cudaJitOption *, void **, unsigned,
-                                    cudaLibraryOption *, void **, unsigned) {
-  return kept(cuLibraryLoadFromFile((CUlibrary *)library, name, nullptr, nullptr, 0, nullptr, nullptr, 0));
-}
-cudaError_t cudaLibraryUnload(cudaLibrary_t library) { return kept(cuLibraryUnload(CUlibrary(library))); }
-cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name) {
-  return kept(cuLibraryGetKernel((CUkernel *)kernel, CUlibrary(library), name));
-}
-cudaError_t cudaLibraryGetGlobal(void **address, size_t *size, cudaLibrary_t library, const char *name) {
-  return kept(cuLibraryGetGlobal((CUdeviceptr *)address, size, CUlibrary(library), name));
-}
-cudaError_t cudaLibraryGetKernelCount(unsigned *count, cudaLibrary_t library) {
-  return kept(cuLibraryGetKernelCount(count, CUlibrary(library)));
-}
-cudaError_t cudaLibraryEnumerateKernels(cudaKernel_t *kernels, unsigned count, cudaLibrary_t library) {
-  return kept(cuLibraryEnumerateKernels((CUkernel *)kernels, count, CUlibrary(library)));
-}
 cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribute attribute, int value, int device) {
   return kept(cuKernelSetAttribute(CUfunction_attribute(attribute), value, CUkernel(kernel), device));
 }

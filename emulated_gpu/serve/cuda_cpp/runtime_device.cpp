@@ -29,7 +29,6 @@ cudaError_t cudaDeviceDisablePeerAccess(int) { return kept(cudaErrorInvalidDevic
 cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
   return device ? on(device) : kept(cuDeviceGetPCIBusId(text, size, device));
 }
-cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *text) { return kept(cuDeviceGetByPCIBusId(device, text)); }
 cudaError_t cudaGetDeviceCount(int *count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }

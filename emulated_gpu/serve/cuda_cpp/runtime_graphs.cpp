@@ -1,4 +1,4 @@
-// Graphs and captures, which are the driver's: functions of the same names that take the same, but for copies.
+// Graphs and captures, which are the driver's: what takes something else there. toolkit.py makes the others.
 #include "runtime.hpp"
 
 static CUDA_MEMCPY3D box(const cudaMemcpy3DParms &p) {
@@ -63,8 +63,6 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { retur
 
 // ---- nodes
 
-cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags) { return kept(cuGraphCreate(graph, flags)); }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return kept(cuGraphDestroy(graph)); }
 cudaError_t cudaGraphAddKernelNode(NODE, const cudaKernelNodeParams *p) {
   if (int status = emulator.function(p->func)) return kept(status);
   return kept(cuGraphAddKernelNode(node, graph, before, count, kernel(p)));
@@ -92,32 +90,6 @@ cudaError_t cudaGraphAddMemcpyNodeFromSymbol(NODE, void *to, const void *symbol,
 cudaError_t cudaGraphAddMemsetNode(NODE, const cudaMemsetParams *p) {
   return kept(cuGraphAddMemsetNode(node, graph, before, count, fill(p), nullptr));
 }
-cudaError_t cudaGraphAddHostNode(NODE, const cudaHostNodeParams *p) {
-  return kept(cuGraphAddHostNode(node, graph, before, count, function(p)));
-}
-cudaError_t cudaGraphAddChildGraphNode(NODE, cudaGraph_t child) {
-  return kept(cuGraphAddChildGraphNode(node, graph, before, count, child));
-}
-cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t *graph) {
-  return kept(cuGraphChildGraphNodeGetGraph(node, graph));
-}
-cudaError_t cudaGraphAddEmptyNode(NODE) { return kept(cuGraphAddEmptyNode(node, graph, before, count)); }
-cudaError_t cudaGraphAddEventRecordNode(NODE, cudaEvent_t event) {
-  return kept(cuGraphAddEventRecordNode(node, graph, before, count, event));
-}
-cudaError_t cudaGraphAddEventWaitNode(NODE, cudaEvent_t event) {
-  return kept(cuGraphAddEventWaitNode(node, graph, before, count, event));
-}
-cudaError_t cudaGraphAddMemAllocNode(NODE, cudaMemAllocNodeParams *p) {
-  return kept(cuGraphAddMemAllocNode(node, graph, before, count, reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS *>(p)));
-}
-cudaError_t cudaGraphAddMemFreeNode(NODE, void *address) {
-  return kept(cuGraphAddMemFreeNode(node, graph, before, count, CUdeviceptr(address)));
-}
-cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) { return kept(cuGraphDestroyNode(node)); }
-cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams *p) {
-  return kept(cuGraphKernelNodeGetParams(node, reinterpret_cast<CUDA_KERNEL_NODE_PARAMS *>(p)));
-}
 cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const cudaKernelNodeParams *p) {
   if (int status = emulator.function(p->func)) return kept(status);
   return kept(cuGraphKernelNodeSetParams(node, kernel(p)));
@@ -131,65 +103,14 @@ cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void *to, const
   CUDA_MEMCPY3D c = line(to, from, size, kind);
   return kept(cuGraphMemcpyNodeSetParams(node, &c));
 }
-cudaError_t cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, cudaMemsetParams *p) {
-  return kept(cuGraphMemsetNodeGetParams(node, reinterpret_cast<CUDA_MEMSET_NODE_PARAMS *>(p)));
-}
-cudaError_t cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const cudaMemsetParams *p) {
-  return kept(cuGraphMemsetNodeSetParams(node, fill(p)));
-}
-cudaError_t cudaGraphHostNodeGetParams(cudaGraphNode_t node, cudaHostNodeParams *p) {
-  return kept(cuGraphHostNodeGetParams(node, reinterpret_cast<CUDA_HOST_NODE_PARAMS *>(p)));
-}
-cudaError_t cudaGraphHostNodeSetParams(cudaGraphNode_t node, const cudaHostNodeParams *p) {
-  return kept(cuGraphHostNodeSetParams(node, function(p)));
-}
 cudaError_t cudaGraphKernelNodeSetAttribute(cudaGraphNode_t, cudaKernelNodeAttrID attribute, const cudaKernelNodeAttrValue *) {
   if (attribute == cudaLaunchAttributePriority || attribute == cudaLaunchAttributeAccessPolicyWindow)
     return cudaSuccess;  // changes no result
   return cudaError_t(emulator_refuse("cudaGraphKernelNodeSetAttribute"));
 }
 
-// ---- what there is in a graph
-
-cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType *type) {
-  return kept(cuGraphNodeGetType(node, reinterpret_cast<CUgraphNodeType *>(type)));
-}
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
-  return kept(cuGraphGetNodes(graph, nodes, count));
-}
-cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
-  return kept(cuGraphGetRootNodes(graph, nodes, count));
-}
-cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to, cudaGraphEdgeData *,
-                              size_t *count) {
-  return kept(cuGraphGetEdges(graph, from, to, nullptr, count));
-}
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *before, cudaGraphEdgeData *,
-                                         size_t *count) {
-  return kept(cuGraphNodeGetDependencies(node, before, nullptr, count));
-}
-cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t *behind, cudaGraphEdgeData *,
-                                           size_t *count) {
-  return kept(cuGraphNodeGetDependentNodes(node, behind, nullptr, count));
-}
-cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                     const cudaGraphEdgeData *, size_t count) {
-  return kept(cuGraphAddDependencies(graph, from, to, nullptr, count));
-}
-cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                        const cudaGraphEdgeData *, size_t count) {
-  return kept(cuGraphRemoveDependencies(graph, from, to, nullptr, count));
-}
-cudaError_t cudaGraphClone(cudaGraph_t *made, cudaGraph_t graph) { return kept(cuGraphClone(made, graph)); }
-cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t *found, cudaGraphNode_t node, cudaGraph_t graph) {
-  return kept(cuGraphNodeFindInClone(found, node, graph));
-}
-
 // ---- what runs
 
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long flags) {
-  return kept(cuGraphInstantiateWithFlags(ready, graph, flags));
-}
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiateWithFlags(ready, graph, flags);
 }
@@ -197,7 +118,6 @@ cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t *ready, cudaGraph_t g
   p->result_out = cudaGraphInstantiateSuccess;
   return cudaGraphInstantiateWithFlags(ready, graph, p->flags);
 }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return kept(cuGraphExecDestroy(ready)); }
 cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t, unsigned long long *flags) { return *flags = 0, cudaSuccess; }
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t ready, cudaGraph_t graph, cudaGraphExecUpdateResultInfo *info) {
   info->errorNode = info->errorFromNode = nullptr;
@@ -218,15 +138,6 @@ cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t ready, cudaGraphN
 }
 cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaMemsetParams *p) {
   return kept(cuGraphExecMemsetNodeSetParams(ready, node, fill(p), nullptr));
-}
-cudaError_t cudaGraphExecHostNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaHostNodeParams *p) {
-  return kept(cuGraphExecHostNodeSetParams(ready, node, function(p)));
-}
-cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t ready, cudaGraphNode_t node, unsigned on) {
-  return kept(cuGraphNodeSetEnabled(ready, node, on));
-}
-cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t ready, cudaGraphNode_t node, unsigned *on) {
-  return kept(cuGraphNodeGetEnabled(ready, node, on));
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t queue) {

@@ -54,7 +54,6 @@ cudaError_t cudaHostRegister(void *address, size_t size, unsigned) {
 cudaError_t cudaHostUnregister(void *address) { return kept(cuMemHostUnregister(address)); }
 cudaError_t cudaHostGetFlags(unsigned *flags, void *address) { return kept(cuMemHostGetFlags(flags, address)); }
 cudaError_t cudaFreeHost(void *address) { return kept(cuMemFreeHost(address)); }
-cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { return kept(cuMemGetInfo(free, total)); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *address) {
   int type = 0, managed = 0;
   CUpointer_attribute asked[] = {
@@ -176,24 +175,8 @@ cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cu
   return fill_box(p, value, extent, queue, 0);
 }
 
-// ---- pools, which are the driver's
+// ---- pools: toolkit.py makes the others, which are the driver's
 
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
-  return kept(cuDeviceGetDefaultMemPool(pool, device));
-}
-cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) { return kept(cuDeviceGetMemPool(pool, device)); }
-cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) { return kept(cuDeviceSetMemPool(device, pool)); }
-cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *properties) {
-  return kept(cuMemPoolCreate(pool, reinterpret_cast<const CUmemPoolProps *>(properties)));
-}
-cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) { return kept(cuMemPoolDestroy(pool)); }
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t size) { return kept(cuMemPoolTrimTo(pool, size)); }
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void *value) {
-  return kept(cuMemPoolSetAttribute(pool, CUmemPool_attribute(attribute), value));
-}
-cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void *value) {
-  return kept(cuMemPoolGetAttribute(pool, CUmemPool_attribute(attribute), value));
-}
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc *, size_t) { return cudaSuccess; }
 cudaError_t cudaMallocFromPoolAsync(void **address, size_t size, cudaMemPool_t, cudaStream_t queue) {
   return cudaMallocAsync(address, size, queue);

@@ -155,6 +155,20 @@ RUNTIME_FUNCTION = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
 DRIVER_FUNCTION = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w+)\s*\(([^;]*?)\)\s*;")
 NEWEST = re.compile(r"#define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(\1\w*)")  # the function of a name now
 FORM = re.compile(r"typedef\s+CUresult\s+\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)\)\(([^;]*)\);")
+PROTOTYPE = re.compile(r"CUDARTAPI\s+(cuda\w+)\s*\(([^;]*)\)\s*;")
+# Functions of the runtime that take what the driver's of the same name take, and do the same
+FORWARDED = """
+    GraphCreate GraphDestroy GraphAddChildGraphNode GraphChildGraphNodeGetGraph GraphAddEmptyNode
+    GraphAddEventRecordNode GraphAddEventWaitNode GraphAddMemAllocNode GraphAddMemFreeNode GraphDestroyNode
+    GraphKernelNodeGetParams GraphMemsetNodeGetParams GraphMemsetNodeSetParams GraphHostNodeGetParams
+    GraphHostNodeSetParams GraphAddHostNode GraphNodeGetType GraphGetNodes GraphGetRootNodes GraphGetEdges
+    GraphNodeGetDependencies GraphNodeGetDependentNodes GraphAddDependencies GraphRemoveDependencies GraphClone
+    GraphNodeFindInClone GraphInstantiateWithFlags GraphExecDestroy GraphExecHostNodeSetParams
+    GraphNodeSetEnabled GraphNodeGetEnabled DeviceGetDefaultMemPool DeviceGetMemPool DeviceSetMemPool
+    MemPoolCreate MemPoolDestroy MemPoolTrimTo MemPoolSetAttribute MemPoolGetAttribute LibraryLoadData
+    LibraryLoadFromFile LibraryUnload LibraryGetKernel LibraryGetGlobal LibraryGetKernelCount
+    LibraryEnumerateKernels MemGetInfo DeviceGetByPCIBusId
+""".split()
 PER_THREAD = re.compile(r"__CUDART_API_PTSZ\((cuda\w+)\)")  # functions of which no queue may be the thread's own one
 SERVED = re.compile(r"^cudaError_t (cuda\w+)\(([^{;]*?)\) \{", re.MULTILINE)
 ERROR = re.compile(r"^\s*(cudaSuccess|cudaError\w+)\s*=\s*(\d+)", re.MULTILINE)
@@ -258,15 +272,31 @@ def others(toolkit: Toolkit, served: str) -> str:
     ])  # fmt: skip
 
 
+def named(parameters: str) -> tuple[str, list[str]]:
+    """Return a prototype's parameters, each with a name, and the names."""
+    each = re.sub(r"__dv\(\w*\)", "", parameters).split(",") if parameters.strip() not in ("", "void") else []
+    each = [one + f" _{i}" * (len(re.findall(r"\w+", one)) == 1) for i, one in enumerate(each)]
+    return ", ".join(each), [re.findall(r"\w+", one)[-1] for one in each]
+
+
+def forwarded(toolkit: Toolkit) -> str:
+    """Return C++ for what the driver does under the same name."""
+    known, made = dict(PROTOTYPE.findall(header(toolkit, "cuda_runtime_api.h"))), []
+    for name in FORWARDED:
+        parameters, given = named(known[f"cuda{name}"])
+        call = f"reinterpret_cast<decltype(&cuda{name})>(&cu{name})({', '.join(given)})"
+        made.append(f"cudaError_t cuda{name}({parameters}) {{ return kept({call}); }}")
+    return "\n".join(['#include "runtime.hpp"', 'extern "C" {', *made, "}"])
+
+
 def per_thread(toolkit: Toolkit, served: str) -> str:
     """Return C++ for what programs call that are compiled with --default-stream per-thread, of what `served` has."""
     names, made = {*PER_THREAD.findall(header(toolkit, "cuda_runtime_api.h"))}, []
     for name, parameters in SERVED.findall(served):
         if name in names and "cudaStream_t queue" in parameters:
-            each = [one + f" _{i}" * (len(re.findall(r"\w+", one)) == 1) for i, one in enumerate(parameters.split(","))]
-            given = [re.findall(r"\w+", one)[-1] for one in each]
+            each, given = named(parameters)
             call = ", ".join("own(queue)" if one == "queue" else one for one in given)
-            made.append(f"cudaError_t {name}_ptsz({', '.join(each)}) {{ return {name}({call}); }}")
+            made.append(f"cudaError_t {name}_ptsz({each}) {{ return {name}({call}); }}")
     return "\n".join(['#include "runtime.hpp"', 'extern "C" {', *made, "}"])
 
 
@@ -286,7 +316,7 @@ def cudart() -> Path:
 
 def runtime_texts() -> list[str]:
     """Return the texts of what the stand-in for CUDA's runtime serves itself."""
-    return [path.read_text() for path in sorted(HERE.glob("runtime*.cpp"))]
+    return [*(path.read_text() for path in sorted(HERE.glob("runtime*.cpp"))), forwarded(find())]
 
 
 @functools.cache
