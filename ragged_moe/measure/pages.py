@@ -42,15 +42,24 @@ def whence(result: dict) -> str:
     return f"**Measured** in one run on {cards}, {result['date']}, torch {result['torch']}: {how}."
 
 
-def corrected(between: list[float]) -> float:
-    """Return the middle of an interval, which stands for a modelled time with the model's known bias taken out."""
-    return uncertainty.corrected(tuple(between))
+def between(x: dict) -> tuple[float, float]:
+    """Return between which times, in us, the model's errors known today let a modelled one be: all kernels have PDL."""
+    return uncertainty.interval(x["us"]["whole"] if isinstance(x["us"], dict) else x["us"], pdl=True)
+
+
+def corrected(x: dict) -> float:
+    """Return the middle of that, which is what is printed."""
+    return uncertainty.corrected(between(x))
 
 
 def interval(x: dict) -> str:
-    """Between which times, in us, the known errors of the timing model let a modelled one be."""
-    low, high = x["may be"]
-    return f"{low:g} to {high:g}"
+    """Write `between`."""
+    return " to ".join(f"{us:.0f}" if us >= 100 else f"{us:.1f}" for us in between(x))
+
+
+def mean_of(rows: list[dict]) -> dict:
+    """Return the mean of modelled times, as if all were wrong alike."""
+    return {"us": statistics.fmean(x["us"]["whole"] if isinstance(x["us"], dict) else x["us"] for x in rows)}
 
 
 # --------------------------------------------------------------------------------------------------------- grouped GEMM
@@ -109,7 +118,7 @@ def gemm_modelled(result: dict) -> str:
     body = []
     for x in result["rows"]:
         of_floors = (f"{x[name]:.0%}".replace("%", " %") for name in ("of the bytes floor", "of the MMA floor"))
-        us = f"{corrected(x['may be']):.1f}", interval(x), x["us"], x["TFLOPS"]
+        us = f"{corrected(x):.1f}", interval(x), x["us"], x["TFLOPS"]
         problem, published = (f"{x['experts']} x {x['m']}", f"{x['n']}, {x['k']}"), f"{x['published TFLOPS']:.0f}"
         body.append([*problem, *map(str, us), *of_floors, published])
     return markdown(head, body)
@@ -121,9 +130,9 @@ def gemm_modelled_summary(result: dict) -> str:
     for m in sorted({x["m"] for x in result["rows"]}):
         rows = [x for x in result["rows"] if x["m"] == m]
         of_floor = [
-            max(x["of the bytes floor"], x["of the MMA floor"]) * x["us"] / corrected(x["may be"]) for x in rows
+            max(x["of the bytes floor"], x["of the MMA floor"]) * x["us"] / corrected(x) for x in rows
         ]
-        rates = [[x["TFLOPS"] * x["us"] / us for us in (corrected(x["may be"]), *x["may be"])] for x in rows]
+        rates = [[x["TFLOPS"] * x["us"] / us for us in (corrected(x), *between(x))] for x in rows]
         ratios = [[rate / x["published TFLOPS"] for rate in of] for x, of in zip(rows, rates)]
         cells = []
         for values, digits in ((rates, 0), (ratios, 2)):
@@ -218,9 +227,9 @@ def fp4_modelled(result: dict) -> str:
     for problem in of["NVFP4"]:
         cells, beside = [], fp8[problem]
         for times in of.values():
-            us = corrected(times[problem]["may be"])
-            cells += [f"{us:.1f}", interval(times[problem]), f"{us / corrected(beside['may be']):.2f}"]
-        body.append([problem, *cells, f"{corrected(beside['may be']):.1f}"])
+            us = corrected(times[problem])
+            cells += [f"{us:.1f}", interval(times[problem]), f"{us / corrected(beside):.2f}"]
+        body.append([problem, *cells, f"{corrected(beside):.1f}"])
     heads = [head for name in FP4 for head in (f"{name}, us", "may be", "over FP8")]
     return markdown(["problem", *heads, "FP8, us"], body)
 
@@ -278,17 +287,16 @@ def layer_configs(result: dict) -> str:
 
 def layer_modelled_summary(result: dict) -> str:
     """Whole layers on a B200, and the mean over the contest's 19 T."""
-    of = [f"T = {x['T']} {corrected(x['may be']):.0f} us ({interval(x)})" for x in result["rows"]]
-    contest = len(result["one cold call each"]) + len([x for x in result["rows"] if x["T"] in CONTEST_LARGEST])
-    low, high = between = result["mean of the contest's 19 may be"]
-    mean = f"{corrected(between):.0f} us ({low} to {high})"
-    return f"{', '.join(of)}; the mean over the contest's {contest} T, one draw of logits each, {mean}."
+    of = [f"T = {x['T']} {corrected(x):.0f} us ({interval(x)})" for x in result["rows"]]
+    contest = [*result["one cold call each"], *(x for x in result["rows"] if x["T"] in CONTEST_LARGEST)]
+    of_all = f"{corrected(mean_of(contest)):.0f} us ({interval(mean_of(contest))})"
+    return f"{', '.join(of)}; the mean over the contest's {len(contest)} T, one draw of logits each, {of_all}."
 
 
 def layer_modelled(result: dict) -> str:
     """Whole layers and their stages on a B200."""
     stages = [name for name in STAGES if name != "permute"]
-    body = [[str(x["T"]), f"{corrected(x['may be']):.1f}", interval(x), f"{x['us']['whole']:.1f}",
+    body = [[str(x["T"]), f"{corrected(x):.1f}", interval(x), f"{x['us']['whole']:.1f}",
              *(f"{x['us'][name]:.1f}" for name in stages), str(x["calls"]), x["date"]]
             for x in result["rows"]]  # fmt: skip
     return markdown(["T", "whole, us", "may be", "the model's own", *stages, "calls", "kernels of"], body)
@@ -296,9 +304,9 @@ def layer_modelled(result: dict) -> str:
 
 def layer_contest(result: dict) -> str:
     """The contest's T but for the two largest, and their mean."""
-    rows, (low, high) = result["one cold call each"], result["their mean may be"]
+    rows = result["one cold call each"]
     body = [[str(x["T"]), f"{x['rows']}, {x['experts']}", f"{x['us']:.0f}", x["date"]] for x in rows]
-    body.append(["mean, known bias taken out", "", f"{corrected((low, high)):.0f} ({low} to {high})", ""])
+    body.append(["mean", "", f"{corrected(mean_of(rows)):.0f} ({interval(mean_of(rows))})", ""])
     return markdown(["T", "rows, experts", "the model's own us", "kernels of"], body)
 
 
