@@ -313,7 +313,7 @@ def show(screen: Screen, sides: list[Side], found: list[Compared], numbers: Sequ
         screen.line(profiling.ALONE)
     if timed := replies(found):
         screen.line(
-            "A, B, may be: the model's known bias is taken out, of each by the errors of its kind. B - A, %: of the "
-            "model's own times, by which it is known what the model can tell."
+            "A, B, may be: without a bias that is known of such kernels, of each by the errors of its kind. B - A, %: "
+            "of the model's own times, by which it is known what the model can tell."
         )
         screen.line(f"Times are {modelled.label(timed)}. {ranking.basis()}.")
