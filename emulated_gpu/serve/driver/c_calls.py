@@ -30,6 +30,7 @@ OF_PROGRAMS = {99: 1, 115: 1}  # attributes that are otherwise for Python: memor
 
 _pools = itertools.count(POOL + 1)
 _limits: dict[int, int] = {}  # those that have been set
+_of_pools: dict[tuple[int, int], int] = {}  # attributes of pools that have been set: (pool, CUmemPool_attribute)
 _registered: dict[int, np.ndarray] = {}  # cuMemHostRegister address -> the host's memory
 
 
@@ -184,9 +185,14 @@ def attribute(number: int) -> int:
 
 
 def pool_attribute(pool: int, number: int, out: int) -> None:
-    """cuMemPoolGetAttribute: the three about reuse are ints, the others bytes."""
+    """cuMemPoolGetAttribute: the three about reuse are ints; the threshold of release and the others are bytes."""
     used = sum(region.size for region in DEVICE.memory.regions)
-    put_int(out, 1) if number <= 3 else put(out, 0 if number == 4 else used)
+    value = _of_pools.get((pool, number), number <= 3) if number <= 4 else used
+    (put_int if number <= 3 else put)(out, value)
+
+
+def set_pool_attribute(pool: int, number: int, at: int) -> None:
+    _of_pools[pool, number] = (ctypes.c_int if number <= 3 else ctypes.c_uint64).from_address(at).value
 
 
 def block_size(function: int, shared_of: int, shared: int, most: int) -> tuple[int, int]:
@@ -236,7 +242,7 @@ def stream_context(queue: int, *outs: int) -> None:
 # What changes no result
 WITHOUT_EFFECT = """
     cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetSharedMemConfig cuCtxSetFlags cuCtxDetach
-    cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxReset cuDeviceSetMemPool cuMemPoolDestroy cuMemPoolSetAttribute
+    cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxReset cuDeviceSetMemPool cuMemPoolDestroy
     cuMemPoolTrimTo cuMemPoolSetAccess cuMemAdvise cuMemPrefetchAsync cuStreamAttachMemAsync cuStreamSetAttribute
     cuStreamCopyAttributes cuProfilerStart cuProfilerStop cuFuncSetSharedMemConfig cuKernelSetCacheConfig
     cuThreadExchangeStreamCaptureMode cuCtxDisablePeerAccess
@@ -283,7 +289,7 @@ def calls() -> dict:
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,
         "cuDeviceGetAttribute": lambda number, device: attribute(number),
         "cuMemPoolCreate": lambda properties: next(_pools),
-        "cuMemPoolGetAttribute": pool_attribute,
+        "cuMemPoolGetAttribute": pool_attribute, "cuMemPoolSetAttribute": set_pool_attribute,
         "cuMemPoolGetAccess": lambda pool, place: READ_WRITE,
         "cuModuleGetLoadingMode": lambda: LAZY,
         "cuOccupancyMaxPotentialBlockSize": block_size,

@@ -187,6 +187,14 @@ static void memory(int *pinned, int *managed) {
   unsigned long long most = ~0ull;
   SAY(0, cudaDeviceGetDefaultMemPool(&pool, 0));
   SAY(0, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most));
+  unsigned long long kept = 0;
+  SAY(0, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept));
+  SAY(1, (kept == most));
+  int reuse = 0;
+  SAY(0, cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowOpportunistic, &reuse));
+  reuse = 7;
+  SAY(0, cudaMemPoolGetAttribute(pool, cudaMemPoolReuseAllowOpportunistic, &reuse));
+  SAY(0, reuse);
   SAY(0, cudaMallocFromPoolAsync((void **)&a, 64, pool, nullptr));
   SAY(0, cudaFreeAsync(a, nullptr));
   SAY(1, cudaFreeAsync(a, nullptr));
