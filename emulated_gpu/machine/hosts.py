@@ -29,15 +29,15 @@ class Stopped(BaseException):
 class Capture(list[tuple]):
     """What is noted for a CUDA graph. streams: whose works, by their handles, and of those that wait for them; None:
     everybody's. blocks: whether a stream and the legacy default stream wait for each other. number: no other capture
-    has it. events: those that have been recorded there. places: where each entry was noted. failed: whether something
-    was asked for that no capture bears."""
+    has it. relaxed: whether the host may wait for what is not captured. events: those that have been recorded there.
+    places: where each entry was noted. failed: whether something was asked for that no capture bears."""
 
     failed = False
     _numbers = itertools.count(1)
 
-    def __init__(self, streams: set[int] | None, blocks: Callable[[int], bool] = bool):
+    def __init__(self, streams: set[int] | None, blocks: Callable[[int], bool] = bool, relaxed: bool = False):
         super().__init__()
-        self.streams, self.blocks, self.number = streams, blocks, next(self._numbers)
+        self.streams, self.blocks, self.relaxed, self.number = streams, blocks, relaxed, next(self._numbers)
         self.events: set[object] = set()
         self.places: list[Place] = []
 

@@ -27,7 +27,7 @@ from ...state.host_order import COMPILED, HOST_ALONE, named, place
 from ..host import guarded_pages
 from ..host.after_import import after_import
 from . import cuda_modules, graph_calls, launches, timed
-from .graphs import ALLOCATE, COPY, FILL, FREE, HOST_CALL, put_off, refuse_captured, refuse_wait
+from .graphs import ALLOCATE, COPY, FILL, FREE, HOST_CALL, put_off, refuse_wait, refuse_wait_for_event
 
 VERSION = 13000
 ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says
@@ -178,7 +178,7 @@ def synchronize_stream(stream) -> None:
 
 def synchronize_event(event) -> None:
     """Wait for an event, or see that it is done. Raises WrongCall for one that is captured."""
-    refuse_captured(int(event))
+    refuse_wait_for_event(int(event), int(event) in _events)
     DEVICE.order.synchronize_event(DEVICE.order.event(int(event)))
     DEVICE.cover()
     DEVICE.synchronize()

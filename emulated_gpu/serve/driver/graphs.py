@@ -18,6 +18,7 @@ from ...state.host_order import BRANCHES, Event, Place
 KERNEL, COPY, FILL, HOST_CALL, CHILD, EMPTY, WAIT, RECORD, ALLOCATE, FREE = 0, 1, 2, 3, 4, 5, 6, 7, 10, 11
 # cudaErrorStreamCapture*
 UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED, CAPTURED_EVENT = 900, 901, 903, 904, 907
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 _branches = itertools.count(BRANCHES)  # handles of streams that a replay has
 STREAM_OF_NODES = -(1 << 40)  # numbers of streams that nodes have until they are replayed
@@ -83,30 +84,35 @@ def put_off(stream: int, work: Callable[[int], object], kind: int, waits: bool =
 
 
 def refuse_wait(what: str, stream: int | None = None) -> None:
-    """Raise WrongCall for a wait of the host's for a stream, or for the device, that is captured."""
+    """Raise WrongCall for a wait of the host's for a stream or for the device, None, while a stream is captured."""
     capture = DEVICE.capture
-    if capture is not None and capture.streams is not None and (stream is None or capture.takes(stream)):
+    if capture is None or capture.streams is None:
+        return
+    if stream is None or not capture.relaxed or capture.takes(stream):
         capture.failed = True
         raise WrongCall(f"{what} while a stream is captured", UNSUPPORTED)
 
 
-def refuse_captured(event: object) -> None:
-    """Raise WrongCall for a host's wait for an event that is recorded in a capture under way."""
+def refuse_wait_for_event(event: object, recorded: bool) -> None:
+    """Raise WrongCall for a host's wait for an event while a stream is captured. recorded: whether it ever was."""
     capture = DEVICE.capture
     if capture is not None and event in capture.events:
         capture.failed = True
         raise WrongCall("a wait for an event that a captured stream has recorded", CAPTURED_EVENT)
+    if recorded and capture is not None and not capture.relaxed:
+        refuse_wait("a wait for an event")
 
 
-def begin(stream: int) -> None:
-    """Capture what a stream is given, and those that wait for it."""
+def begin(stream: int, mode: int = 0) -> None:
+    """Capture what a stream is given, and those that wait for it. mode: a CUstreamCaptureMode."""
     if stream in LEGACY:
         raise WrongCall("a capture of the default stream", UNSUPPORTED)
     if DEVICE.capture is not None:
         raise Unsupported("a second capture of a stream at a time")
     if DEVICE.allocator is not None:
         DEVICE.allocator.capture(True)
-    DEVICE.capture = Capture({stream}, lambda handle: DEVICE.order.stream(DEVICE.index, handle).blocking)
+    blocks = lambda handle: DEVICE.order.stream(DEVICE.index, handle).blocking  # noqa: E731
+    DEVICE.capture = Capture({stream}, blocks, mode == RELAXED)
 
 
 def end(stream: int) -> Graph:

@@ -83,10 +83,11 @@ def meeting(url: str, *_, **__) -> Iterator[tuple[Store, int, int]]:
 
 
 class Options(types.SimpleNamespace):
-    """ProcessGroupNCCL.Options: nothing of it matters here."""
+    """ProcessGroupNCCL.Options: here only who belongs to the group matters, and its name."""
 
     def __init__(self, is_high_priority_stream: bool = False):
         super().__init__(is_high_priority_stream=is_high_priority_stream, config=types.SimpleNamespace())
+        self.group_name, self.global_ranks_in_group = "", []
 
 
 class ProcessGroupNCCL(dist.ProcessGroup):
@@ -96,8 +97,11 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     def __init__(self, store, rank: int, size: int, options: types.SimpleNamespace):
         super().__init__(rank, size)
-        self._rank, self._size, self._name = rank, size, options.group_name
-        self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
+        self._rank, self._size, self.options = rank, size, options
+
+    @property
+    def _ranks(self) -> tuple[int, ...]:
+        return tuple(self.options.global_ranks_in_group) or tuple(range(self._size))
 
     # -- what torch asks of a group ----------------------------------------------------------------------------
     def rank(self) -> int:
@@ -109,16 +113,13 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     def name(self) -> str:
         return "nccl"
 
-    def getBackendName(self) -> str:  # noqa: N802
-        return "nccl"
+    getBackendName = name  # noqa: N815
 
     @property
     def group_name(self) -> str:
-        return self._name
+        return self.options.group_name
 
-    @property
-    def pg_name(self) -> str:
-        return self._name
+    pg_name = group_name
 
     supports_splitting = False
 
@@ -338,18 +339,26 @@ def kept() -> dict:
     return {name: getattr(c10d, name) for name in KEPT}
 
 
+class ProcessGroupGloo(ProcessGroupNCCL):
+    """The same among threads. torch sets its options later."""
+
+    def __init__(self, store, rank: int, size: int, timeout=None):
+        super().__init__(store, rank, size, Options())
+
+
 def put_back(state: dict) -> None:
     for name, value in state.items():
         setattr(c10d, name, value)
 
 
 def install() -> None:
-    """Make "nccl" a backend of torch.distributed that ranks in this process have."""
+    """Make "nccl" and "gloo" backends of torch.distributed that ranks in this process have."""
     Store.contents = {}
     _sent.clear()
     _set_thread_isolation_mode(True)
     os.environ["TORCH_FAKE_TENSOR_DISPATCH_CACHE"] = "0"  # it keeps devices of the rank that comes first
     c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL
+    c10d.ProcessGroupGloo = dist.ProcessGroupGloo = ProcessGroupGloo
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     torch.cuda.nccl.version = lambda: NCCL_VERSION

@@ -17,7 +17,7 @@ void ask(uint64_t on, bool reads, const char *name, const std::optional<Operand>
 // The last operators that have run. Python is told at once where several queues, or memory that the host shares with
 // devices, may be in play; else it looks when somebody asks.
 using Told = int (*)(int what, int64_t a, int64_t b);
-enum { BEGINS = 0, DONE = 1, RECORDS = 2, AWAITS = 3, HOST_AWAITS = 4, CAPTURED = 5, IS_CAPTURED = 6 };
+enum { BEGINS = 0, DONE = 1, RECORDS = 2, AWAITS = 3, HOST_AWAITS = 4, CAPTURED = 5, IS_CAPTURED = 6, ELAPSED = 7 };
 Told told = nullptr;
 std::atomic<bool> watching{false};
 bool is_captured(int64_t queue) { return anywhere_captured && told && told(IS_CAPTURED, 0, queue); }
@@ -61,16 +61,21 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   // Events of C++, such as of autograd's engine
   void record(void **event, const c10::Stream &s, DeviceIndex, c10::EventFlag) const override {
     if (!*event) *event = reinterpret_cast<void *>(++made_events);
-    if ((watching || anywhere_captured) && told) told(RECORDS, reinterpret_cast<int64_t>(*event), s.id());
+    if (told) told(RECORDS, reinterpret_cast<int64_t>(*event), s.id());
   }
   void block(void *event, const c10::Stream &s) const override {
     if ((watching || anywhere_captured) && told && event) told(AWAITS, reinterpret_cast<int64_t>(event), s.id());
   }
+  double elapsedTime(void *start, void *end, DeviceIndex) const override {
+    const int bits = told ? told(ELAPSED, reinterpret_cast<int64_t>(start), reinterpret_cast<int64_t>(end)) : 0;
+    return std::bit_cast<float>(bits);
+  }
   bool queryEvent(void *event) const override { return synchronizeEvent(event), true; }
-  bool queryStream(const c10::Stream &) const override { return true; }
+  bool queryStream(const c10::Stream &s) const override { return synchronizeStream(s), true; }
   void synchronizeStream(const c10::Stream &s) const override { synchronizeDevice(s.device_index()); }
   void synchronizeEvent(void *event) const override {
-    if (watching && told && event) told(HOST_AWAITS, reinterpret_cast<int64_t>(event), 0);
+    if (!(watching || anywhere_captured) || !told || !event) return;
+    TORCH_CHECK(!told(HOST_AWAITS, reinterpret_cast<int64_t>(event), 0), "CUDA error: operation not permitted when stream is capturing");
   }
   // Of newer torch, where they are virtual
   void *getStreamNativeHandle(const c10::Stream) const { return nullptr; }
@@ -100,6 +105,7 @@ struct Hooks : at::CUDAHooksInterface {
   void cuFFTSetPlanCacheMaxSize(DeviceIndex, int64_t) const override {}
   int64_t cuFFTGetPlanCacheSize(DeviceIndex) const override { return 0; }
   void cuFFTClearPlanCache(DeviceIndex) const override {}
+  std::string showConfig() const override { return "  - CUDA on an emulated device\n"; }
   long versionCuDNN() const override { return 0; }  // there is none, and to ask is no error
   long versionRuntimeCuDNN() const { return 0; }    // of newer torch, where they are virtual
   long versionCuDNNFrontend() const { return 0; }

@@ -1,6 +1,7 @@
 // Memory of the emulated devices, which is memory of this process: a range of addresses from which allocations are cut,
 // 512 bytes apart. Python hears of them by events that it fetches, since a free may come while Python raises.
 
+#include <ATen/AccumulateType.h>
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/NestedTensorImpl.h>
@@ -24,6 +25,7 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <deque>
 #include <map>

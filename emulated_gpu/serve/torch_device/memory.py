@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from ...device import DEVICE
-from ...errors import EmulatorError, HostOrderFault, Unsupported
+from ...errors import EmulatorError, HostOrderFault, Unsupported, WrongCall
 from ...state.global_memory import HOST, WORD, Region
 from ...state.host_order import Access, named, place
-from ..driver import graphs
+from ..driver import cuda_bindings, graphs
 from ..host import guarded_pages
 from .library import BEFORE, SPOILT, TOLD, UNDEFINED, Count, Event, Operand, Work, load
 
@@ -269,8 +269,8 @@ def extent(operand: Operand) -> tuple[int, int, np.ndarray | None]:
 
 @TOLD
 def told(what: int, a: int, b: int) -> int:
-    """An operator begins, with memory of the host that devices may access, or is done; C++ has used an event. Returns
-    whether a stream is captured, if that is asked."""
+    """An operator begins, with memory of the host that devices may access, or is done; C++ uses an event, one of the
+    driver's. Returns, if it is asked, whether a stream is captured, whether a wait is refused, or a time's bits."""
     try:
         if what == BEGINS:
             if DEVICE.guard is not None:
@@ -285,23 +285,24 @@ def told(what: int, a: int, b: int) -> int:
             DEVICE.tensors.recorded.append(a)
             capture.note("do", functools.partial(repeat, a), graphs.KERNEL, b)
             return 0
-        event = "torch", a
+        if what == ELAPSED:
+            return int(np.float32(cuda_bindings.between(a, b)).view(np.int32))
         DEVICE.tensors.works(told=what == DONE)
-        order = DEVICE.order
         if what == RECORDS:
-            if capture is None or not capture.records(event, b):
-                order.record(order.event(event), order.stream(DEVICE.index, b))
+            cuda_bindings.record(a, b)
         elif what == AWAITS:
-            if capture is None or not capture.waits(event, b):
-                order.wait(order.stream(DEVICE.index, b), order.event(event))
+            cuda_bindings.wait(b, a)
         elif what == HOST_AWAITS:
-            order.synchronize_event(order.event(event))
+            cuda_bindings.synchronize_event(a)
+    except WrongCall:
+        return NO_TIME
     except BaseException as error:  # must not cross into C++
         DEVICE.fail(EmulatorError(f"internal error behind an operator: {type(error).__name__}: {error}"))
     return 0
 
 
-BEGINS, DONE, RECORDS, AWAITS, HOST_AWAITS, CAPTURED, IS_CAPTURED = range(7)
+BEGINS, DONE, RECORDS, AWAITS, HOST_AWAITS, CAPTURED, IS_CAPTURED, ELAPSED = range(8)
+NO_TIME = 0x7FC00000  # nan in float32
 
 _why = ctypes.create_string_buffer(b"")
 

@@ -185,7 +185,8 @@ def old_names() -> dict:
         "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16, "Int": torch.int32, "Long": torch.int64,
         "Bool": torch.bool,
     }  # fmt: skip
-    return {f"{name}Tensor": OfOldName(f"{name}Tensor", (), {"dtype": dtype}) for name, dtype in of.items()}
+    kinds = {f"{name}Tensor": dtype for name, dtype in of.items()}  # Tensor.type looks for their whole names
+    return {name: OfOldName(f"torch.cuda.{name}", (), {"dtype": dtype}) for name, dtype in kinds.items()}
 
 
 class Ranges:

@@ -78,7 +78,8 @@ bool of_python(const c10::OperatorHandle &op) {
 class Call {
  public:
   Call(const c10::OperatorHandle &op, torch::jit::Stack *stack, DispatchKey key)
-      : op_(op), schema_(op.schema()), stack_(stack), key_(key), both_(takes_both(schema_.name())) {}
+      : op_(op), schema_(op.schema()), stack_(stack), key_(key), both_(takes_both(schema_.name())),
+        collects_(schema_.name().rfind("c10d::", 0) == 0) {}
 
   // into: what results are copied to, in a replay.
   void run(const std::vector<Kept> *into = nullptr) {
@@ -92,9 +93,10 @@ class Call {
     if (anywhere_captured && !into) record = captured(first, given);
     dry_ = record != nullptr;
     for (size_t i = 0; i < given; i++) {
-      const auto *info = schema_.arguments()[i].alias_info();
-      writes_ = info && info->isWrite();
-      reads_ = !writes_ || !(schema_.arguments()[i].is_out() || overwrites(name));
+      const auto &argument = schema_.arguments()[i];
+      writes_ = collects_ ? argument.name().rfind("input", 0) && name != "c10d::send"
+                          : argument.alias_info() && argument.alias_info()->isWrite();
+      reads_ = !writes_ || !(argument.is_out() || overwrites(name) || (collects_ && argument.name().rfind("output", 0) == 0));
       down((*stack_)[first + i]);
     }
     TORCH_CHECK(!(draws && host_operand_ && tensors_.empty()), "Expected a 'cpu' device type for generator but found 'cuda'");
@@ -121,7 +123,7 @@ class Call {
     const c10::DispatchKeySet keys = c10::DispatchKeySet(DispatchKey::CPU) | c10::DispatchKeySet(key_);
     std::optional<Twice> twice;
     std::vector<Tensor> operands;  // and results
-    if (unwritten_ && !dry_ && !draws && !into && !reads && touches()) {
+    if (unwritten_ && !dry_ && !draws && !into && !reads && !collects_ && touches()) {
       for (size_t i = 0; i < given; i++) each((*stack_)[first + i], [&](const Tensor &t) { return operands.push_back(t), t; });
       twice.emplace(op_, keys, c10::ArrayRef<IValue>(stack_->data() + first, given));
     }
@@ -219,7 +221,7 @@ class Call {
     const std::string &name = schema_.name();
     TORCH_CHECK(!(copies() && host_operand_ && !pinned_), "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless "
                 "the CPU tensor is pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True.");
-    bool waits = (reads && !copies()) || (copies() && host_operand_ && waits_);
+    bool waits = (reads && !copies()) || collects_ || (copies() && host_operand_ && waits_);
     waits |= synchronises() && name.rfind("aten::linalg", 0) && name.rfind("aten::_linalg", 0);
     if (waits) ask(devices_, true, (name + " waits for the device").c_str());  // which refuses
   }
@@ -456,7 +458,7 @@ class Call {
   const c10::FunctionSchema &schema_;
   torch::jit::Stack *stack_;
   const DispatchKey key_;  // of the CPU
-  const bool both_;
+  const bool both_, collects_;  // collects_: among ranks, into operands that its schema does not mark
   bool dry_ = false;  // on memory of zeros
   std::optional<at::Generator> generator_;
   std::vector<Tensor> originals_;
@@ -581,7 +583,6 @@ const std::map<std::string, InFloat> IN_FLOAT{
     {"native_layer_norm_backward", {{1, 5, 6}, {}}},
     {"native_batch_norm", {{0}, {3, 4}}},
     {"native_batch_norm_backward", {{1, 2, 2}, {}}},
-    {"_native_batch_norm_legit", {{0}, {3, 4}}},
     {"_batch_norm_with_update", {{0}, {3, 4}}},
     {"batch_norm_backward", {{1, 2, 2}, {}}},
     {"convolution_backward", {{1, 2, 2}, {}}},
@@ -829,6 +830,16 @@ void group_norm(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   (*stack)[first] = narrowed(y.reshape(x.sizes()), x);
 }
 
+// Of running statistics CUDA returns the mean and 1 / standard deviation that it used, the CPU nothing.
+void batch_norm(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  const torch::jit::Stack given(stack->end() - 8, stack->end());
+  InFloatForm(op.schema(), IN_FLOAT.at("native_batch_norm"))(op, {}, stack);
+  if (given[5].toBool()) return;
+  const auto dtype = at::toAccumulateType(given[0].toTensor().scalar_type(), true);
+  stack->end()[-2] = given[3].toTensor().to(dtype, false, true);
+  stack->end()[-1] = at::rsqrt(given[4].toTensor().to(dtype) + given[7].toDouble());
+}
+
 // Where CUDA's kernel has a dtype that the CPU's lacks.
 void of_other_dtype(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   auto &x = (*stack)[stack->size() - op.schema().arguments().size()];
@@ -855,7 +866,7 @@ int64_t attention(const Tensor &q, const Tensor &k, const Tensor &v, const std::
   const auto &allowed = at::globalContext();
   const bool half = c10::isReducedFloatingType(q.scalar_type()), matrices = q.dim() == 4;
   const bool flash = half && matrices && !mask && q.size(-1) == v.size(-1) && q.size(-1) <= 256;
-  const bool efficient = matrices && !grouped && (half ? q.size(-1) % 8 == 0 : q.scalar_type() == at::kFloat);
+  const bool efficient = matrices && (!grouped || q.size(1) == k.size(1)) && (half ? q.size(-1) % 8 == 0 : q.scalar_type() == at::kFloat);
   const bool cudnn = half && matrices && q.size(-1) % 8 == 0 && q.size(-1) <= 128 && v.size(-1) % 8 == 0;
   const bool any = allowed.userEnabledMathSDP() || (allowed.userEnabledFlashSDP() && flash) ||
                    (allowed.userEnabledMemEfficientSDP() && efficient) || (allowed.userEnabledCuDNNSDP() && cudnn);
@@ -902,10 +913,11 @@ void register_kernels(bool built_with_cuda) {
   all->fallback(torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
   // Over every operator that has a kernel of its own for `theirs`, and for one of `others` if there are any: composed
   // ones come before a fallback.
-  auto over_all = [](torch::Library *library, DispatchKey theirs, auto make, std::initializer_list<DispatchKey> others = {}) {
+  auto over_all = [](torch::Library *library, DispatchKey theirs, auto make, std::initializer_list<DispatchKey> others = {},
+                     const char *space = "aten") {
     auto &dispatcher = c10::Dispatcher::singleton();
     for (const auto &name : dispatcher.getAllOpNames()) {
-      auto op = name.getNamespace() == "aten" ? dispatcher.findOp(name) : std::nullopt;
+      auto op = name.getNamespace() == space ? dispatcher.findOp(name) : std::nullopt;
       if (!op || !op->hasKernelForDispatchKey(theirs)) continue;
       const bool any = std::any_of(others.begin(), others.end(), [&](auto key) { return op->hasKernelForDispatchKey(key); });
       if (any || !others.size()) library->impl(toString(name).c_str(), make());
@@ -928,6 +940,9 @@ void register_kernels(bool built_with_cuda) {
   serve.operator()<DispatchKey::SparseCsrCPU>(DispatchKey::SparseCsrCUDA);
   serve.operator()<DispatchKey::NestedTensorCPU>(DispatchKey::NestedTensorCUDA);
   serve.operator()<DispatchKey::QuantizedCPU>(DispatchKey::QuantizedCUDA);
+  // Collectives of groups that have no backend of their own for the device, such as gloo
+  static auto *c10d = new torch::Library(torch::Library::IMPL, "c10d", DispatchKey::CUDA, __FILE__, __LINE__);
+  over_all(c10d, DispatchKey::CUDA, whole, {}, "c10d");
   // Else torch looks for what the device has registered, and for depthwise ones for what CUDA alone has
   aten->impl("copy_", torch::CppFunction::makeFromBoxedFunction<&by_the_cpu>());
   for (const auto &name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -944,6 +959,8 @@ void register_kernels(bool built_with_cuda) {
   }
   aten->impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   aten->impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&group_norm>());
+  for (const char *name : {"native_batch_norm", "_native_batch_norm_legit"})
+    aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&batch_norm>());
   for (const char *name : {"histc", "abs", "trace"})
     aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&of_other_dtype>());
   aten->impl("linalg_lstsq", torch::CppFunction::makeFromBoxedFunction<&lstsq>());

@@ -55,9 +55,13 @@ def refuse_nccl() -> None:
 
     @functools.wraps(make)
     def made(size, rank, ranks, backend, *given, **options):
-        if "nccl" in str(backend) and not c10d.is_nccl_available():
-            raise Unsupported("torch.distributed's nccl in a single process: `run --devices 2` starts ranks")
-        return make(size, rank, ranks, backend, *given, **options)
+        try:
+            return make(size, rank, ranks, backend, *given, **options)
+        except RuntimeError as error:
+            if "NCCL built in" not in str(error):
+                raise
+            text = "torch.distributed's nccl in a single process: `run --devices 2` starts ranks, gloo wants none"
+            raise Unsupported(text) from None
 
     c10d._new_process_group_helper = made
     c10d.is_nccl_available = distributed.is_nccl_available = lambda: False

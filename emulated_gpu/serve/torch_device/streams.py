@@ -51,6 +51,14 @@ def _of(stream) -> host_order.Stream:
     return _order().stream(stream.device_index, stream.stream_id)
 
 
+def _permitted(check, *arguments) -> None:
+    """Let a check refuse what a capture does not bear, as torch does."""
+    try:
+        check(*arguments)
+    except WrongCall as error:
+        raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {error}") from None
+
+
 PRIORITIES = 0, -3  # from the least to the greatest that torch gives: c10/cuda/CUDAStream.h
 _priorities: dict[int, int] = {}  # by number of a stream, where it is not 0
 
@@ -83,6 +91,7 @@ class Stream(torch.Stream):
         return PRIORITIES
 
     def synchronize(self) -> None:
+        _permitted(graphs.refuse_wait, "a wait for it", self.stream_id)
         _order().synchronize(_of(self))
         DEVICE.cover()
         DEVICE.synchronize(self.device_index)
@@ -170,6 +179,7 @@ class Event(torch.Event):
         return True
 
     def synchronize(self) -> None:
+        _permitted(graphs.refuse_wait_for_event, self, self.recorded)
         _order().synchronize_event(self._known())
         DEVICE.cover()
         DEVICE.synchronize(self.device_index)
@@ -185,6 +195,7 @@ class Event(torch.Event):
         return "<torch.cuda.Event>"
 
 
+MODES = "global", "thread_local", "relaxed"  # CUstreamCaptureMode's numbers
 _shared = itertools.count(1 << 60, 1 << 40)  # addresses of what nobody accesses
 _graphs: dict[tuple[int, int], weakref.WeakSet[CUDAGraph]] = {}  # by their pools
 
@@ -218,7 +229,7 @@ class CUDAGraph:
             raise RuntimeError("This CUDAGraph instance already owns a captured graph.")
         self.number = pool or self.number
         self.origin = stream.stream_id
-        graphs.begin(self.origin)
+        graphs.begin(self.origin, MODES.index(capture_error_mode))
 
     def capture_end(self):
         self.operators = tuple(DEVICE.tensors.recorded)

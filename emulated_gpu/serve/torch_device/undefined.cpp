@@ -46,6 +46,10 @@ bool each(IValue &v, F f) {
     for (const std::optional<Tensor> &t : v.toOptionalTensorVector())
       made.push_back(t && t->defined() ? std::optional<Tensor>(f(*t)) : t);
     v = made;
+  } else if (v.isList() && v.toListRef().size() && v.toListRef()[0].isTensorList()) {
+    c10::impl::GenericList made(v.toList().elementType());
+    for (IValue one : v.toListRef()) each(one, f), made.push_back(one);
+    v = made;
   } else {
     return false;
   }

@@ -48,6 +48,11 @@ objects = [None] * ranks
 dist.all_gather_object(objects, {"rank": rank})
 assert objects == [{"rank": 0}, {"rank": 1}]
 dist.barrier()
+slow = dist.new_group(backend="cpu:gloo,cuda:gloo")
+for where in "cpu", device:
+    total = torch.ones(2, device=where)
+    dist.all_reduce(total, group=slow)
+    assert total.tolist() == [2, 2]
 
 
 # An operator of one name, whose functions are a rank's own

@@ -5,6 +5,7 @@ import functools
 import importlib
 import io
 import json
+import math
 import pickle
 import threading
 from pathlib import Path
@@ -468,6 +469,8 @@ def check_what_cuda_refuses_of_attention_and_of_dtypes():
             raises(RuntimeError, "No available kernel", lambda one=one: attention(one, one, one))
     with torch.nn.attention.sdpa_kernel(backend.FLASH_ATTENTION):
         assert attention(q.half(), q.half(), q.half()).dtype == torch.half
+    with torch.nn.attention.sdpa_kernel(backend.EFFICIENT_ATTENTION):
+        assert attention(q, q, q, enable_gqa=True).is_cuda
     raises(RuntimeError, "other than `gels`", lambda: torch.linalg.lstsq(x, x, driver="gelsd"))
     assert torch.linalg.lstsq(x, x).rank.numel() == 0
     raises(NotImplementedError, "CUDA", lambda: torch.sparse.mm(x.to_sparse_csr(), x, "amax"))
@@ -488,6 +491,16 @@ def check_old_names_as_defaults():
     assert torch.nn.Linear(2, 2).weight.type() == "torch.cuda.FloatTensor"
     torch.set_default_tensor_type(torch.FloatTensor)
     assert torch.ones(2).type() == "torch.FloatTensor"
+    assert torch.ones(2).type(torch.cuda.HalfTensor).type() == "torch.cuda.HalfTensor"
+    assert "CUDA" in torch.__config__.show()
+
+
+def check_what_a_batch_norm_returns_of_running_statistics():
+    """As an H200 does."""
+    for dtype in torch.float32, torch.half:
+        x, three = torch.ones(2, 3, 4, dtype=dtype, device="cuda"), torch.full((3,), 3.0, device="cuda")
+        _, mean, scale = torch.native_batch_norm(x, None, None, three, three, False, 0.1, 1e-5)
+        assert mean.tolist() == [3] * 3 and torch.allclose(scale, three**-0.5) and mean.dtype == scale.dtype
 
 
 def check_attention_of_jagged_tensors():
@@ -596,6 +609,10 @@ def check_marks_of_streams():
         assert torch.cuda.current_stream() == side
         x.record_stream(side)
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    first, last = (torch.Event("cuda", enable_timing=True) for _ in range(2))
+    first.record(torch.Stream("cuda"))
+    last.record()
+    assert math.isnan(first.elapsed_time(last))
     with torch.cuda.nvtx.range("a range"):
         assert torch.cuda.nvtx.range_push("another") == 1
         torch.cuda.nvtx.range_pop()
@@ -693,7 +710,24 @@ def check_torch_in_a_capture_of_the_driver():
 def check_nccl_wants_ranks():
     store = torch.distributed.HashStore()
     alone = functools.partial(torch.distributed.init_process_group, store=store, rank=0, world_size=1)
-    raises(Unsupported, "single process", lambda: alone("nccl"))
+    for backend in "nccl", "cpu:gloo,cuda:nccl", None:
+        raises(Unsupported, "single process", functools.partial(alone, backend))
+
+
+def check_gloo_in_one_process():
+    """Its threads get tensors of a stream that torch makes, and of one that waits for it."""
+    dist = torch.distributed
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    x, outs = torch.arange(3.0, device="cuda"), [torch.empty(3, device="cuda") for _ in range(3)]
+    dist.all_reduce(x)
+    dist.broadcast(x, 0)
+    dist.all_gather(outs[:1], x)
+    dist.all_to_all_single(outs[1], x)
+    dist.scatter(outs[2], [x])
+    assert [one.tolist() for one in outs] == [[0, 1, 2]] * 3
+    raises(RuntimeError, "capture that has failed", functools.partial(captured, lambda: dist.all_reduce(x)))
+    torch.cuda.set_stream(torch.cuda.default_stream())
+    dist.destroy_process_group()
 
 
 def check_scaled_mm_refuses():
@@ -840,8 +874,16 @@ def check_only_what_waits_for_it_is_captured():
 
 
 def check_what_a_capture_refuses():
-    x = torch.ones(4, device="cuda")
-    waits = (lambda: x[0].item(), lambda: torch.nonzero(x), lambda: x[x > 0], torch.cuda.synchronize)
+    x, side, event, own = torch.ones(4, device="cuda"), torch.cuda.Stream(), torch.cuda.Event(), torch.cuda.Event()
+    event.record(side)
+    here = torch.cuda.current_stream
+    others = side.synchronize, side.query, event.synchronize, event.query  # which an H200 bears of a relaxed one
+    waits = (lambda: x[0].item(), lambda: torch.nonzero(x), lambda: x[x > 0], torch.cuda.synchronize, *others,
+             lambda: here().query(), lambda: here().record_event(own).query(), torch.Stream("cuda").query)  # fmt: skip
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="relaxed"):
+        assert x.add_(1).is_cuda and torch.cuda.Event().query()
+        for call in others:
+            call()
     copies = (x.cpu, lambda: x.copy_(torch.ones(4)), lambda: torch.tensor([1.0], device="cuda"))
     for call in waits:
         raises(RuntimeError, "capture that has failed", functools.partial(captured, call))
