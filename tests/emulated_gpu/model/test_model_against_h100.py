@@ -12,13 +12,13 @@ from silicon.timing.points import POINTS
 
 pytestmark = pytest.mark.usefixtures("launches_are_freed")
 QUICK = (
-    "loads/bulk/16 rounds/plain/2x16K/cluster 2/multicast",
     "empty/plain/132x128/cold 1",
     "empty/plain/132x32/cold 15",
     "maps/first use/1 in global",
     "maps/second use/4 in global",
 )
 DRAWN = (
+    "loads/bulk/16 rounds/plain/2x16K/cluster 2/multicast",
     "loads/bulk/16 rounds/plain/4x32K",
     "loads/tensor/16 rounds/plain/4x16K",
     "stores/plain/case 2/2 B per lane/4 warps/132 CTAs/pdl/cold 15",

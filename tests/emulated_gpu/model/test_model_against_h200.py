@@ -101,7 +101,7 @@ CHEAP = (
 )
 
 
-@pytest.mark.parametrize("name", CHEAP)
+@pytest.mark.parametrize("name", all_but(CHEAP[1::2], CHEAP))
 def test_loads_and_stores(name):
     check(name, MEDIAN)
 
