@@ -159,11 +159,11 @@ class Checkpoint:
         return f"{said} of no known format: {listed(tensors)}"
 
     def of_integers(self, qweight: str) -> str:
-        """Which of the formats with qweight, qzeros and scales it is: AWQ packs numbers along N, GPTQ along K."""
+        """Which of the formats with qweight, qzeros and scales it is: GPTQ's qweight alone is as wide as scales."""
         weight, zeros, scales = (
             self.slice(qweight.removesuffix("qweight") + x).get_shape() for x in ("qweight", "qzeros", "scales")
         )
-        return f"{'AWQ' if weight[-1] == zeros[-1] else 'GPTQ'} (INT{32 * zeros[-1] // scales[-1]})"
+        return f"{'GPTQ' if weight[-1] == scales[-1] else 'AWQ'} (INT{32 * zeros[-1] // scales[-1]})"
 
 
 def listed(found: Sequence[str], most: int = 4) -> str:

@@ -194,6 +194,12 @@ gptq = of_kind(qweight=lambda n, k: torch.zeros(k // 8, n).int(), **grouped)
 gptq_of_8 = of_kind(qweight=lambda n, k: torch.zeros(k // 4, n).int(), g_idx=lambda n, k: torch.zeros(k),
                     **grouped | {"qzeros": lambda n, k: torch.zeros(k // 128, n // 4).int()})  # fmt: skip
 awq = of_kind(qweight=lambda n, k: torch.zeros(k, n // 8).int(), **grouped)
+of_one = {"qzeros": lambda n, k: torch.zeros(k, n // 8).int(), "scales": lambda n, k: torch.ones(k, n)}
+of_eight = {"qzeros": lambda n, k: torch.zeros(k // 8, n // 8).int(), "scales": lambda n, k: torch.ones(k // 8, n)}
+equal_awq = of_kind(qweight=lambda n, k: torch.zeros(k, n // 8).int(), **of_one)  # qweight and qzeros have one shape
+equal_gptq = of_kind(qweight=lambda n, k: torch.zeros(k // 8, n).int(), **of_eight)  # qweight and scales have
+gemv_awq = of_kind(qweight=lambda n, k: torch.zeros(n, k // 8).int(), scales=lambda n, k: torch.ones(n, k // 16),
+                   qzeros=lambda n, k: torch.zeros(n, k // 128).int())  # fmt: skip
 hqq = of_kind(W_q=lambda n, k: torch.zeros(n, k // 2, dtype=U8), zero=lambda n, k: torch.zeros(n, k // 64))
 int8 = of_kind(weight=lambda n, k: torch.zeros(n, k, dtype=torch.int8), weight_scale=lambda n, k: torch.ones(n, 1))
 bf16 = of_kind(weight=lambda n, k: torch.zeros(n, k, dtype=BF16))
@@ -215,6 +221,8 @@ other = of_kind(weight=lambda n, k: torch.zeros(n, k).to(torch.int8), gain=lambd
     (gptq, nvfp4_experts, f"{PREFIX}.0 is GPTQ (INT4), but must be"),
     (gptq_of_8, nvfp4_experts, f"{PREFIX}.0 is GPTQ (INT8), but must be"),
     (awq, mxfp4_experts, f"{PREFIX}.0 is AWQ (INT4), but must be compressed-tensors' MXFP4, Quark's MXFP4"),
+    *((x, nvfp4_experts, f"{PREFIX}.0 is AWQ (INT4), but must be") for x in (equal_awq, gemv_awq)),
+    (equal_gptq, nvfp4_experts, f"{PREFIX}.0 is GPTQ (INT4), but must be"),
     (hqq, mxfp4_experts, f"{PREFIX}.0 is HQQ's, but must be"),
     (int8, fp8_experts, f"{PREFIX}.0 is INT8: down_proj.weight is torch.int8 [256, 128], but must be DeepSeek's FP8"),
     (bf16, fp8_experts, f"{PREFIX}.0 is not quantised: down_proj.weight is torch.bfloat16, but must be DeepSeek's FP8"),
