@@ -136,7 +136,9 @@ class Launcher:
         if not len(parameters) <= len(values) <= len(parameters) + len(scratch):
             raise Unsupported(f"{name} takes {len(parameters)} parameters, for which Triton has {len(values)} values")
         block = bytearray(module.program(name).kernel.param_bytes)
-        for p, (kind, value) in zip(parameters, values):
+        for k, (p, (kind, value)) in enumerate(zip(parameters, values)):
+            if getattr(value, "is_cpu", False) and (at := value.data_ptr()) and DEVICE.region_at(at, 1) is None:
+                raise ValueError(f"Pointer argument (at {k}) cannot be accessed from Triton (cpu tensor?)")
             data = packed(kind, value, p.size)
             if len(data) != p.size:
                 raise Unsupported(f"{name}: a {kind} of {len(data)} bytes for a parameter of {p.size}")

@@ -53,6 +53,19 @@ def check_softmax():
     assert torch.allclose(y, torch.softmax(x, 1), atol=1e-6)
 
 
+def check_a_tensor_of_the_host():
+    """Triton refuses it, which a script may catch; it takes one that is pinned, or has no elements."""
+    x, y = torch.ones(1, 8), torch.empty(1, 8, device="cuda")
+    softmax[(1,)](x.pin_memory(), y, 8, 8, BLOCK=8)
+    softmax[(1,)](x[:, :0], y, 0, 8, BLOCK=8)
+    try:
+        softmax[(1,)](y, x, 8, 8, BLOCK=8)
+    except ValueError as error:
+        assert "(at 1) cannot be accessed from Triton (cpu tensor?)" in str(error)
+    else:
+        raise AssertionError("a tensor of the host passed")
+
+
 def check_a_matmul_with_descriptors():
     """The tensor core's: wgmma on an H200, tcgen05 on a B200. A profile has the roles of its warps."""
     a, b = (torch.randint(-3, 4, (128, 128), device="cuda").half() for _ in range(2))
