@@ -171,8 +171,8 @@ struct AsNormal {
 struct Policy {
   uint64_t seed, count, threads, rounds;
   Policy(Generator &g, int64_t n, int taken) : seed(g.state->seed), count(g.state->offset / 4) {
-    threads = std::min<uint64_t>((n + THREADS - 1) / THREADS, most_blocks) * THREADS;
-    rounds = (n - 1) / (threads * taken) + 1;
+    threads = std::clamp<uint64_t>((n + THREADS - 1) / THREADS, 1, most_blocks) * THREADS;
+    rounds = (n + threads * taken - 1) / (threads * taken);
     g.state->offset += 4 * rounds;
   }
 };
@@ -414,7 +414,7 @@ Tensor cumsum(const Tensor &self, int64_t dim, std::optional<at::ScalarType> dty
 // One number a sample, looked for among sums of a row's shares: MultinomialKernel.cu.
 Tensor with_replacement(const Tensor &p, int64_t n, Generator &g) {
   const Tensor rows = p.dim() == 1 ? p.unsqueeze(0) : p, shares = (rows / rows.sum(1, true)).contiguous(), sums = emulated::cumsum(shares, 1, {});
-  const int64_t classes = rows.size(1), some = rows.size(0), grid = std::min<int64_t>(some, 65535);
+  const int64_t classes = rows.size(1), some = rows.size(0), grid = std::clamp<int64_t>(some, 1, 65535);
   const int64_t threads = (n + 127) / 128 * 128;  // of a row of blocks
   Tensor made = at::empty({some, n}, at::kLong);
   Words words;
@@ -434,7 +434,7 @@ Tensor with_replacement(const Tensor &p, int64_t n, Generator &g) {
       }
     }
   });
-  g.state->offset += ((some - 1) / grid + 1) * 4;
+  g.state->offset += (some + grid - 1) / grid * 4;
   return p.dim() == 1 ? made.squeeze(0) : made;
 }
 

@@ -907,6 +907,16 @@ def check_draws_leave_the_hosts_generator_alone():
         assert torch.equal(draw(), second) and not torch.equal(first, second)
 
 
+def check_draws_of_nothing():
+    """They leave the generator as it was."""
+    empty, before = torch.empty(1, 0, 3, device="cuda"), torch.cuda.get_rng_state()
+    draws = (torch.bernoulli, torch.normal, torch.rand_like, lambda x: x.exponential_(),
+             lambda x: torch.nn.functional.rrelu(x, training=True), lambda x: torch.nn.functional.dropout(x, 0.5),
+             lambda x: torch.multinomial(x[0], 2, True), lambda x: torch.randint_like(x, 5))  # fmt: skip
+    for draw in draws:
+        assert draw(empty).numel() == 0 and torch.equal(torch.cuda.get_rng_state(), before)
+
+
 def check_the_devices_memory_ends():
     total = torch.cuda.get_device_properties(0).total_memory
     raises(
