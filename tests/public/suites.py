@@ -106,4 +106,7 @@ TORCHAO = (Suite("torchao", "test/prototype/mx_formats/test_mx_tensor.py", 6, "n
 
 MAMBA = (Suite("Mamba", "tests/ops/triton/test_selective_state_update.py", 19, "2048 and not 4096"),)
 
-SUITES = (TRITON, *ATTORCH, *LIGER, *TORCHAO, *MAMBA)
+# With DEV=CUDA. What it compares on its CPU device wants a clang: that of pip's ziglang, with -g0
+TINYGRAD = (Suite("tinygrad", "test/backend/test_ops.py", 40),)
+
+SUITES = (TRITON, *ATTORCH, *LIGER, *TORCHAO, *MAMBA, *TINYGRAD)
