@@ -86,6 +86,7 @@ std::atomic<bool> anywhere_captured{false};
 thread_local DeviceIndex current = 0;
 thread_local c10::StreamId streams[DEVICES] = {};  // the current one, by device
 std::atomic<int64_t> works_done{0};
+bool forked = false;  // from a process that has used a device, as no process of CUDA's may be
 thread_local bool inside = false;  // a CPU kernel runs for a device
 
 // The smallest free piece that is large enough; neighbours that are free are one piece.
@@ -385,6 +386,8 @@ std::string in_words(double n) {
 }
 
 void room_for(size_t n, int device) {
+  TORCH_CHECK(device < 0 || !forked, "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+              "'spawn' start method");
   const int64_t limit = device < 0 ? 0 : pool().limit[device], used = device < 0 ? 0 : pool().bytes[device].now;
   TORCH_CHECK_WITH(OutOfMemoryError, !limit || int64_t(n) <= limit - used, "CUDA out of memory. Tried to allocate ", in_words(n),
                    ". GPU ", device, " has a total capacity of ", in_words(limit), " of which ", in_words(limit - used),

@@ -1022,6 +1022,7 @@ EXPORT void emulated_install(int count, emulated::Before before, emulated::Told 
   devices = count;
   emulated::before = before, emulated::told = told;
   pool().open(0, 0);
+  pthread_atfork(nullptr, nullptr, [] { for (const Count &one : pool().blocks) forked |= one.ever > 0; });
   host_allocator = c10::GetAllocator(DeviceType::CPU);
   c10::SetAllocator(DeviceType::CPU, &inside_allocator, 255);
   c10::SetAllocator(DeviceType::CUDA, &device_allocator, 255);

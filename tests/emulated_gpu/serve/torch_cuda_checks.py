@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import math
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from emulated_gpu.chip import chip_of
 from emulated_gpu.device import DEVICE
-from emulated_gpu.errors import Unsupported
+from emulated_gpu.errors import Unsupported, WrongCall
 
 
 def in_device_memory(tensor) -> bool:
@@ -248,7 +249,7 @@ def check_driver():
     driver.cuMemcpyDtoH(back, address, 64)
     assert back[:4].tolist() == [4, 3, 2, 1]
     driver.cuMemFree(address)
-    raises(Unsupported, "was not allocated", lambda: driver.cuMemFree(address))
+    raises(WrongCall, "not any more", lambda: driver.cuMemFree(address))
 
 
 def _blocked(plain):
@@ -905,6 +906,17 @@ def check_draws_leave_the_hosts_generator_alone():
         second = draw()
         torch.cuda.set_rng_state(state)
         assert torch.equal(draw(), second) and not torch.equal(first, second)
+
+
+def check_a_fork_of_who_has_used_the_device():
+    x = torch.ones(2, device="cuda")
+    if not (child := os.fork()):
+        try:
+            raises(RuntimeError, "forked subprocess", lambda: x + 1)
+            os._exit(int(torch.ones(2).sum()))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
 
 def check_draws_of_nothing():
