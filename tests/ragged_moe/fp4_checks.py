@@ -101,7 +101,7 @@ OF_EIGHT = ["8: tokens of another step", "8: wait"]
 FAULTS = ["signs", "scale of another step", "second half of K", "wait", "release", *OF_EIGHT]
 
 
-@pytest.mark.parametrize("fault", all_but(("release",), FAULTS))
+@pytest.mark.parametrize("fault", all_but(("signs",), FAULTS))
 def test_planted_faults_are_seen(fp4, monkeypatch, fault):
     """What the tests above are worth: each of these kernels fails."""
     from ragged_moe.kernels import dequantise

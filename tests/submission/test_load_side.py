@@ -127,7 +127,7 @@ def test_table_has_what_was_measured():
     assert by_name["MB into the SMs: submission"] == ["222.0", "119.4", "46.4", "22.0"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_copies_are_those_of_the_submission(for_h200):
     emulated_gpu.install()
     import submission
