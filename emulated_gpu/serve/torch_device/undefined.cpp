@@ -23,6 +23,8 @@ Storage same_memory(const Storage &kept, Device where) {
 
 // A tensor of the same shape on another storage.
 Tensor alias(const Tensor &t, Storage storage, DispatchKey key) {
+  std::optional<c10::InferenceMode> as_it_is;  // a view of a tensor is for inference alone if that is
+  if (t.is_inference() != c10::InferenceMode::is_enabled()) as_it_is.emplace(t.is_inference());
   auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), t.dtype());
   auto *impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());

@@ -657,6 +657,21 @@ def check_zeros_that_are_no_memory():
     assert gradient.is_cuda and gradient.tolist() == [0, 0, 0]
 
 
+def check_views_in_inference_mode():
+    """A view is for inference alone if its tensor is, as on the CPU, in the mode and behind it."""
+    found = []
+    for device in ("cpu", "cuda"):
+        plain = torch.ones(2, 3, device=device)
+        with torch.inference_mode():
+            own = torch.ones(3, device=device).add_(1)
+            own.view(3, 1).mul_(2)
+            plain[0].zero_()
+            made = [plain.view(3, 2), plain[0], plain.repeat(1, 2), plain + 1, (plain + 1)[0], own.view(3, 1)]
+        made += [own.view(1, 3), plain.view(6)]
+        found.append([(x.is_inference(), x.cpu().tolist()) for x in made] + [plain._version])
+    assert found[0] == found[1]
+
+
 def check_a_result_that_is_to_be_conjugated():
     """A kernel leaves a mark at what it was given to write to."""
     torch.manual_seed(0)
