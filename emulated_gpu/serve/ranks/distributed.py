@@ -87,7 +87,7 @@ class Options(types.SimpleNamespace):
 
     def __init__(self, is_high_priority_stream: bool = False):
         super().__init__(is_high_priority_stream=is_high_priority_stream, config=types.SimpleNamespace())
-        self.group_name, self.global_ranks_in_group = "", []
+        self.group_name, self.global_ranks_in_group = "", list[int]()
 
 
 class ProcessGroupNCCL(dist.ProcessGroup):
@@ -328,6 +328,13 @@ def _done(result):
     return _create_work_from_future(future)
 
 
+class ProcessGroupGloo(ProcessGroupNCCL):
+    """The same among threads. torch sets its options later."""
+
+    def __init__(self, store, rank: int, size: int, timeout=None):
+        super().__init__(store, rank, size, Options())
+
+
 def fresh() -> dict:
     """Return what torch.distributed has of a process in which nothing was initialised."""
     empty = {name: type(value)() for name, value in ((name, getattr(c10d, name)) for name in KEPT) if value is not None}
@@ -337,13 +344,6 @@ def fresh() -> dict:
 def kept() -> dict:
     """Return what torch.distributed has of this rank, to be put back by `put_back`."""
     return {name: getattr(c10d, name) for name in KEPT}
-
-
-class ProcessGroupGloo(ProcessGroupNCCL):
-    """The same among threads. torch sets its options later."""
-
-    def __init__(self, store, rank: int, size: int, timeout=None):
-        super().__init__(store, rank, size, Options())
 
 
 def put_back(state: dict) -> None:
@@ -357,8 +357,8 @@ def install() -> None:
     _sent.clear()
     _set_thread_isolation_mode(True)
     os.environ["TORCH_FAKE_TENSOR_DISPATCH_CACHE"] = "0"  # it keeps devices of the rank that comes first
-    c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL
-    c10d.ProcessGroupGloo = dist.ProcessGroupGloo = ProcessGroupGloo
+    for module in c10d, dist:
+        vars(module).update(ProcessGroupNCCL=ProcessGroupNCCL, ProcessGroupGloo=ProcessGroupGloo)
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     torch.cuda.nccl.version = lambda: NCCL_VERSION

@@ -14,6 +14,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ... import build_cache
 from ...device import DEVICE, LoadedModule
@@ -69,7 +70,7 @@ def tensor_map(descriptor, meta: dict) -> bytes:
     return encode(Im2colMap(*common, tuple(lower[::-1]), tuple(upper[::-1])))
 
 
-def flattened(signature, args, metas: Iterator[dict] | None) -> Iterator[tuple[str, object]]:
+def flattened(signature, args, metas: Iterator[dict] | None) -> Iterator[tuple[str, Any]]:
     """Yield (type, value) of each parameter of the kernel: without constants, descriptors as what they consist of."""
     for kind, arg in zip(signature, args, strict=True):
         if isinstance(kind, tuple):
@@ -137,7 +138,8 @@ class Launcher:
             raise Unsupported(f"{name} takes {len(parameters)} parameters, for which Triton has {len(values)} values")
         block = bytearray(module.program(name).kernel.param_bytes)
         for k, (p, (kind, value)) in enumerate(zip(parameters, values)):
-            if getattr(value, "is_cpu", False) and (at := value.data_ptr()) and DEVICE.region_at(at, 1) is None:
+            of_host = value.data_ptr() if getattr(value, "is_cpu", False) else 0
+            if of_host and DEVICE.region_at(of_host, 1) is None:
                 raise ValueError(f"Pointer argument (at {k}) cannot be accessed from Triton (cpu tensor?)")
             data = packed(kind, value, p.size)
             if len(data) != p.size:
