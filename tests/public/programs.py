@@ -201,6 +201,7 @@ _CUTLASS = (
     cutlass("48_hopper_warp_specialized_gemm/48_hopper_warp_specialized_gemm", "--m=128 --n=128 --k=128 --iterations=0", machines=H200, explained="by hand it passed in 38 s on a quieter machine; on a busy one it had not ended after 116 s: cuRAND's skip-ahead fills its operands, 33,792 threads of some 29,000 instructions each"),
     cutlass(f"{_FP8}/{_FP8}", "--m=128 --n=128 --k=128 --iterations=0", machines=H200),
     cutlass(f"{_SCALED}/{_SCALED}", "--m=128 --n=128 --k=128 --iterations=0", machines=H200),
+    *(cutlass(f"70_blackwell_gemm/70_blackwell_{of}_gemm", "--m=256 --n=256 --k=128 --iterations=0", machines=B200) for of in ("fp16", "fp8")),
     cutlass("72_blackwell_narrow_precision_gemm/72a_blackwell_nvfp4_bf16_gemm", "--m=256 --n=256 --k=256 --iterations=0", machines=B200),
     cutlass("91_fp4_gemv/91_fp4_gemv", "--m=64 --k=4096 --iterations=1", machines=B200, says="test pass"),
     cutlass("91_fp4_gemv/91_fp4_gemv", "--m=128 --k=256 --iterations=1", machines=B200, says="test pass", explained="gemv_blockscaled.h, line 349: the prologue loads all its stages, whatever K is"),
