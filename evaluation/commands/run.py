@@ -152,7 +152,7 @@ def show_and_write(
     if held := {verdict.isolation for verdict in verdicts} - {None}:
         screen.line(f"the submission's process: {'; '.join(sorted(held))}")
     if passed:
-        screen.line((f"{'all ' if len(cases) > 1 else ''}{count(len(cases), 'case')} passed", "green"))
+        screen.line((f"{count(len(cases), 'case')} passed", "green"))
     else:
         failed = sum(verdict.status != "pass" for verdict in verdicts)
         again = f" (repeat with --secret {options.secret})"

@@ -406,7 +406,7 @@ def test_command(tmp_path):
     result = CliRunner().invoke(cli, [*arguments, "--jobs", "1"])
     assert result.exit_code == 0, result.output
     assert "doubled, compared by its check_implementation: rtol 0.001, atol 0.001 (line 23)\nheld: " in result.output
-    assert "all 2 cases passed" in result.output
+    assert "\n2 cases passed\n" in result.output
     written = json.loads((tmp_path / "out.json").read_text())
     assert [case["spec"] for case in written["cases"]] == [case.spec for case in TaskFolder.read(FOLDER).tests]
     assert written["task_dir"] == str(FOLDER) and written["compared_by"].startswith("its check_implementation")

@@ -335,16 +335,18 @@ def test_a_submission_may_be_named_without_its_option(honest):
 
 def test_an_interrupted_command_shows_and_writes_what_is_done(run, monkeypatch, tmp_path):
     def judged(cases, options, on_verdict, **_):
-        on_verdict(1, verdict.Verdict(cases[1].spec, "pass", "", 0, 0))
+        for index in (1, 2):
+            on_verdict(index, verdict.Verdict(cases[index].spec, "pass", "", 0, 0))
         interrupt._shows[-1]()  # as the handler of the signal does
         raise SystemExit(130)
 
     monkeypatch.setattr(running, "judge", judged)
     other = SMALL.replace("40", "48")
-    code, output = run("test", "--spec", SMALL, "--spec", other, "--json", str(tmp_path / "out.json"))
-    assert code == 130 and "interrupted: 1 of 2 cases done" in output and "1 case passed" in output
-    (row,) = json.loads((tmp_path / "out.json").read_text())["cases"]
-    assert row["spec"] == other and not interrupt._shows
+    specs = ("--spec", SMALL, "--spec", other, "--spec", other)
+    code, output = run("test", *specs, "--json", str(tmp_path / "out.json"))
+    assert code == 130 and "interrupted: 2 of 3 cases done" in output and "\n2 cases passed" in output
+    rows = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert [row["spec"] for row in rows] == [other, other] and not interrupt._shows
 
 
 def test_a_case_that_takes_long_says_how_far_it_is(monkeypatch, tmp_path):
