@@ -456,13 +456,13 @@ class TimingClock(Clock):
             raise Unsupported("the time of a copy in im2col mode, which nobody has measured")
         if len(coords) > len(tm.dims):  # gather4, scatter4
             rows = [self.touched(tm, (coords[0], row)) for row in coords[1:]]
-            lines = np.unique(np.concatenate([np.asarray(row.lines, np.int64) for row in rows]))
-            return Touched(lines, sum(row.requests for row in rows), sum(row.parts for row in rows))
+            distinct = np.unique(np.concatenate([np.asarray(row.lines, np.int64) for row in rows]))
+            return Touched(distinct, sum(row.requests for row in rows), sum(row.parts for row in rows))
         _, bits, strides = self._maps.get(id(tm)) or self._maps.setdefault(id(tm), (tm, tm.bits, tm.strides_bytes))
         low, extent = coords, tm.box
         for c, b, d in zip(coords, extent, tm.dims):
             if c < 0 or c + b > d:
-                low = [max(c, 0) for c in coords]
+                low = tuple(max(c, 0) for c in coords)
                 extent = tuple(min(c + b, d) - lo for c, b, d, lo in zip(coords, tm.box, tm.dims, low))
                 if min(extent) <= 0:
                     return Touched(range(0), 0)

@@ -78,6 +78,8 @@ def pair() -> tuple[socket.socket, socket.socket]:
 class Nursery:
     """Forks processes that have imported what theirs need: started early, it has nothing else in its memory."""
 
+    process: subprocess.Popen  # its own, if it was spawned
+
     def __init__(self, channel: Channel):
         self.channel, self.has_started = channel, False
 

@@ -89,5 +89,6 @@ def close(got, want, rtol: float, atol: float, what: str = "the result") -> str:
     if wrong.dim() < 2:
         return said
     near = functools.partial(torch.isclose, rtol=rtol, atol=atol, equal_nan=True)
-    why = patterns.explain(*(x.reshape(-1, x.shape[-1]).double() for x in (got, want)), same=near)
+    numbers, right = (x.reshape(-1, x.shape[-1]).double() for x in (got, want))
+    why = patterns.explain(numbers, right, same=near)
     return "; ".join(filter(None, [said, why]))

@@ -53,8 +53,8 @@ class Sample:
     def few(self, most: int) -> Sample:
         """Return some of those that differ."""
         take = slice(0, self.wrong, -(-self.wrong // most))
-        some = [x[take] for x in (self.rows, self.columns, self.numbers, self.right)]
-        return Sample(*some, len(some[0]), self.same)
+        rows, columns, numbers, right = (x[take] for x in (self.rows, self.columns, self.numbers, self.right))
+        return Sample(rows, columns, numbers, right, len(rows), self.same)
 
     def along(self, operand: str) -> torch.Tensor:
         """Return the elements' rows of an operand: those of A are the result's, those of B its columns."""

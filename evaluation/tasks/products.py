@@ -116,16 +116,32 @@ def pick(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     return x[at % len(x)]
 
 
-def swizzled(bits: int, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+def swizzled(bits: int, _: str, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     chunks = x.view(len(x), -1, 32)
     to = torch.arange(chunks.shape[1]) ^ (at[:, None] * bits // 8 % bits)
     return chunks.gather(1, to[:, :, None].expand_as(chunks)).view(x.shape)
 
 
+def of_numbers(table: dict[str, Callable[[torch.Tensor], torch.Tensor]]) -> dict[str, How]:
+    def changed(how: Callable[[torch.Tensor], torch.Tensor]) -> How:
+        return lambda _, x, __: how(x)
+
+    return {what: changed(how) for what, how in table.items()}
+
+
+def ordered(whole: Operands, order: torch.Tensor) -> How:
+    return lambda key, _, at: whole[key][order[at]]
+
+
+def instead(whole: Operands, keys: dict[str, str]) -> How:
+    """Return what takes rows of this operand, or of the one that stands for it, from others."""
+    return lambda key, _, at: pick(whole[keys.get(key, key)], at)
+
+
 def changes(whole: Operands, others: tuple[Callable[[], Operands], ...]) -> Changes:
     """Yield operands that are decoded, scaled, laid out otherwise, or others."""
     k, tiles = torch.arange(whole["sfa"].shape[1]), -(-whole["sfa"].shape[1] // 4)
-    scales: dict[str, How] = {what: lambda _, x, __, how=how: how(x) for what, how in SCALES.items()} | {
+    scales = of_numbers(SCALES) | {
         "{} lie in blocks of 128 x 4 and are read row by row": lambda key, _, at: pick(
             whole[f"memory of {key}"], at[:, None] * len(k) + k
         ),
@@ -134,24 +150,22 @@ def changes(whole: Operands, others: tuple[Callable[[], Operands], ...]) -> Chan
             (at[:, None] // 128 * tiles + k // 4) * 512 + (at % 32 * 16 + at % 128 // 32 * 4)[:, None] + k % 4,
         ),
     }
-    numbers: dict[str, How] = {what: lambda _, x, __, how=how: how(x) for what, how in NUMBERS.items()} | {
-        f"{{}}: only written or only read with a swizzle of {16 * bits} bytes": (
-            lambda _, x, at, bits=bits: swizzled(bits, x, at)
-        )
+    numbers = of_numbers(NUMBERS) | {
+        f"{{}}: only written or only read with a swizzle of {16 * bits} bytes": functools.partial(swizzled, bits)
         for bits in (8, 4, 2) if whole["a"].shape[1] % (32 * bits) == 0
     }  # fmt: skip
     for names, table in (ACROSS, scales), (("A", "B", "A and B"), numbers):
         for name, (what, how) in itertools.product(names, table.items()):
             yield what.format(name), PARTS[name], how
     for name, what in ACROSS.items():
-        yield what, PARTS[name], lambda key, _, at: pick(whole["sfa" if key == "sfb" else "sfb"], at)
+        yield what, PARTS[name], instead(whole, {"sfa": "sfb", "sfb": "sfa"})
     for name, key in ("A's scales", "sfa"), ("B's scales", "sfb"):
         for text, order in orders(len(whole[key])):
-            yield f"{name}: {text.format('rows')}", (key,), lambda key, _, at, order=order: whole[key][order[at]]
+            yield f"{name}: {text.format('rows')}", (key,), ordered(whole, order)
     for of in (give() for give in others):
         if of["a"].shape[1] == whole["a"].shape[1]:
             for name, keys in PARTS.items():
-                yield f"{name}: of another group", keys, lambda key, _, at, of=of: pick(of[key], at)
+                yield f"{name}: of another group", keys, instead(of, {})
 
 
 def in_codes(every: Products) -> Made:

@@ -131,7 +131,7 @@ class Launcher:
             size *= math.prod(grid) * ctas
             align = getattr(metadata, f"{which}_scratch_align", 1)
             scratch.append(getattr(_allocation, allocator).get()(size, align, queue) if size else None)
-        values = list(flattened(self.signature, args, iter(self.metas) if self.metas else None))
+        values: list[tuple[str, Any]] = list(flattened(self.signature, args, iter(self.metas) if self.metas else None))
         values += [("*i8", memory) for memory in scratch]
         parameters = module.program(name).kernel.params
         if not len(parameters) <= len(values) <= len(parameters) + len(scratch):
