@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from emulated_gpu.device import DEVICE
@@ -28,10 +28,9 @@ def raises(kind: type[Exception], text: str, call: Callable) -> None:
 
 
 def run(names: dict) -> None:
-    """Make all checks among these names, or those that the command line names, and print JSON: the name of each and its
-    traceback, or nothing."""
-    made, asked = {}, sys.argv[1:] or names
-    for name, check in [(name, x) for name, x in names.items() if name.startswith("check_") and name in asked]:
+    """Make all checks among these names, and print JSON: the name of each and its traceback, or nothing."""
+    made = {}
+    for name, check in [(name, x) for name, x in names.items() if name.startswith("check_")]:
         try:
             check()
             made[name] = ""
@@ -47,18 +46,18 @@ def names(script: Path) -> list[str]:
 
 
 def results(
-    factory, script: Path, *options: str, python: str | Path = sys.executable, asked: Sequence[str] = ()
+    factory, script: Path, *options: str, python: str | Path = sys.executable
 ) -> tuple[dict[str, str], subprocess.CompletedProcess]:
     """Run a script, once for all workers of pytest: the name of each check -> its traceback, or nothing; and how the
-    process ended. factory: tmp_path_factory. asked: only these checks, if any is named.
+    process ended. factory: tmp_path_factory.
     """
     from tests import forked  # which a script of checks has not in its path
     from tests.once import once
 
     def done() -> subprocess.CompletedProcess:
         if python == sys.executable:
-            return forked.emulated_gpu("run", *options, script, *asked)
-        command = [str(python), "-m", "emulated_gpu", "run", *options, str(script), *asked]
+            return forked.emulated_gpu("run", *options, script)
+        command = [str(python), "-m", "emulated_gpu", "run", *options, str(script)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
     of = [script.stem, *options, hashlib.sha256(str(python).encode()).hexdigest()[:8]]
