@@ -206,8 +206,8 @@ class MemoryModel:
                 who = half, sm, sharers, cluster, gone_first
                 first, done = self.read(time, lines[~beyond], nbytes - share, *who)
                 return first, max(done, self.read(time, lines[beyond], share, *who)[1])
-        there, count = of.HOME if half is None else half, len(lines)
-        missing = self._look(region, index, there, count)
+        there = of.HOME if half is None else half
+        count, missing = self._look(region, index, there)
         first = done = time + self.hit_cycles
         held, fetched = 0.0, 0
         if missing < count:
@@ -227,12 +227,15 @@ class MemoryModel:
             self.log.append((done, fetched * LINE, 0, nbytes))
         return first, done
 
-    def _look(self, region: L2Region, index: slice | np.ndarray, half: int, count: int) -> int:
-        """Return how many of the lines at `index` a half does not have; `missing` has them then."""
+    def _look(self, region: L2Region, index: slice | np.ndarray, half: int) -> tuple[int, int]:
+        """Return how many lines are at `index`, and how many of them a half does not have; `missing` has those then."""
+        if type(index) is slice:
+            count, where = len(range(index.start, index.stop, index.step)), (0, index.start, index.step)
+        else:
+            count, where = len(index), (pointer(index), 0, 0)
         if count > len(self.missing):
             self.scratch(2 * count)
-        where = (0, index.start, index.step) if type(index) is slice else (pointer(index), 0, 0)
-        return self.look(region.at, self.at, *where, count, half)
+        return count, self.look(region.at, self.at, *where, count, half)
 
     def _miss(
         self, region: L2Region, missing: int, half: int, time: float, gone_first: bool
@@ -364,7 +367,7 @@ class MemoryModel:
             if there != half:
                 self.numbers[of.NOW], self.numbers[of.PART] = self.engine.now, nbytes / len(at) * self.links.cycles
                 self.carry(region.at, self.at, pointer(mine), len(mine), there)
-            count = self._look(region, mine, there, len(mine))
+            _, count = self._look(region, mine, there)
             new = self.missing[:count]
             region.stamp[1 - there, mine] = -np.inf
             if count:

@@ -75,6 +75,16 @@ def test_what_both_halves_read_crosses_once(memory, blocks):
     assert memory.inserted.tolist() == [2 * nbytes, 2 * nbytes]  # each line lies in both
 
 
+def test_of_lines_beyond_an_array_its_own_are_read(memory):
+    """A hint may name any address."""
+    data = allocate(4 << 20)
+    own = data[: 3 << 20]
+    DEVICE.adopt(own, "data")
+    end = (own.ctypes.data + own.nbytes - 1) // 128 + 1
+    memory.read(0.0, range(end - BLOCK, end + 3000), 0)
+    assert memory.read_bytes == BLOCK * 128
+
+
 def test_what_is_stored_must_cross_again(memory, blocks):
     memory.read(0.0, lines(blocks[1]), 2048, half=0)
     memory.write(0.0, lines(blocks[1]), 2048, half=1)
