@@ -20,7 +20,7 @@ from .chip import B200, Chip
 from .errors import EmulatorError, Fault, Hang, LaunchRefused, Unsupported
 from .interfaces import Allocator, Guard
 from .machine.engine import collecting
-from .machine.hosts import Capture, Host, Hosts
+from .machine.hosts import Capture, Host, Hosts, Stopped
 from .machine.launch import Code, Enough, Environment, Geometry, Launch, LaunchOptions
 from .machine.node import Node, Queued, learn
 from .machine.rerun import Reruns
@@ -682,6 +682,15 @@ class Device:
             error.__traceback__ = None  # how the emulator got there helps nobody
         if self.session.failure is None:
             self.session.add(error)
+
+    def caught(self, error: BaseException, where: str) -> None:
+        """Keep what a callback must not raise into native code; what is no error, as Ctrl-C, fails what is called next,
+        and ends the session."""
+        if isinstance(error, Exception):
+            known = isinstance(error, EmulatorError)
+            self.fail(error if known else EmulatorError(f"internal error in {where}: {type(error).__name__}: {error}"))
+        elif not isinstance(error, Stopped):
+            self.session.failure = error
 
     def refuse(self, error: EmulatorError) -> None:
         """Keep it as a finding, and go on: nothing has run, and CUDA tells this call alone."""

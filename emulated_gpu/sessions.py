@@ -33,7 +33,7 @@ class Session:
     launches: int = 0
     findings: list[str] = field(default_factory=list)
     errors: list[EmulatorError] = field(default_factory=list)  # the findings
-    failure: EmulatorError | None = None
+    failure: BaseException | None = None  # with which launches fail from now on: a finding, or Ctrl-C
     predecessors: dict[int, Dependencies] = field(default_factory=dict)  # of the last launch on each device
     recorded: list | None = None  # launches to be timed instead of run
     most_recorded: float = math.inf  # later launches are left out

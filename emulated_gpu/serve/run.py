@@ -271,6 +271,8 @@ def run_script(
             DEVICE.synchronize_all()
         except BaseException as e:
             raised = [e]
+    if not isinstance(failure := DEVICE.session.failure, Exception | None):
+        raised = [failure]  # Ctrl-C in a callback: the script has only seen an error number
     statuses = [exit_status(e) for e in raised]
     return next(filter(None, statuses), 0) or int(bool(DEVICE.session.findings))
 

@@ -38,6 +38,8 @@ def verdict(errors: Sequence[Exception], report: pytest.TestReport) -> dict[str,
         first = errors[0]
         kind = "refused" if first.kind == "unsupported" else "finding"
         return {"verdict": kind, "why": str(first).splitlines()[0]}
+    if isinstance(DEVICE.session.failure, TooLong):  # in a callback: the test has only seen an error number
+        return {"verdict": "too long", "why": str(DEVICE.session.failure)}
     if report.passed or report.skipped:
         return {"verdict": "agrees" if report.passed else "skipped", "why": ""}
     said = report.longreprtext

@@ -139,7 +139,7 @@ def address_of(name: str, version: int = toolkit.NEWEST_VERSION) -> int:
         of_library = toolkit.newest(toolkit.find()).get(name, name)
         return (load().emulator_function(of_library.encode()) or 0) if known or not forms else 0
     served = function_of(name, known[-1])
-    found = served or c_driver.pointer(launches.guarded(lambda *_: refuse(name.encode())), [])
+    found = served or c_driver.pointer(lambda *_: refuse(name.encode()), [])
     return found.value or 0
 
 
@@ -198,4 +198,4 @@ def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
     own = {"cuGetProcAddress": proc_address, "cuGetExportTable": export_table}.get(name)
     if any("CUdeviceptr_v1" in one for one in types):  # of 32 bits, which no address fits into
         return None
-    return c_driver.pointer(own, types) if own else c_driver.function_of(name, types)
+    return c_driver.pointer(own, types, answers=True) if own else c_driver.function_of(name, types)

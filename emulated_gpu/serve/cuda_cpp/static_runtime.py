@@ -22,7 +22,7 @@ from pathlib import Path
 from ... import build_cache
 from ...errors import Unsupported
 from ...formats import elf
-from ..driver import c_driver, launches
+from ..driver import c_driver
 from ..host import entry_points
 from . import runtime, toolkit
 
@@ -131,7 +131,7 @@ def refusal(name: str) -> int:
     def refuse():
         raise Unsupported(f"{name}() on the emulated device")
 
-    return c_driver.pointer(launches.guarded(refuse), []).value
+    return c_driver.pointer(refuse, []).value
 
 
 _served: set[str] = set()

@@ -17,7 +17,7 @@ from pathlib import Path
 from ... import packages, scratch
 from ...chip import chip_of
 from ...device import DEVICE
-from ...errors import EmulatorError, Unsupported
+from ...errors import Unsupported
 from ..driver import cuda_bindings, launches, modules
 from ..host import entry_points, source_lines
 from ..host.after_import import after_import
@@ -46,11 +46,8 @@ def _callback(name: str, *arguments):
         def guarded(*args):
             try:
                 return function(*args)
-            except EmulatorError as e:
-                DEVICE.fail(e)  # kept in the session, raised when the host code has returned
-                return launches.LAUNCH_FAILURE
-            except Exception as e:  # an exception must not cross into native code
-                DEVICE.fail(EmulatorError(f"internal error in {name}: {type(e).__name__}: {e}"))
+            except BaseException as error:  # raised when the host code has returned
+                DEVICE.caught(error, name)
                 return launches.LAUNCH_FAILURE
 
         _callbacks[name] = ctypes.CFUNCTYPE(_i32, *arguments)(guarded)

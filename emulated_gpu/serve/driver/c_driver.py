@@ -73,13 +73,13 @@ def put(address: int, name: str, value) -> None:
         kind_of(name).from_address(address).value = value if name == "float" else int(value)
 
 
-def adapted(call, types: list[str], driver):
+def adapted(call, types: list[str]):
     """Return `call`, a function as of `cuda_bindings.driver_calls`, as one of C with parameters of these types."""
     results = results_of(types)
 
     def function(*args):
         given = [
-            ctypes.string_at(value) if name == STRING else driver.CUresult(value) if name == "CUresult" else value
+            ctypes.string_at(value) if name == STRING else value
             for i, (name, value) in enumerate(zip(types, args)) if i not in results
         ]  # fmt: skip
         value = call(*given)
@@ -103,6 +103,17 @@ def active_clusters(out: int, function: int, config: int) -> None:
 
 def device_name(out: int, size: int, device: int) -> None:
     ctypes.memmove(out, DEVICE.chip.name.encode()[: size - 1] + b"\0", min(size, len(DEVICE.chip.name) + 1))
+
+
+def error_name(status: int, out: int) -> None:
+    """cuGetErrorName, cuGetErrorString: null for what is no CUresult."""
+    from cuda.bindings import driver
+
+    put(out, "CUdeviceptr *", 0)
+    names = {int(one): one.name for one in driver.CUresult}
+    if status not in names:
+        raise launches.WrongCall(f"cuGetErrorName of {status}, which is no CUresult")
+    put(out, f"{STRING}*", names[status].encode())
 
 
 def parameter_info(function: int, index: int, offset: int, size: int) -> None:
@@ -179,6 +190,7 @@ OWN = {  # what takes or returns something else than the function of Python does
     "cuMemGetDefaultMemPool": pool_of, "cuMemGetMemPool": pool_of,
     "cuPointerGetAttribute": pointer_attribute, "cuPointerGetAttributes": pointer_attributes,
     "cuTensorMapEncodeTiled": launches.encode_tensor_map,
+    "cuGetErrorName": error_name, "cuGetErrorString": error_name,
     "cuFuncGetParamInfo": parameter_info, "cuKernelGetParamInfo": parameter_info,
 }  # fmt: skip
 OWN |= images.FUNCTIONS
@@ -198,16 +210,15 @@ def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
     """Return the driver's function `name` with parameters of these types in C; None if it is not served."""
     if name not in OWN and name not in calls():
         return None
-    from cuda.bindings import driver
-
     if name not in images.FUNCTIONS and re.search("Destroy(?!Node)|Unload|PrimaryCtxRelease", name):
         return entry_points.WITHOUT_EFFECT
-    function = OWN[name] if name in OWN else adapted(calls()[name], types, driver)
+    function = OWN[name] if name in OWN else adapted(calls()[name], types)
     function.__name__ = name
-    return pointer(launches.guarded(function), types)
+    return pointer(function, types)
 
 
-def pointer(function, types: list[str]) -> ctypes.c_void_p:
-    """Return a function of C that calls `function`, whose parameters have these types in C."""
-    _kept.append(ctypes.CFUNCTYPE(ctypes.c_int, *map(kind_of, types))(function))
+def pointer(function, types: list[str], answers: bool = False) -> ctypes.c_void_p:
+    """Return a function of C that calls `function`, whose parameters have these types in C; see launches.guarded."""
+    guarded = launches.guarded(function, answers=answers)
+    _kept.append(ctypes.CFUNCTYPE(ctypes.c_int, *map(kind_of, types))(guarded))
     return ctypes.cast(_kept[-1], ctypes.c_void_p)

@@ -10,7 +10,7 @@ import ctypes
 
 from ...errors import Unsupported
 from ..host.after_import import after_import
-from . import c_driver, launches, modules
+from . import c_driver, modules
 
 _name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -36,7 +36,7 @@ def replace_driver(cydriver) -> None:
     """Answer the driver's functions in the capsules of the module `cydriver`."""
     for name, capsule in cydriver.__pyx_capi__.items():
         function = c_driver.function_of(name, c_driver.split(signature(capsule)))
-        _set_pointer(capsule, function or c_driver.pointer(launches.guarded(refusal(name)), []))
+        _set_pointer(capsule, function or c_driver.pointer(refusal(name), []))
 
 
 def replace_nvrtc(cynvrtc) -> None:
@@ -49,7 +49,7 @@ def replace_nvrtc(cynvrtc) -> None:
         return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
 
     noting = modules.noting(*map(original, ("nvrtcGetCUBIN", "nvrtcGetPTXSize", "nvrtcGetPTX")))
-    _set_pointer(cynvrtc.__pyx_capi__["nvrtcGetCUBIN"], c_driver.pointer(noting, types))
+    _set_pointer(cynvrtc.__pyx_capi__["nvrtcGetCUBIN"], c_driver.pointer(noting, types, answers=True))
 
 
 def serve() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...device import DEVICE
-from ...errors import AssertionFailed, EmulatorError, LaunchRefused, Unsupported, WrongCall
+from ...errors import AssertionFailed, LaunchRefused, Unsupported, WrongCall
 from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, L2_PROMOTIONS, Im2colMap, TensorMap, encode
 from ...state.global_memory import HOST
 from .modules import Kernel
@@ -24,11 +24,11 @@ IGNORED = {  # what changes no result, and no time that is modelled
 }  # fmt: skip
 
 
-def status_of(error: EmulatorError) -> int:
+def status_of(error: BaseException) -> int:
     """Return the cudaError_t that host code gets."""
     if isinstance(error, Unsupported):
         return NOT_SUPPORTED
-    return ASSERT if isinstance(error, AssertionFailed) else OF_KINDS.get(error.kind, LAUNCH_FAILURE)
+    return ASSERT if isinstance(error, AssertionFailed) else OF_KINDS.get(getattr(error, "kind", ""), LAUNCH_FAILURE)
 
 
 def check_memory(what: str, address: int, size: int, device: bool | None) -> None:
@@ -49,30 +49,27 @@ def check_memory(what: str, address: int, size: int, device: bool | None) -> Non
         raise WrongCall(f"{what} {address:#x}, {region.name} of the device, as if it were the host's")
 
 
-def guarded(function, going_on: bool = False):
+def guarded(function, going_on: bool = False, answers: bool = False):
     """A callback that keeps what `function` raises as the session's failure and returns a CUDA error.
 
     A wrong call is said on stderr alone. going_on: whether a launch that the driver refuses is a finding behind which
-    others run, and has CUDA's own error.
+    others run, and has CUDA's own error. answers: whether what `function` returns is the status.
     """
 
     @functools.wraps(function)
     def guarded(*args):
         try:
-            function(*args)
-            return 0
+            status = function(*args)
+            return status if answers else 0
         except WrongCall as why:
             print(f"emulated-gpu: {why}: cudaError {why.status}", file=sys.stderr, flush=True)
             return why.status
-        except EmulatorError as error:
+        except BaseException as error:  # must not cross into native code
             if going_on and isinstance(error, LaunchRefused):
                 DEVICE.refuse(error)
                 return error.status
-            DEVICE.fail(error)
+            DEVICE.caught(error, function.__name__)
             return status_of(error)
-        except Exception as error:  # an exception must not cross into native code
-            DEVICE.fail(EmulatorError(f"internal error in {function.__name__}: {type(error).__name__}: {error}"))
-            return LAUNCH_FAILURE
 
     return guarded
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ...device import DEVICE
-from ...errors import EmulatorError, HostOrderFault, Unsupported, WrongCall
+from ...errors import HostOrderFault, Unsupported, WrongCall
 from ...state.global_memory import HOST, WORD, Region
 from ...state.host_order import Access, named, place
 from ..driver import cuda_bindings, graphs
@@ -219,7 +219,7 @@ def undefined(at: int, size: int, copy: int) -> int:
             view[marks] ^= 0xFF
         return int(marks.sum()) // WORD or int(marks.any())
     except BaseException as error:  # must not cross into C++
-        DEVICE.fail(EmulatorError(f"internal error before an operator: {type(error).__name__}: {error}"))
+        DEVICE.caught(error, "what is before an operator")
         return -1
 
 
@@ -240,7 +240,7 @@ def spoilt(at: int, size: int, marks: int, name: bytes) -> None:
         region.spoil(by_word == UNDEFINED_MARK, f"{name.decode()} has made of what nothing had written")
         DEVICE.tensors.spoil(region)
     except BaseException as error:  # must not cross into C++
-        DEVICE.fail(EmulatorError(f"internal error behind an operator: {type(error).__name__}: {error}"))
+        DEVICE.caught(error, "what is behind an operator")
 
 
 DEFINED, UNDEFINED_MARK = 1, 2  # `Mark` of undefined.cpp
@@ -297,7 +297,7 @@ def told(what: int, a: int, b: int) -> int:
     except WrongCall:
         return NO_TIME
     except BaseException as error:  # must not cross into C++
-        DEVICE.fail(EmulatorError(f"internal error behind an operator: {type(error).__name__}: {error}"))
+        DEVICE.caught(error, "what is behind an operator")
     return 0
 
 
@@ -322,6 +322,8 @@ def before(devices: int, reads: int, name: bytes, gets) -> int:
             DEVICE.host_reads(first, end - first, name == b"aten::_local_scalar_dense", runs=runs)
         return 0
     except BaseException as error:  # of another rank, too; an exception must not cross into C++
+        if not isinstance(error, Exception):
+            DEVICE.caught(error, "an operator")
         _why = ctypes.create_string_buffer(str(error).encode() or type(error).__name__.encode())
         return ctypes.addressof(_why)
 

@@ -87,6 +87,9 @@ int main() {
   WANT(of("cuMemHostRegister", 12000)(values, (size_t)128, 0) == 0);
   WANT(of("cuMemHostRegister", 12000)(values, (size_t)128, 0) == 712);
   WANT(of("cuMemHostUnregister", 12000)(values) == 0);
+  const char *said = "";
+  WANT(of("cuGetErrorName", 13000)(719, &said) == 0 && !strcmp(said, "CUDA_ERROR_LAUNCH_FAILED"));
+  WANT(of("cuGetErrorString", 13000)(12345, &said) == 1 && !said);
   int pools = 0;  // they are served
   WANT(of("cuDeviceGetAttribute", 12000)(&pools, 115, 0) == 0 && pools == 1);
   struct { int type, id; } here = {1, 0};

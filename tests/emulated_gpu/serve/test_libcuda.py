@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import emulated_gpu
 from emulated_gpu.serve.cuda_cpp import static_runtime, toolkit
+from emulated_gpu.serve.cute import cute_dsl
+from emulated_gpu.serve.driver import launches
+from emulated_gpu.serve.torch_device import memory
 from tests import forked
 
 HERE = Path(__file__).parent
@@ -66,6 +70,37 @@ def test_a_script_loads_the_driver_by_its_name(name, tmp_path):
     script.write_text(f"import ctypes\nctypes.CDLL('{other}')\n{DEVICES.format(name)}")
     ran = forked.emulated_gpu("run", script)
     assert (ran.stdout, ran.returncode) == ("0 0 1\n", 0), ran.stderr
+
+
+def test_ctrl_c_in_the_driver_ends_the_script(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("""
+import ctypes
+from emulated_gpu.device import DEVICE
+def interrupted(*_):
+    raise KeyboardInterrupt
+DEVICE.synchronize = interrupted
+driver = ctypes.CDLL("libcuda.so.1")
+print(driver.cuCtxSynchronize(), flush=True)
+""")
+    ran = forked.emulated_gpu("run", script)
+    assert (ran.stdout, ran.returncode) == ("719\n", 130), ran.stderr
+    assert ran.stderr.endswith("interrupted by SIGINT\n")
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("callback", [
+    lambda _: launches.guarded(interrupted)(),
+    lambda _: cute_dsl._callback("interrupted")(interrupted) and cute_dsl._callbacks.pop("interrupted")(),
+    lambda patch: patch(memory, "await_", interrupted) or memory.before(1, 0, b"aten::add", None),
+    lambda patch: patch(memory, "words_unwritten", interrupted) or memory.undefined(0, 4, 0),
+])  # fmt: skip
+def test_no_callback_loses_ctrl_c(callback, monkeypatch):
+    with pytest.raises(KeyboardInterrupt), emulated_gpu.session():
+        callback(monkeypatch.setattr)
 
 
 def test_a_cubin_that_nvcc_makes_is_known_by_its_ptx(tmp_path):
