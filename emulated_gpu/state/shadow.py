@@ -129,20 +129,17 @@ class Plane:
         components up to it; row: of what `by` knows, see order.py."""
         if (ask := happened()) and ask.all_known(self._rows_of_reads(), index, by, row, but, limit):
             return
-        for slot in self.reads:
-            numbers = slot[index]
-            if not numbers.any():
-                return
-            late = by.unknown(numbers, row) & (numbers != 0)
-            if weak:
-                late &= self.order.marks[numbers] & STRONG == 0
-            if limit != MOST:
-                late &= self.order.component[numbers] <= limit
-            if late.any():
-                which = np.flatnonzero(late & self._after(numbers, but))
-                _, first = np.unique(numbers[which], return_index=True)
-                for k in which[np.sort(first)].tolist():
-                    yield Conflict(self.place(index, k), int(numbers[k]), "read")
+        slots = self.reads[:, index]
+        numbers = slots.ravel()
+        late = by.unknown(numbers, row) & (numbers != 0)
+        if weak:
+            late &= self.order.marks[numbers] & STRONG == 0
+        if limit != MOST:
+            late &= self.order.component[numbers] <= limit
+        which = np.flatnonzero(late & self._after(numbers, but))
+        _, first = np.unique(numbers[which], return_index=True)
+        for k in which[np.sort(first)].tolist():
+            yield Conflict(self.place(index, k % slots.shape[1]), int(numbers[k]), "read")
 
     def _after(self, numbers: np.ndarray, but: Known) -> np.ndarray | bool:
         """Which of these events come after those of their component that `but` has."""
