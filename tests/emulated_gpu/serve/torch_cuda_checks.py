@@ -702,6 +702,10 @@ def check_names_that_are_not_served():
     raises(AttributeError, "no attribute", lambda: torch._C._nothing_of_the_kind)
     x = torch.ones(3, device="cuda")
     raises(Unsupported, "multiprocessing", lambda: torch.multiprocessing.SimpleQueue().put(x))
+    queue = torch.multiprocessing.Queue()  # whose thread sends what is put: its reader is refused, and waits no longer
+    for sent in ({"x": x}, torch.cuda.Event(interprocess=True)):
+        queue.put(sent)
+        raises(Unsupported, "multiprocessing", lambda: queue.get(timeout=20))
     importlib.import_module("torch._inductor.cudagraph_trees")  # torch.compile of an optimizer's step does
     raises(NotImplementedError, "_cslt_compress", lambda: torch._cslt_compress(torch.eye(8, device="cuda")))
 
