@@ -438,6 +438,83 @@ Tensor with_replacement(const Tensor &p, int64_t n, Generator &g) {
   return p.dim() == 1 ? made.squeeze(0) : made;
 }
 
+// What one thread of curand's draws, number after number.
+struct Thread {
+  uint64_t seed, count, number;
+  int taken = 4;
+  std::optional<float> cosine;
+  Words words;
+  Thread(const DrawState &state, uint64_t number) : seed(state.seed), count(state.offset / 4), number(number) {}
+
+  uint32_t word() {
+    if (taken == 4) words_of_threads(seed, count++, number, 1, words), taken = 0;
+    return words[taken++][0];
+  }
+  float uniform() {
+    const uint32_t drawn = word();
+    float x;
+    return uniform_of(&drawn, 1, &x), x;
+  }
+  float normal() {
+    if (cosine) return *std::exchange(cosine, {});
+    const uint32_t radius = word(), angle = word();
+    float sine;
+    return normal_of(&radius, &angle, 1, &sine, &cosine.emplace()), sine;
+  }
+};
+
+// Returns of(thread, element) of each, as Distributions.cu does: a block's `side` threads have `each` elements, `side` apart.
+template <typename Of>
+Tensor by_threads(const Tensor &like, Generator &g, uint64_t words, int64_t side, int64_t each, Of of) {
+  const Tensor x = like.contiguous(), made = at::empty_like(x);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "draws", [&] {
+    for (int64_t first = 0, n = x.numel(); first < n; first += side * each)
+      for (int64_t t = 0; t < side && first + t < n; t++) {
+        Thread thread(*g.state, first / each + t);
+        for (int64_t i = first + t; i < std::min(n, first + side * each); i += side)
+          made.data_ptr<scalar_t>()[i] = of(thread, x.const_data_ptr<scalar_t>()[i], i);
+      }
+  });
+  g.state->offset += words;
+  return made;
+}
+Tensor poisson(const Tensor &mean, Generator &g) {
+  if (mean.ge(64).any().item<bool>()) return at::native::_s_poisson_cpu(mean, g.of_cpu(20));  // curand's tables are not told here
+  return by_threads(mean, g, 20, 1, 1, [](Thread &thread, auto mean, int64_t) {
+    int k = -1;
+    float p = std::exp(float(mean));  // Knuth's
+    do k++, p *= thread.uniform();
+    while (p > 1);
+    return decltype(mean)(float(k));
+  });
+}
+Tensor gamma(const Tensor &shape, Generator &g) {
+  return by_threads(shape, g, 12, 1, 1, []<typename T>(Thread &thread, T shape, int64_t) {
+    using Wide = at::acc_type<T, true>;
+    auto uniform = [&] { return thread.uniform(); };
+    auto normal = [&] { return thread.normal(); };
+    BaseSampler<Wide, decltype(uniform)> uniforms(uniform);
+    BaseSampler<Wide, decltype(normal)> normals(normal);
+    return std::max(std::numeric_limits<T>::min(), sample_gamma<T, Wide, decltype(uniform), decltype(normal)>(shape, uniforms, normals));
+  });
+}
+Tensor dirichlet(const Tensor &shape, Generator &g) {
+  const Tensor x = gamma(shape, g), shares = x / x.sum(-1, true);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "dirichlet", [&] {
+    using Limits = std::numeric_limits<scalar_t>;
+    shares.clamp_(double(Limits::min()), 1 - double(Limits::epsilon()));
+  });
+  return shares;
+}
+Tensor binomial(const Tensor &count, const Tensor &given, Generator &g) {
+  const Tensor p = given.contiguous();
+  return by_threads(count, g, 44, 128, 8, [&]<typename T>(Thread &thread, T count, int64_t i) {
+    auto uniform = [&] { return float(thread.word() & 0xFFFFFF) * 0x1p-24f; };
+    BaseSampler<at::acc_type<T, true>, decltype(uniform)> uniforms(uniform);
+    return sample_binomial<T, at::acc_type<T, true>, decltype(uniform)>(count, p.const_data_ptr<T>()[i], uniforms);
+  });
+}
+
 // -- the operators whose draws are told here, by name: each gets its operands and a generator
 
 using Drawn = void (*)(torch::jit::Stack &given, const at::Generator &g);
@@ -484,20 +561,16 @@ const std::unordered_map<c10::OperatorName, Drawn> DRAWN = [] {
          at::native::multinomial_out(v[0].toTensor(), v[1].toInt(), true, generator_of(g).of_cpu(0), v[4].toTensor());
          v[0] = v[4].toTensor().copy_(with_replacement(v[0].toTensor(), v[1].toInt(), generator_of(g)));
        }},
+      {{"aten::poisson", ""}, [](Given v, By g) { v[0] = poisson(v[0].toTensor(), generator_of(g)); }},
+      {{"aten::binomial", ""}, [](Given v, By g) { v[0] = binomial(v[0].toTensor(), v[1].toTensor(), generator_of(g)); }},
+      {{"aten::_standard_gamma", ""}, [](Given v, By g) { v[0] = gamma(v[0].toTensor(), generator_of(g)); }},
+      {{"aten::_sample_dirichlet", ""}, [](Given v, By g) { v[0] = dirichlet(v[0].toTensor(), generator_of(g)); }},
       {{"aten::native_dropout", ""}, [](Given v, By g) {
          auto [out, mask] = dropout(v[0].toTensor(), v[1].toDouble(), v[2].toOptional<bool>(), generator_of(g));
          v[0] = out, v[1] = mask;
        }},
   };
 }();
-
-// Words that a thread of CUDA's kernel takes, where a CPU kernel draws instead.
-uint64_t words_of(const std::string &name) {
-  static const std::map<std::string, uint64_t> known{
-      {"aten::poisson", 20}, {"aten::binomial", 44}, {"aten::_standard_gamma", 12}, {"aten::_sample_dirichlet", 12}};
-  const auto found = known.find(name);
-  return found == known.end() ? 4 : found->second;
-}
 
 // Draws as CUDA does, if that is known; leaves results on the stack in place of operands.
 bool drawn(const c10::OperatorHandle &op, torch::jit::Stack *stack, const at::Generator &g) {

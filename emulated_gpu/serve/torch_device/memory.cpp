@@ -9,6 +9,7 @@
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/native/DistributionTemplates.h>
+#include <ATen/native/Distributions.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/native/transformers/attention.h>

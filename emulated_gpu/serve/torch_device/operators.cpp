@@ -168,7 +168,7 @@ class Call {
     Generator &own = generator_of(generator);
     const DrawState before = *own.state;
     if (!drawn(op_, stack_, generator)) {
-      const at::Generator of_cpu = own.of_cpu(words_of(schema_.name()));
+      const at::Generator of_cpu = own.of_cpu(4);
       std::optional<DrawsFrom> drawing(of_cpu);
       for (size_t i = 0; i < given; i++)
         if (is_generator(schema_.arguments()[i])) (*stack_)[first + i] = of_cpu, drawing.reset();
