@@ -21,6 +21,8 @@ def install() -> None:
     after_import("cuda.pathfinder._dynamic_libs.load_nvidia_dynamic_lib", hide_libraries)
     after_import("numba.cuda.cudadrv.driver", tell_numba)
     after_import("cupy_backends", serve_cupy)
+    for version in (12, 13):
+        after_import(f"jax_plugins.xla_cuda{version}", tell_of_jax)
 
 
 def hide_libraries() -> None:
@@ -45,6 +47,12 @@ def tell_numba() -> None:
     """Let numba-cuda go on without libcuda, which it has not found: it calls no function of the library itself."""
     driver = sys.modules["numba.cuda.cudadrv.driver"].driver
     driver.is_initialized, driver.initialization_error = False, None
+
+
+def tell_of_jax() -> None:
+    """Say why jax goes on without this device: its plug-in wants NVML and cuDNN, and would launch machine code."""
+    why = "jax's plug-in compiles to machine code, which does not run on the emulated device: jax has its CPU alone"
+    print(f"emulated-gpu: {why}", file=sys.stderr)
 
 
 # ---- CuPy: its compiled modules have CUDA's runtime inside, and load libcuda by its name

@@ -1,5 +1,6 @@
 """libcuda.so.1 as a file: scripts, libraries, programs and processes that scripts start find it by its name."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import emulated_gpu
-from emulated_gpu.serve.cuda_cpp import static_runtime, toolkit
+from emulated_gpu.serve.cuda_cpp import libcuda, static_runtime, toolkit
 from emulated_gpu.serve.cute import cute_dsl
 from emulated_gpu.serve.driver import launches
 from emulated_gpu.serve.torch_device import memory
@@ -70,6 +71,16 @@ def test_a_script_loads_the_driver_by_its_name(name, tmp_path):
     script.write_text(f"import ctypes\nctypes.CDLL('{other}')\n{DEVICES.format(name)}")
     ran = forked.emulated_gpu("run", script)
     assert (ran.stdout, ran.returncode) == ("0 0 1\n", 0), ran.stderr
+
+
+def test_it_is_said_that_jax_has_no_device(tmp_path, monkeypatch, capsys):
+    (tmp_path / "jax_plugins" / "xla_cuda13").mkdir(parents=True)
+    (tmp_path / "jax_plugins" / "xla_cuda13" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    libcuda.install()
+    importlib.import_module("jax_plugins.xla_cuda13")
+    assert "jax has its CPU alone" in capsys.readouterr().err
 
 
 def test_ctrl_c_in_the_driver_ends_the_script(tmp_path):
