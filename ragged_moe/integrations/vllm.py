@@ -2,7 +2,7 @@
 `enable()`.
 
 Written against vLLM's published interface, vllm/model_executor/layers/fused_moe/modular_kernel.py, and checked against
-stubs of it (tests/ragged_moe/serving_stubs.py). It has not run in vLLM itself.
+stubs of it (tests/ragged_moe/serving_stubs.py). vLLM 0.26.0 has served with it on an H200: PEERS.md beside this folder.
 """
 
 import torch
