@@ -8,6 +8,7 @@ from ..errors import Unsupported
 from .element_types import BF16, E4M3, E5M2, F16, F32, F64, S4, S8, S32, TF32, U1, U4, U8, ElementType
 
 TYPES = {t.name: t for t in (F16, BF16, TF32, E4M3, E5M2, S8, U8, S4, U4, F32, F64, S32)} | {"b1": U1}
+N = 8  # columns of B and D
 INTEGERS = (S8, U8, S4, U4)
 # Shapes by the type of A (9.7.14.5, table of shapes); B has the same shapes
 _SHAPES = {

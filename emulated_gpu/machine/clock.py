@@ -190,6 +190,9 @@ class Clock(ABC):
     def constant_load(self, group, addresses) -> None:
         """Lanes load from constant memory."""
 
+    def mma_sync(self, group, form) -> None:
+        """A warp executes an mma.sync."""
+
     def global_bytes(self, loaded: int, stored: int) -> None:
         """Machine code has moved this many bytes between lanes and global memory, in any number of accesses."""
 

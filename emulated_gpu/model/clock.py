@@ -117,7 +117,7 @@ class TimingClock(Clock):
 
     def executed(self, group, cost: issue.Cost) -> float:
         """A block takes as long as its dependences say, or until its warp's scheduler has had the slots for it."""
-        cycles, slots, _, results, _, size = cost
+        cycles, slots, _, results, _, size, tensor = cost
         sm, begun = self.sms[group.cta.sm], group.begun
         slower = self.clocks.slower(group.cta.sm, begun)
         code = group.program, group.pc
@@ -129,9 +129,20 @@ class TimingClock(Clock):
         end = free[which] = (end if end > begun else begun) + slots * slower
         if done > end:
             end = done
+        if tensor:
+            self._multiplies(group, tensor / SCHEDULERS)
         if results is not None:
             self._settle(group, cost, end - cost.cycles * slower, slower)
         return end
+
+    def _multiplies(self, group, cycles: float) -> None:
+        """A block of mma.sync has the tensor cores of an SM, of which each scheduler has one, work for so long."""
+        which = group.cta.sm
+        sm = self.sms[which]
+        start = max(sm.tensor, group.begun)
+        sm.tensor = start + self.clocks.works(which, group.begun, start, cycles)
+        self.tensor_busy += sm.tensor - start
+        self.trace.tensor(group, group.cta, start, sm.tensor)
 
     def ticks(self, group) -> float:
         return self.clocks.ticks(group.cta.sm, group.t)

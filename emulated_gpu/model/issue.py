@@ -17,9 +17,8 @@ from ..ptx.syntax import Instr
 from . import machine_code
 from .scoreboard import LATE, SOON, Late, Results, pending
 
+MMA = "mma_"  # how the classes of mma.sync begin
 OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
-# What keeps its warp waiting, but not its scheduler
-WAITING = {"barrier", "cluster_barrier", "cluster_release", "fence", "fence_gpu", "tmem_alloc"}
 UNORDERED = {"alu", "multiply", "move", "constant"}  # what does not wait for them
 
 
@@ -34,7 +33,7 @@ class Cost(NamedTuple):
 
     needs: registers that something before the block may owe, and how many cycles after its beginning it uses them;
     results: what it leaves under way itself; parting: its slots where its lanes part at the end; size: its
-    instructions.
+    instructions; tensor: its slots of mma.sync, for which the scheduler's tensor core multiplies.
     """
 
     cycles: float
@@ -43,12 +42,13 @@ class Cost(NamedTuple):
     results: Results | None = None
     parting: float = 0.0
     size: float = 0.0
+    tensor: float = 0.0
 
 
 class Untimed:
     """The cost of a block with an instruction that cannot be timed: who executes the block hears of it."""
 
-    needs, results, parting, size = (), None, 0.0, 0.0
+    needs, results, parting, size, tensor = (), None, 0.0, 0.0, 0.0
 
     def __init__(self, instr: Instr, why: str):
         self.message = f"{why}, so that it cannot be timed: PTX line {instr.line}: {instr.text}"
@@ -68,7 +68,8 @@ def untimed(instr: Instr, figures: dict) -> str:
 def block_cycles(program: ControlFlow, figures: dict) -> list[Cost | Untimed]:
     """The cost of each block of a program.
 
-    figures[class] = (cycles between issues, cycles until the result can be used).
+    figures[class] = (cycles between issues of a warp, cycles until the result can be used); third, where the first is
+    not that, for how many cycles the warp's scheduler is busy.
     """
     compiled = {n: group for n, group in machine_code.classes(program).items() if group in figures}
     return [_block_cycles(program, block, figures, owed, compiled) for block, owed in enumerate(pending(program))]
@@ -79,7 +80,7 @@ def _block_cycles(
 ) -> Cost | Untimed:
     """owed: registers, a bit each, that something before the block may owe; compiled: instructions, by number, that
     have another class than their PTX says."""
-    time, slots = 0.0, 0.0
+    time, slots, tensor = 0.0, 0.0, 0.0
     ready: dict[int, float] = {}  # cycle a register can be read in
     arithmetic: set[int] = set()  # registers that came from integer units
     under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
@@ -92,7 +93,7 @@ def _block_cycles(
         if why := untimed(instr, figures):
             return Untimed(instr, why)
         group = compiled.get(number) or kind(instr)
-        issue, latency = figures[group]
+        issue, latency, *busy = figures[group]
         reads, writes = program.effects[number]
         if group == "global_store":  # ptxas computes the addresses of a row of stores ahead
             reads = [r for r in reads if r not in arithmetic]
@@ -109,13 +110,15 @@ def _block_cycles(
         board.use(reads, begin)
         board.write(number, group, writes, begin, begin + latency)
         time = begin + issue
-        slots += 1 if group in WAITING else issue
+        took = busy[0] if busy else issue
+        slots += took
+        tensor += took if group.startswith(MMA) else 0.0
         for r in writes:
             ready[r] = begin + latency
             (arithmetic.add if group == "alu" else arithmetic.discard)(r)
     cycles = max(time, until, 1.0)
     results, size = board.results(cycles, program.live_out[block]), program.end[block] - program.start[block]
-    return Cost(cycles, slots, tuple(board.needs.items()), results, parting, size)
+    return Cost(cycles, slots, tuple(board.needs.items()), results, parting, size, tensor)
 
 
 def _decides(program: ControlFlow, block: int) -> int:

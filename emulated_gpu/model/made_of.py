@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..formats import cubin
 from .sm import SCHEDULERS
 
 if TYPE_CHECKING:
-    from .run import TimedRun
+    from .run import TimedLaunch, TimedRun
     from .tally import Life
 
 WORDS = {
@@ -51,6 +53,17 @@ def made_of(run: TimedRun, last: int, count: int = 1) -> MadeOf:
             lived += max(warp.end for warp in warps) - min(warp.begin for warp in warps)
             worked += max(warp.busy for warp in warps)
     return MadeOf(read, busy / (sms * cycles), turns / (SCHEDULERS * sms * cycles), worked / lived if lived else 0.0)
+
+
+def beyond(launches: Iterable[TimedLaunch]) -> str:
+    """Say what of the code of launches no kernel has whose time is known, or ""."""
+    for timed in launches:
+        program = timed.launch.program
+        if stack := cubin.of_kernel(program.machine_code, program.kernel.name).get("frame"):
+            return f"{stack} bytes of stack a thread, whose accesses the model does not have"
+        if any(instr.op.startswith("mma.sync") for instr in program.kernel.instrs):
+            return "it multiplies by mma.sync, and times of such kernels were up to 47 % off on an H200"
+    return ""
 
 
 def _by_cta(lives: dict[tuple[int, int], Life]) -> dict[int, list[Life]]:

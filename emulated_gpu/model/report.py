@@ -11,7 +11,7 @@ from ..formats import cubin
 from ..state.shared_memory import BASE
 from ..state.tensor_memory import COLUMNS
 from . import timeline, uncertainty
-from .made_of import MadeOf, made_of
+from .made_of import MadeOf, beyond, made_of
 from .run import TimedLaunch, TimedRun
 from .sm_clock import sustained_us
 from .trace import Trace
@@ -100,8 +100,7 @@ def of_launch(launch: TimedLaunch) -> dict:
     start, end = launch.interval
     time = us(end - (before.interval[1] if before else 0.0))
     shares = made_of(run, launch.number)
-    stack = resources(launch.launch.program).get("frame") or 0
-    told = uncertainty.estimate(time, shares, run.profile, launch.launch.pdl, stack).told()
+    told = uncertainty.estimate(time, shares, run.profile, launch.launch.pdl, beyond([launch])).told()
     return {
         "launch": launch.number,
         "kernel": launch.launch.program.kernel.name,
@@ -138,7 +137,7 @@ def row(run: TimedRun, trace: Trace, counted: list[dict[str, int]], numbers: lis
     first = chosen[0].interval
     us = mean(of_launch(timed)["us"] for timed in chosen)
     shares = MadeOf(*map(mean, zip(*(made_of(run, n) for n in numbers), strict=True)))
-    told = uncertainty.estimate(us, shares, profile, launch.pdl, used.get("frame") or 0).told()
+    told = uncertainty.estimate(us, shares, profile, launch.pdl, beyond(chosen[-1:])).told()
     return {
         "kernel": launch.program.kernel.name,
         "title": launch.program.kernel.title,

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from ..formats import wgmma_form
+from ..formats import mma_sync_form, wgmma_form
 from ..machine.clock import Clock
 from ..machine.launch import Launch
 from ..ptx.control_flow import ControlFlow
@@ -148,6 +148,10 @@ class Tally:
         self.counted["mma"] += 1
         self.counted["flops"] += 2 * wgmma_form.M * form.n * form.k
         return self._clock.wgmma(group, form)
+
+    def mma_sync(self, group, form):
+        self.counted["mma"] += 1
+        self.counted["flops"] += 2 * form.m * mma_sync_form.N * form.k
 
 
 def tallied(launch: Launch) -> dict[str, int]:

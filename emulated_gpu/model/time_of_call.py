@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import uncertainty
-from .made_of import made_of
+from .made_of import beyond, made_of
 
 if TYPE_CHECKING:
     from .run import TimedRun
@@ -22,8 +22,9 @@ def replied(run: TimedRun, steady: Steady, launches: int) -> dict:
     time = (us(steady.total()) + run.profile["launch"]["events_ns"] / 1e3) / steady.calls
     pdl = any(launch.launch.pdl for launch in run.launches[:launches])
     shares = made_of(run, launches * len(steady.ends) - 1, launches)
+    without = beyond(run.launches[:launches])
     return {
-        **uncertainty.estimate(time, shares, run.profile, pdl).told(),
+        **uncertainty.estimate(time, shares, run.profile, pdl, without).told(),
         "made_of": shares._asdict(),
         "pdl": pdl,
         "calls": steady.calls,

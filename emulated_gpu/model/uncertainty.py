@@ -208,14 +208,14 @@ def spanned() -> dict[str, tuple[float, float]]:
     return {name: (min(values), max(values)) for name, values in found.items()}
 
 
-def unlike(shares: MadeOf | None, machine: str = "b200", stack: int = 0) -> str:
-    """Say why a modelled time has no bracket, or "". stack: bytes a thread, where that is known.
+def unlike(shares: MadeOf | None, machine: str = "b200", beyond: str = "") -> str:
+    """Say why a modelled time has no bracket, or "". beyond: of made_of.py, what the known kernels do not have.
 
     On a B200 a time of which HBM, the tensor cores or instructions take much more or less than of any that is known has
     none.
     """
-    if stack:
-        return f"no bracket: {stack} bytes of stack a thread, whose accesses the model does not have"
+    if beyond:
+        return f"no bracket: {beyond}"
     if shares is None or machine != "b200":
         return ""
     for name, (least, most) in spanned().items():
@@ -243,10 +243,10 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    us: float, shares: MadeOf | None, profile: Profile, pdl: bool = False, stack: int = 0
+    us: float, shares: MadeOf | None, profile: Profile, pdl: bool = False, beyond: str = ""
 ) -> Estimate:
     """Return what is known of a time, given the model's `us`. A kernel unlike all that is known keeps `us` as it is."""
-    if why := unlike(shares, profile.name, stack):
+    if why := unlike(shares, profile.name, beyond):
         return Estimate(us, us, None, why)
     between = interval(us, pdl, profile.name, profile.contest)
     return Estimate(us, corrected(between), between, "")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from . import issue
 from .clock import TimingClock
 from .memory import LINE
 from .profile import Profile
@@ -96,6 +97,8 @@ class UndoneClock(TimingClock):
         self.woken: dict[object, tuple[tuple[float, float, float], ...]] = {}
         if LOADS in what:
             self.figures["global_load"] = self.figures["global_load"][0], self.figures["alu"][1]
+        if MMAS in what:
+            self.figures |= {name: self.figures["alu"] for name in self.figures if name.startswith(issue.MMA)}
 
     def cta_start(self, launch, sms):
         if LAUNCHES in self.what:

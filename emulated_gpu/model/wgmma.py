@@ -29,6 +29,7 @@ def issue(clock, group, form: WgmmaForm) -> float:
     start = max(sm.tensor, group.t)
     took = clock.clocks.works(group.cta.sm, clock.engine.now, start, busy)
     sm.tensor = start + took
+    clock.tensor_busy += took
     sm.shared.read_operands(clock.engine.now, start, sm.tensor, nbytes / (busy * LINE))
     clock.trace.tensor(group, group.cta, start, sm.tensor)
     clock.trace.duty(group, "mma", WARPS)

@@ -31,6 +31,9 @@ DTYPES = {F16: np.float16, F32: np.float32, F64: np.float64}
 def multiply(g: LaneGroup, form: MmaSyncForm, a: tuple, b: tuple, c: tuple) -> tuple:
     """Return the registers of D, given those of A, B and C."""
     g.need_all_lanes("mma.sync")
+    g.clock.mma_sync(g, form)
+    if not g.cta.computes_mma:
+        return (0,) * form.registers[2]
     width = 64 if form.a_type is F64 else 32
     of_a, of_b, of_c = (np.stack([g.lane_array(v, width) for v in part]) for part in (a, b, c))
     added = load_d(of_c, DTYPES.get(form.d_type, np.int32), form.m)

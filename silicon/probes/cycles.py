@@ -45,7 +45,7 @@ def recorded(table: Path) -> dict:
 def show(name: str, modelled: Sequence[float], measured: Sequence[float] | None) -> None:
     """Prints modelled and measured cycles of a point, and how far the model is off."""
     pairs = zip(modelled, measured or [UNKNOWN] * len(modelled), strict=True)
-    print("  ".join(f"{m:7.0f} {v:7.0f} {m / v - 1:+6.1%}" for m, v in pairs) + f"  {name}", flush=True)
+    print("  ".join(f"{m:7.1f} {v:7.1f} {m / v - 1:+6.1%}" for m, v in pairs) + f"  {name}", flush=True)
 
 
 def compare(table: Path, points: Mapping[str, object], only: str, on_the_model: Callable) -> None:

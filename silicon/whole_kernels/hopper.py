@@ -36,6 +36,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,9 @@ FP8 = "--a_dtype Float8E4M3FN --b_dtype Float8E4M3FN"
 INT8 = "--a_dtype Int8 --b_dtype Int8 --c_dtype Int32 --acc_dtype Int32"
 DENSE, PERSISTENT = "dense_gemm/dense_gemm.py", "dense_gemm/dense_gemm_persistent.py"
 TWO_ACC, GROUPED = "dense_gemm/dense_gemm_fp8_2xacc.py", "grouped_gemm/grouped_gemm.py"
-MOE, LOADS = "ragged_moe", "silicon.entry.h200_loads"  # packages of this repository, launched by own_launch
+MOE, LOADS = "ragged_moe", "silicon.entry.h200_loads"  # of this repository, launched by own_launch
+TRITON = "silicon.whole_kernels.triton_kernels"
+OWN = MOE, LOADS, TRITON
 
 
 @dataclass(frozen=True)
@@ -156,15 +159,15 @@ def _name(run: str) -> str:
 # ------------------------------------------------------------------------------------------------ here: with CuTe DSL
 
 
-def compile_all(folder: Path, cutlass: Path, only: str, kernels: Sequence[Kernel]) -> None:
+def compile_all(folder: Path, cutlass: Path | None, only: str, kernels: Sequence[Kernel]) -> None:
     """Writes launches.json, and a cubin and a PTX file for every kernel that a point needs."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "launches.json"
     launches = json.loads(file.read_text()) if file.exists() else {}
     for name, kernel, arguments in points(kernels):
         if only in name and name not in launches:
-            own = kernel.script in (MOE, LOADS)
-            script = kernel.script if own else str(cutlass / SCRIPTS / kernel.script)
+            own = kernel.script in OWN
+            script = kernel.script if own else str(cutlass.resolve() / SCRIPTS / kernel.script)
             request = [str(folder), script, *arguments.split(), *([] if own else ["--skip_ref_check"])]
             done = subprocess.run(
                 [sys.executable, "-W", "ignore", "-m", "silicon.whole_kernels.hopper", "child", *request],
@@ -220,8 +223,8 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
             "parameters": [(p.offset, p.size) for p in module.program(kernel).kernel.params],
         }  # fmt: skip
 
-    if script in (MOE, LOADS):
-        own_launch(script, dict(zip(arguments[::2], arguments[1::2], strict=True)))
+    if script in OWN:
+        alive = own_launch(script, dict(zip(arguments[::2], arguments[1::2], strict=True)))  # noqa: F841
         (launch,) = caught
         print(json.dumps(describe(*launch)))
         return
@@ -242,12 +245,14 @@ def child(folder: Path, script: str, arguments: list[str]) -> None:
     print(json.dumps(caught[-1]))
 
 
-def own_launch(script: str, options: dict[str, str]) -> None:
-    """Launches a kernel of this repository once, by its own host code."""
+def own_launch(script: str, options: dict[str, str]):
+    """Launches a kernel of this repository once, by its own host code. Returns operands that have to stay."""
     import torch
 
     import emulated_gpu
 
+    if script == TRITON:
+        return import_module(script).launch(options)
     pairs = (entry.split(":") for entry in options["--config"].strip("{}").split(",") if entry)
     entries = {name: int(value) for name, value in pairs}
     if script == LOADS:
@@ -527,9 +532,9 @@ def main(doc: str, kernels: Sequence[Kernel], recorded: Path, marker: str) -> No
     options = parser.parse_args()
     folder = options.folder.resolve()
     if options.what == "compile":
-        if not options.cutlass:
+        if not options.cutlass and any(k.script not in OWN for k in kernels):
             parser.error("compile needs a checkout of CUTLASS")
-        return compile_all(folder, options.cutlass.resolve(), options.only, kernels)
+        return compile_all(folder, options.cutlass, options.only, kernels)
     if options.what != "table" and not (folder / "launches.json").exists():
         parser.error(f"{folder} has no launches.json: `compile` writes it")
     if options.what == "run":

@@ -100,8 +100,8 @@ def test_what_is_made_otherwise_than_all_that_is_known_has_no_bracket():
         found = uncertainty.estimate(9.0, SHARES._replace(**{name: share}), B200)
         assert found.between is None and found.corrected == found.us == 9.0
         assert found.unlike.startswith(f"no bracket: {WORDS[name]} {share:.1%} of the time, in kernels whose times are")
-    assert "stack" in uncertainty.estimate(9.0, SHARES, B200, stack=16).unlike
-    assert uncertainty.estimate(9.0, SHARES, H200, stack=16).between is None
+    assert uncertainty.estimate(9.0, SHARES, B200, beyond="of stack").unlike == "no bracket: of stack"
+    assert uncertainty.estimate(9.0, SHARES, H200, beyond="of stack").between is None
     assert uncertainty.estimate(9.0, SHARES._replace(tensor=0.9), H200).between
 
 

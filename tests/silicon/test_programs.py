@@ -33,6 +33,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.probes.k_steps": ["run", "FOLDER/x"],
     "silicon.probes.link": ["run", "FOLDER/x"],
     "silicon.probes.map_switches": ["run", "FOLDER/x"],
+    "silicon.probes.mma_sync": ["run", "FOLDER/x"],
     "silicon.probes.operands": [],
     "silicon.probes.pdl_chain": ["card"],
     "silicon.probes.policies": [],
@@ -48,6 +49,7 @@ ON_GPU = {  # arguments with which a program measures; FOLDER stands for one wit
     "silicon.timing.record": ["--only", "clock/nothing", "--out", "FOLDER/x"],
     "silicon.whole_kernels.exam": ["run", "FOLDER"],
     "silicon.whole_kernels.hopper": ["run", "FOLDER"],
+    "silicon.whole_kernels.register_mma": ["run", "FOLDER"],
     "silicon.zoo": ["run", "FOLDER/x"],
 }
 ON_CPU = {  # programs that need none

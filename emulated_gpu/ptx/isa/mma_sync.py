@@ -9,10 +9,20 @@ from ...formats.mma_scaled_form import KINDS, MmaScaledForm
 from ...formats.mma_sync_form import TYPES, MmaSyncForm
 from .registry import UNTIMED, flat, op, width
 
-# Costs. Untimed: what the tensor cores take for it was not measured.
+# Costs: by shape and type (silicon/probes/mma_sync.py). Untimed: what the tensor cores take for it was not measured.
+WIDTHS = {"f16": "16", "bf16": "16", "tf32": "32", "s8": "8", "u8": "8", "s4": "4", "u4": "4", "b1": "1", "f64": "64"}
 
 
-@op("mma.sync.aligned", cost=UNTIMED, dst=1, collective=True, tensor_results=True)
+def _cost(i) -> str:
+    """The class of a form, mma_SHAPE_BITS of A; of FP8, which sm_90 converts to f16, with the type of D."""
+    shape = next((x for x in i.parts if re.fullmatch(r"m\d+n8k\d+", x)), "")
+    types = [x for x in i.parts if x in TYPES]
+    if "kind" in i.op or len(types) < 2:
+        return UNTIMED
+    return f"mma_{shape}_{WIDTHS.get(types[1]) or f'fp8_{types[0]}'}"
+
+
+@op("mma.sync.aligned", cost=_cost, dst=1, collective=True, tensor_results=True)
 def _mma(w, i, m):
     shape = next((x for x in m.left if re.fullmatch(r"m\d+n8k\d+", x)), None)
     if shape is None:

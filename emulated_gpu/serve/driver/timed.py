@@ -11,7 +11,7 @@ import sys
 
 from ...device import DEVICE
 from ...model import uncertainty
-from ...model.made_of import made_of
+from ...model.made_of import beyond, made_of
 from ...model.profile import load
 from ...model.run import Recorded, TimedRun
 from ...model.steady import Steady
@@ -55,7 +55,7 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
     name = DEVICE.chip.machine
     profile, memory = load(name), DEVICE.memory
     time = profile["launch"]["events_ns"] / 1e3
-    simulated, shares = 0, None
+    simulated, shares, without = 0, None, ""
     if launches:
         step = period(key)
         rule = Steady(list(range(step, len(key) + 1, step)))
@@ -70,9 +70,9 @@ def modelled(launches: list[Recorded], key: tuple) -> float:
                 region.data[:] = data
         time += profile.us(rule.total())
         simulated = len(rule.ends) * step
-        shares = made_of(run, simulated - 1, step)
+        shares, without = made_of(run, simulated - 1, step), beyond(run.launches[:step])
     pdl = any(recorded.options.pdl for recorded in launches)
-    found = uncertainty.estimate(time, shares, profile, pdl)
+    found = uncertainty.estimate(time, shares, profile, pdl, without)
     may_be = f"it may be {uncertainty.written(found.between)}" if found.between else found.unlike
     print(
         f"emulated-gpu: {found.corrected:.2f} us between two events: modelled, not measured (profile {name}, "

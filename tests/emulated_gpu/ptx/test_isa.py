@@ -166,12 +166,13 @@ def test_the_cost_of_every_form_has_figures(forms, profile, family_of_others):
     costs = {instruction.op: kind(instruction) for of in forms.values() for _, instruction in of}
     figures = set(load(profile)["issue"])
     here = {form: cost for form, cost in costs.items() if not form.startswith(family_of_others)}
-    families = ("mma.sync", "wmma.", "tcgen05.ld.red", "tex.", "tld4.", "txq.", "suld.", "sust.", "sured.", "suq.")
+    families = ("wmma.", "tcgen05.ld.red", "tex.", "tld4.", "txq.", "suld.", "sust.", "sured.", "suq.")
     families += ("vabsdiff", "vadd", "vavrg", "vmax", "vmin", "vsub")
-    untimed = {"brkpt", "fns.b32", *(x for x in here if x.startswith(families))}
-    assert {form: cost for form, cost in here.items() if cost not in figures} == dict.fromkeys(
-        untimed, registry.UNTIMED
-    )
+    untimed = {"brkpt", "fns.b32", *(x for x in here if x.startswith(families) or "mma.sync" in x and "kind::" in x)}
+    without = {form: cost for form, cost in here.items() if cost not in figures}
+    if profile == "b200":  # nobody has measured it there
+        assert {without.pop(x)[:4] for x in list(without) if x.startswith("mma.sync") and x not in untimed} == {"mma_"}
+    assert without == dict.fromkeys(untimed, registry.UNTIMED)
     compiled = {machine_code.SHARED_ADDRESS, machine_code.SAME_B, machine_code.OTHER_B}
     assert figures - set(here.values()) <= {"packed", *compiled}
 
@@ -223,7 +224,7 @@ def test_every_form_tells_the_clock_what_the_table_of_accesses_says_of_its_opcod
             told = reached(calls(writer.finish()[0]), tells, names)
             if name in table and table[name] != {charges.CLASS} and not told & table[name]:
                 silent.append(instruction.op)
-            if name not in table and told - {"fence", "landed"} and kind(instruction) != registry.UNTIMED:
+            if name not in table and told - {"fence", "landed", "mma_sync"} and kind(instruction) != registry.UNTIMED:
                 others.append(instruction.op)
     assert not silent and not others
     assert sum(len(forms[name]) for name in table) > 350  # forms have been looked at
