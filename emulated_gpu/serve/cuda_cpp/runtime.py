@@ -139,8 +139,13 @@ def address_of(name: str, version: int = toolkit.NEWEST_VERSION) -> int:
         of_library = toolkit.newest(toolkit.find()).get(name, name)
         return (load().emulator_function(of_library.encode()) or 0) if known or not forms else 0
     served = function_of(name, known[-1])
-    found = served or c_driver.pointer(lambda *_: refuse(name.encode()), [])
-    return found.value or 0
+    return (served.value if served else refusal(name)) or 0
+
+
+@functools.cache
+def refusal(name: str) -> int:
+    """Return the address of a function that refuses by a name."""
+    return c_driver.pointer(lambda: refuse(name.encode()), []).value or 0
 
 
 def proc_address(name: int, out: int, version: int, flags: int, status: int = 0) -> int:

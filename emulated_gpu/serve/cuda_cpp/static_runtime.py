@@ -22,7 +22,6 @@ from pathlib import Path
 from ... import build_cache
 from ...errors import Unsupported
 from ...formats import elf
-from ..driver import c_driver
 from ..host import entry_points
 from . import runtime, toolkit
 
@@ -123,15 +122,7 @@ def lead(functions: dict[str, int], base: int) -> None:
 def function_of(stand_in: ctypes.CDLL, name: str) -> int:
     """Return the address of the stand-in's function, or of one that refuses by the name."""
     found = getattr(stand_in, name, None)
-    return ctypes.cast(found, ctypes.c_void_p).value if found is not None else refusal(name)
-
-
-@functools.cache
-def refusal(name: str) -> int:
-    def refuse():
-        raise Unsupported(f"{name}() on the emulated device")
-
-    return c_driver.pointer(refuse, []).value
+    return ctypes.cast(found, ctypes.c_void_p).value if found is not None else runtime.refusal(name)
 
 
 _served: set[str] = set()

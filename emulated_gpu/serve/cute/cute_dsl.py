@@ -25,7 +25,6 @@ from . import kept_passes
 
 RUNTIME = "libcute_dsl_runtime.so"  # with which host code is linked
 DSLS = "CUTE_DSL", "CUTE_EXPERIMENTAL_DSL"  # as their variables begin; the second one: `cutlass.cute.experimental`
-SUCCESS = 0
 _u32, _u64, _i32, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p
 
 _callbacks: dict[str, object] = {}
@@ -41,16 +40,12 @@ class _Config(ctypes.Structure):
 
 
 def _callback(name: str, *arguments):
-    def register(function):
-        @functools.wraps(function)
-        def guarded(*args):
-            try:
-                return function(*args)
-            except BaseException as error:  # raised when the host code has returned
-                DEVICE.caught(error, name)
-                return launches.LAUNCH_FAILURE
+    """Keep a function as one of C. What it raises is raised when the host code has returned, which sees one number."""
 
-        _callbacks[name] = ctypes.CFUNCTYPE(_i32, *arguments)(guarded)
+    def register(function):
+        asked = launches.guarded(function)
+        status = lambda *args: asked(*args) and launches.LAUNCH_FAILURE  # noqa: E731
+        _callbacks[name] = ctypes.CFUNCTYPE(_i32, *arguments)(status)
         return function
 
     return register
@@ -62,52 +57,44 @@ def _load_library(library, code, *_):
     loaded = modules.modules[handle]
     for kernel in loaded.module.kernels.values() if loaded else ():
         kernel.function = source_lines.function_of(kernel.name)
-    return SUCCESS
 
 
 @_callback("_cudaLibraryGetKernel", _ptr, _ptr, ctypes.c_char_p)
 def _get_kernel(kernel, library, name):
     _u64.from_address(kernel).value = handle = modules.kernel(library, name.decode())
     modules.kernels[handle].loaded()
-    return SUCCESS
 
 
 @_callback("_cudaDeviceGetAttribute", _ptr, _i32, _i32)
 def _device_attribute(value, attribute, device):
     _i32.from_address(value).value = cuda_bindings.attribute(attribute)
-    return SUCCESS
 
 
 @_callback("_cudaGetDevice", _ptr)
 def _get_device(device):
     _i32.from_address(device).value = DEVICE.index
-    return SUCCESS
 
 
 @_callback("_cudaGetDeviceCount", _ptr)
 def _get_device_count(count):
     _i32.from_address(count).value = len(DEVICE.memories)
-    return SUCCESS
 
 
 @_callback("_cudaSetDevice", _i32)
 def _set_device(device):
     cuda_bindings.select(device)
-    return SUCCESS
 
 
 @_callback("_cuKernelGetAttribute", _ptr, _i32, _ptr, _i32)
 def _kernel_attribute(value, attribute, kernel, device):
     # 1 = static shared memory; the DSL subtracts it from the limit before it raises the dynamic one
     _i32.from_address(value).value = 0
-    return SUCCESS
 
 
 @_callback("_cudaOccupancyMaxActiveBlocksPerMultiprocessor", _ptr, _ptr, _i32, _u64)
 def _occupancy(blocks, kernel, threads, dynamic_shared):
     of = modules.kernels[kernel]
     _i32.from_address(blocks).value = modules.resident(of.loaded(), of.name, threads, dynamic_shared)
-    return SUCCESS
 
 
 _callback("_cuTensorMapEncodeTiled", _ptr, _u32, _u32, _u64, _ptr, _ptr, _ptr, _ptr, _u32, _u32, _u32, _u32)(
@@ -122,7 +109,6 @@ def _launch_ex(config, kernel, arguments):
     launched = modules.kernels[kernel]
     params = launches.parameters(launched.loaded().program(launched.name).kernel, arguments)
     launches.launch(launched, c.grid, c.block, params, c.dynamic_shared, stream=c.queue or 0, **options)
-    return SUCCESS
 
 
 def refusal(name: str) -> int | None:

@@ -175,12 +175,11 @@ def _of_map(mode: str, kind, address, dims, strides, box, steps, enums: MapEnums
     )  # fmt: skip
 
 
-def encode_tensor_map(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill) -> int:
-    """Do cuTensorMapEncodeTiled for host code that hands over addresses: write the words to `out`, return success."""
+def encode_tensor_map(out, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
+    """Do cuTensorMapEncodeTiled for host code that hands over addresses: write the words to `out`."""
     higher = (ctypes.c_uint64 * (rank - 1)).from_address(strides) if rank > 1 else ()
     sizes = (ctypes.c_uint64 * rank).from_address(dims)
     part, step = ((ctypes.c_uint32 * rank).from_address(at) for at in (box, steps))
     enums = MapEnums(interleave, swizzle, promotion, fill)
     words = tensor_map(kind, address or 0, sizes, higher, part, step, enums)
     ctypes.memmove(out, words, len(words))
-    return 0
