@@ -15,7 +15,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -38,6 +38,7 @@ AT_ONCE = {
     "stream-race": "what both change by atomics or volatile operations does not order them",
     "residency": "where some of their CTAs have started, there is no room for the others, for which these wait",
 }
+TRIALS = 3  # of two works at once by their parties: later ones may find a flag that the first have left
 RUNS = 1 << 16  # ranges of bytes that an access keeps apart
 ANYWHERE = 0, 1 << 64  # addresses
 AtOnce = Callable[..., EmulatorError | None]  # of works
@@ -269,7 +270,7 @@ class HostOrder:
         self.noted: Place = ""  # where a work was noted that is now given to a stream again
         self._deferred: deque[Work] = deque()
         self._weight = 0  # bytes that those keep
-        self._tried: set[tuple[str, ...]] = set()  # parties that have been run at once
+        self._tried: Counter[tuple[str, ...]] = Counter()  # parties that have been run at once, how often
 
     # -- streams and events -------------------------------------------------------------------------------------------
     def stream(self, device: int, handle: int) -> Stream:
@@ -348,14 +349,6 @@ class HostOrder:
             self._catch_up(stream)
             learn(stream.knows, other.until_now())
             stream.knows.pop(stream, None)
-
-    def barrier(self, device: int) -> None:
-        """What all streams of a device do from now on comes after all that any of them has been given."""
-        if self.several:
-            here = [stream for stream in self.streams.values() if stream.device == device]
-            for stream in here:
-                for other in here:
-                    self.follow(stream, other)
 
     def synchronize(self, stream: Stream) -> None:
         """The host has waited for a stream."""
@@ -442,9 +435,9 @@ class HostOrder:
     def _at_once(self, kind: str, ask: Callable, *works: Work) -> HostOrderFault | None:
         """Ask what comes of works that run at once, the last one given last. kind: what that is."""
         key, work = (kind, *(one.party for one in works)), works[-1]
-        if any(one.given is None for one in works) or key in self._tried:
+        if any(one.given is None for one in works) or self._tried[key] >= TRIALS:
             return None
-        self._tried.add(key)
+        self._tried[key] += 1
         found = ask(*works)
         if found is None:
             return None

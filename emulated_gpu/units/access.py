@@ -182,6 +182,8 @@ def _loaded(
             g.launch.shadow.observe(np.atleast_1d(addresses), size, g.warp.actor, who, strong is not True)
         g.clock.global_load(g, np.atleast_1d(addresses), size, bool(strong))
     elif space == "const":
+        if (dependencies := g.launch.dependencies).wants(g, False):
+            dependencies.note(g, np.atleast_1d(addresses), size, False)
         g.clock.constant_load(g, np.atleast_1d(addresses))
     elif space == "shared":
         _shared_access(g, addresses, size, True)

@@ -30,6 +30,8 @@ def tensor_map(g: LaneGroup, address: int, rank: int, im2col: bool = False) -> t
 def note_map(g: LaneGroup, address: int, key, origin):
     """A copy, the event of a component, reads its tensor map as long as it is under way."""
     if g.launch.checks and address < SHARED_WINDOW:
+        if (dependencies := g.launch.dependencies).wants(g, False):
+            dependencies.note(g, np.array([address]), 128, False)
         g.launch.shadow.use(address, 128, key, origin)
 
 
@@ -37,6 +39,7 @@ def _note_change(g: LaneGroup, address: int, origin):
     """A tensor map is changed: no copy may still use it."""
     if g.launch.checks:
         actor = g.warp.actor
+        g.launch.dependencies.note(g, np.array([address]), 128, True)
         g.launch.shadow.write(np.array([address]), 128, actor, actor.key, origin, 0)
 
 

@@ -176,21 +176,26 @@ def main(
     if logs:
         logs.mkdir(parents=True, exist_ok=True)
     folders = tuple(folder.resolve() for folder in folders)
-    unexplained = 0
-    for case in runpy.run_path(str(other))["CASES"] if other else CASES:
-        known_by = {"group": case.group, "explained": case.explained, "file": case.script, "args": case.args}
-        for machine in case.machines:
-            if not all(word in f"{case.group}: {case.name}, {machine}" for word in only):
-                continue
-            if show:
-                print(f"{case.group}: {case.name}, {machine}")
-            elif row := run(case, machine, folders, logs):
-                known = json.loads(record.read_text()) if record.exists() else {}
-                known.setdefault(case.name, {})[machine] = row | {"versions": versions()} | (known_by if other else {})
-                record.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-                unexplained += row["verdict"] != "agrees" and not case.explained
-                said = f"{row['verdict']:9} {row['seconds']:6.1f} s  {case.name}, {machine}"
-                print(f"{said}  {row['why'][:150]}", flush=True)
+    cases = runpy.run_path(str(other))["CASES"] if other else CASES
+    asked = [
+        (case, machine) for case in cases for machine in case.machines
+        if all(word in f"{case.group}: {case.name}, {machine}" for word in only)
+    ]  # fmt: skip
+    unexplained = done = 0
+    for case, machine in asked:
+        if show:
+            print(f"{case.group}: {case.name}, {machine}")
+        elif row := run(case, machine, folders, logs):
+            known_by = {"group": case.group, "explained": case.explained, "file": case.script, "args": case.args}
+            known = json.loads(record.read_text()) if record.exists() else {}
+            known.setdefault(case.name, {})[machine] = row | {"versions": versions()} | (known_by if other else {})
+            record.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+            done, unexplained = done + 1, unexplained + (row["verdict"] != "agrees" and not case.explained)
+            said = f"{row['verdict']:9} {row['seconds']:6.1f} s  {case.name}, {machine}"
+            print(f"{said}  {row['why'][:150]}", flush=True)
+    if not asked or not (show or done):
+        lack = f"No folder has the files of any of {len(asked)} cases." if asked else f"No case has {', '.join(only)}."
+        raise click.UsageError(lack)
     sys.exit(int(unexplained > 0))
 
 

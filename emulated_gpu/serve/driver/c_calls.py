@@ -161,6 +161,7 @@ def register(address: int, size: int, flags: int) -> None:
 def unregister(address: int) -> None:
     if _registered.pop(address, None) is None:
         raise launches.WrongCall(f"cuMemHostUnregister of {address:#x}, which is not registered", 713)
+    DEVICE.order.synchronize_device(DEVICE.index)
     if DEVICE.allocator is not None:
         DEVICE.allocator.register(address, 0)
 

@@ -205,9 +205,7 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
     if managed:
         region.managed = DEVICE.order.shares = True
         guarded_pages.install()
-    if stream is None:
-        DEVICE.order.barrier(DEVICE.index)  # no two commands run at once that this one comes between
-    else:
+    if stream is not None:
         with DEVICE.working(stream, "cudaMallocAsync") as work:
             DEVICE.touched(work, array.ctypes.data, array.nbytes, True)
             region.fresh, region.written = True, None  # it is there, and has nothing in it
@@ -257,7 +255,6 @@ def allocate_pinned(size: int) -> int:
     DEVICE.pin(array)
     guarded_pages.install()
     _pinned[array.ctypes.data] = array
-    DEVICE.order.barrier(DEVICE.index)
     return array.ctypes.data
 
 

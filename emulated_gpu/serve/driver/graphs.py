@@ -18,6 +18,7 @@ from ...state.host_order import BRANCHES, Event, Place
 KERNEL, COPY, FILL, HOST_CALL, CHILD, EMPTY, WAIT, RECORD, ALLOCATE, FREE = 0, 1, 2, 3, 4, 5, 6, 7, 10, 11
 # cudaErrorStreamCapture*
 UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED, CAPTURED_EVENT = 900, 901, 903, 904, 907
+BETWEEN = "record", "wait"  # what is no node
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 _branches = itertools.count(BRANCHES)  # handles of streams that a replay has
@@ -34,11 +35,14 @@ class Replays:
         self.off: set[int] = set()  # entries that are left out
         self.grids: dict[int, int] = {}  # %gridid of each launch
         self.branches: list[tuple[int, int]] = []  # streams of earlier replays
+        self.done = Event("the replay before")
 
     def replay(self, stream: int) -> None:
-        """Do all again: on a stream, and beside it on streams that only this replay has."""
+        """Do all again: on a stream, and beside it on streams that only this replay has. It comes behind the replay
+        before, on whichever stream that is (runtime API, cudaGraphLaunch)."""
         order, device = DEVICE.order, DEVICE.index
         began = order.stream(device, stream)
+        order.wait(began, self.done)
         self.branches = [key for key in self.branches if not order.forget_stream(key)]
         handles = {} if self.origin is None else {self.origin: stream}
         events: dict[object, Event] = {}
@@ -67,6 +71,7 @@ class Replays:
         order.noted = ""
         for handle in handles.values():
             order.follow(began, order.stream(device, handle))
+        order.record(self.done, began)
 
 
 def put_off(stream: int, work: Callable[[int], object], kind: int, waits: bool = False) -> bool:
@@ -159,31 +164,29 @@ class Graph:
 
     def __init__(self, captured: Replays | None = None):
         self.captured = captured
-        self._nodes: list[Node] = []
+        self._nodes, self._ends = nodes_of(captured) if captured is not None else ([], {})
 
     @property
     def nodes(self) -> list[Node]:
-        if self.captured is not None:
-            self._nodes, _ = nodes_of(self.captured)
-            self.captured = None
+        self.captured = None
         return self._nodes
 
     def unjoined(self, stream: int) -> bool:
         """Return whether there is a captured node for which nothing waits that its origin, a stream, has waited for."""
-        assert self.captured is not None
-        nodes, ends = nodes_of(self.captured)
-        joined, left = set[Node](), list(ends.get(stream, ()))
+        joined, left = set[Node](), list(self._ends.get(stream, ()))
         while left:
             node = left.pop()
             if node not in joined:
                 joined.add(node)
                 left += node.after
-        return len(joined) < len(nodes)
+        return len(joined) < len(self._nodes)
 
     def instantiate(self) -> Replays:
         """Return its works in an order in which they can be done. Nodes in a row share a stream."""
         if self.captured is not None:
-            return Replays(self.captured.entries, self.captured.places, self.captured.origin)
+            made = Replays(self.captured.entries, self.captured.places, self.captured.origin)
+            made.nodes = dict(zip(self._nodes, (i for i, one in enumerate(made.entries) if one[0] not in BETWEEN)))
+            return made
         entries: list[tuple] = []
         places: list[Place] = []
         streams: dict[Node, int] = {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ...device import DEVICE
 from ...state.global_memory import Region
+from ...state.host_order import HOST_ALONE
 from . import launches
 
 GRANULARITY = 2 << 20  # large pages, which every machine has
@@ -121,11 +122,12 @@ def set_access(address: int, size: int, accesses: int, count: int) -> None:
 
 
 def unmap(address: int, size: int) -> None:
-    """cuMemUnmap."""
+    """cuMemUnmap, which waits for nothing."""
     for one in within(address, size, "cuMemUnmap"):
         gone = _mapped.pop(one)
         if gone.region is not None:
-            DEVICE.order.synchronize_device(DEVICE.index)
+            with DEVICE.working(HOST_ALONE, "cuMemUnmap", frees=True) as work:
+                DEVICE.touched(work, one, gone.size, True)
             DEVICE.freed(gone.region, "cuMemUnmap")
         _mmap(one, gone.size, 0, PRIVATE_ANONYMOUS | FIXED)
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 #include <cooperative_groups.h>
+#include <cuda.h>
 #include <cuda_runtime.h>
 #define MEND(...) if (mended) { __VA_ARGS__ }
 #define ONLY_WRONG(...) if (!mended) { __VA_ARGS__ }
@@ -66,6 +67,8 @@ int number(const int *at) {
 __global__ void twice(const int *a, int *b) { int i = threadIdx.x; b[i] = 2 * a[i] + 1; }
 __global__ void some(const int *a, int *b, int n) { int i = threadIdx.x, v = a[i]; b[i] = i < n ? v : 0; }
 __global__ void choose(const int *a, int *b) { if (a[threadIdx.x] > 5) __nanosleep(1), b[0] = 1; }
+__constant__ int scale[32];
+__global__ void scaled(int *x) { x[threadIdx.x] = scale[threadIdx.x % 32]; }
 __global__ void gather(const int *at, const int *a, int *b) { b[threadIdx.x] = a[at[threadIdx.x] & 31]; }
 
 void begin(const char *what) {
@@ -131,6 +134,18 @@ int main(int words, char **) {
   cudaStreamWaitEvent(b, event);
   copy<<<4, 256, 0, b>>>(d, e, N);
 
+  WRONG("stream-race", an_allocation_between)
+  set<<<4, 256, 0, a>>>(d, N, 3);
+  int *other;
+  cudaMalloc(&other, 4 * N);
+  MEND(cudaStreamSynchronize(a);)
+  copy<<<4, 256, 0, b>>>(d, other, N);
+
+  WRONG("stream-race", constant_memory)
+  scaled<<<1, 256, 0, a>>>(d);
+  MEND(cudaStreamSynchronize(a);)
+  cudaMemcpyToSymbolAsync(scale, pinned, 128, 0, cudaMemcpyHostToDevice, b);
+
   WRONG("stream-race", fill_beside_a_kernel)
   cudaMemsetAsync(d, 0, 4 * N, a);
   MEND(cudaEventRecord(event, a); cudaEventSynchronize(event);)
@@ -182,6 +197,14 @@ int main(int words, char **) {
   cudaLaunchConfig_t dependent{300, 1024, 0, a, &early, 1};
   cudaLaunchKernelEx(&dependent, secondary, (const int *)e + 32, e + 64);
 
+  WRONG("stream-race", a_flag_of_the_step_before)
+  cudaMemset(e, 0, 4 * N), cudaDeviceSynchronize();
+  for (int i = 0; i < 2; ++i) {
+    int *flag = e + (mended ? i : 0);
+    announce<<<1, 32, 0, a>>>(d + 32 * i, flag);
+    await<<<1, 1, 0, b>>>(flag, d + 32 * i, e + 32);
+  }
+
   WRONG("stream-race", tickets_of_two_launches)
   cudaMemset(d, 0, 4 * N), cudaMemset(e, 0, 4 * N), cudaDeviceSynchronize();
   split<<<4, 1, 0, a>>>((unsigned *)d, d + 32, d + 64);
@@ -202,6 +225,18 @@ int main(int words, char **) {
   set<<<4, 256, 0, a>>>(fresh, N, 1);
   MEND(cudaStreamSynchronize(a);)
   cudaFree(fresh);
+
+  WRONG("use-after-free", unmapped_in_flight)
+  CUmemGenericAllocationHandle memory;
+  CUmemAllocationProp kind{CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_NONE, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+  CUmemAccessDesc whose{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr mapped;
+  size_t large = 2 << 20;
+  cuMemCreate(&memory, large, &kind, 0), cuMemAddressReserve(&mapped, large, 0, 0, 0);
+  cuMemMap(mapped, large, 0, memory, 0), cuMemSetAccess(mapped, large, &whose, 1);
+  set<<<4, 256, 0, a>>>((int *)mapped, N, 1);
+  MEND(cudaStreamSynchronize(a);)
+  cuMemUnmap(mapped, large);
 
   WRONG("use-after-free", freed_in_flight)
   cudaMalloc(&fresh, 4 * N);
@@ -301,6 +336,20 @@ int main(int words, char **) {
   copy_a_few(kept);
   cudaStreamEndCapture(a, &graph);
   run(graph);
+
+  RIGHT(a_graph_on_two_streams)
+  cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal);
+  set<<<4, 256, 0, a>>>(d, N, 5);
+  cudaStreamEndCapture(a, &graph);
+  cudaGraphExec_t ready;
+  cudaGraphInstantiate(&ready, graph, 0);
+  cudaGraphLaunch(ready, a);
+  size_t first_only = 1;
+  cudaGraphGetNodes(graph, &first_node, &first_only);
+  cudaGraphExecKernelNodeSetParams(ready, first_node, &one);
+  cudaGraphLaunch(ready, b);
+  cudaDeviceSynchronize();
+  if (number(d + 9) != 3) fprintf(stderr, "emulated-gpu: wrong: %d\n", number(d + 9));
 
   RIGHT(a_graph_of_all_kinds)
   cudaGraphNode_t made[4];

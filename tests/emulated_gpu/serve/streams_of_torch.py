@@ -115,6 +115,22 @@ def stream_race_columns(mended):
         x[:, 32 if mended else 31 :].add_(1)
 
 
+@triton.jit
+def copy_by_maps(x, y, B: tl.constexpr):
+    i, source = tl.program_id(0), tl.make_tensor_descriptor(x, [4, B], [B, 1], [1, B])
+    tl.make_tensor_descriptor(y, [4, B], [B, 1], [1, B]).store([i, 0], source.load([i, 0]))
+
+
+def stream_race_tensor_maps_of_two_launches(mended):
+    x, y, z, a, b = cuda(), cuda(), cuda(), torch.cuda.Stream(), torch.cuda.Stream()
+    one = torch.empty(1 << 10, dtype=torch.int8, device="cuda")
+    torch.cuda.synchronize()
+    triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device="cuda") if mended else one)
+    for stream, to in ((a, y), (b, z)):
+        with torch.cuda.stream(stream):
+            copy_by_maps[(4,)](x, to, 256)
+
+
 def stream_race_branch_of_a_graph(mended):
     x, y, branch = cuda(), cuda(), torch.cuda.Stream()
     add[(4,)](x, y, 256)

@@ -26,7 +26,7 @@ def said(request, tmp_path_factory) -> tuple[bool, dict[str, str]]:
 
     def build() -> str:
         program = str(tmp_path_factory.mktemp("streams") / "streams")
-        subprocess.run(toolkit.program_command(["-g", str(SOURCE), "-o", program]), check=True, capture_output=True)
+        subprocess.run(toolkit.program_command(["-g", str(SOURCE), "-lcuda", "-o", program]), check=True, capture_output=True)
         return program
 
     def words() -> str:
