@@ -189,8 +189,7 @@ class Graph:
             return made
         entries: list[tuple] = []
         places: list[Place] = []
-        streams: dict[Node, int] = {}
-        last: dict[int, Node] = {}  # of each stream
+        streams, last = dict[Node, int](), dict[int, Node]()  # of each node; the last node of each
         numbers = itertools.count(STREAM_OF_NODES)
         at: dict[Node, int] = {}
         for node in self.in_order():

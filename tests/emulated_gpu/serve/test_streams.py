@@ -26,7 +26,8 @@ def said(request, tmp_path_factory) -> tuple[bool, dict[str, str]]:
 
     def build() -> str:
         program = str(tmp_path_factory.mktemp("streams") / "streams")
-        subprocess.run(toolkit.program_command(["-g", str(SOURCE), "-lcuda", "-o", program]), check=True, capture_output=True)
+        line = toolkit.program_command(["-g", str(SOURCE), "-lcuda", "-o", program])
+        subprocess.run(line, check=True, capture_output=True)
         return program
 
     def words() -> str:
