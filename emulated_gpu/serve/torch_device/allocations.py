@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...device import DEVICE
+from ...errors import Unsupported
 
 # https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
 STATISTICS = {
@@ -57,7 +58,9 @@ def reset_accumulated(device: int) -> None:
 
 
 def snapshot(pool=None) -> dict:
-    """Return what torch.cuda.memory_snapshot shows: a segment for each allocation; no traces."""
+    """Return what torch.cuda.memory_snapshot shows: a segment for each allocation; no traces. Refuses one pool's."""
+    if pool is not None:
+        raise Unsupported("a snapshot of one pool's memory, on the emulated device: all of its memory is one pool")
     DEVICE.refresh()
     devices = range(len(DEVICE.memories))
     segments = []
@@ -113,8 +116,8 @@ class MemPool:
         self.allocator = allocator
         self.id = 0, next(_pools)
 
-    def snapshot(self, *_, **__) -> list:
-        return snapshot(self.id)["segments"]
+    def snapshot(self, *_, **__) -> dict:
+        return snapshot(self.id)
 
     def use_count(self) -> int:
         return 1

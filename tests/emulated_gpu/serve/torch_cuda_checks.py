@@ -706,6 +706,7 @@ def check_names_that_are_not_served():
     for sent in ({"x": x}, torch.cuda.Event(interprocess=True)):
         queue.put(sent)
         raises(Unsupported, "multiprocessing", lambda: queue.get(timeout=20))
+    raises(Unsupported, "one pool", lambda: torch.cuda.MemPool().snapshot())
     importlib.import_module("torch._inductor.cudagraph_trees")  # torch.compile of an optimizer's step does
     raises(NotImplementedError, "_cslt_compress", lambda: torch._cslt_compress(torch.eye(8, device="cuda")))
 
