@@ -197,8 +197,12 @@ def cutlass(file: str, args: str, **more) -> Case:
 
 _FP8, _SCALED = "54_hopper_fp8_warp_specialized_gemm", "67_hopper_fp8_warp_specialized_gemm_with_blockwise_scaling"
 
+_BUILDER = "71_blackwell_gemm_with_collective_builder"
+_FILLS = "cuRAND's initialisation on every SM takes 12 s of CPU, three times for each kernel; the first kernel passes its own check"
 _CUTLASS = (
     cutlass("48_hopper_warp_specialized_gemm/48_hopper_warp_specialized_gemm", "--m=128 --n=128 --k=128 --iterations=0", machines=H200),
+    cutlass("49_hopper_gemm_with_collective_builder/49_collective_builder", "--m=128 --n=128 --k=128 --l=1", machines=H200, says="Passed", limit=90, explained=_FILLS),
+    cutlass(f"{_BUILDER}/{_BUILDER}", "--m=256 --n=256 --k=128 --l=1", machines=B200, says="Passed", limit=90, explained=_FILLS),
     cutlass(f"{_FP8}/{_FP8}", "--m=128 --n=128 --k=128 --iterations=0", machines=H200),
     cutlass(f"{_SCALED}/{_SCALED}", "--m=128 --n=128 --k=128 --iterations=0", machines=H200),
     *(cutlass(f"70_blackwell_gemm/70_blackwell_{of}_gemm", "--m=256 --n=256 --k=128 --iterations=0", machines=B200) for of in ("fp16", "fp8")),
