@@ -24,6 +24,7 @@ from evaluation.judge.verdict import Refused
 from task import combine_seeds
 
 LONGEST = 2**26  # bytes of a line from the submission's process
+STARVED = 10  # limits of time until the judge gives up to emulate a launch, however little of a core it gets
 BUSY = 0.25  # share of the time for which it computes: less is waiting, even on a busy machine
 QUOTA, LOOK = 2**32, 1.0  # bytes on disk, and the seconds between looks while nothing comes
 LOG = 2**16  # bytes of its output that are looked at
@@ -92,7 +93,7 @@ class SubmissionProcess:
         self.config = None
         self.device: emulated.Device | None = None
         self.numbers = itertools.count(1)  # of objects
-        self.still = False
+        self.still, self.emulating = False, False  # emulating: the judge executes a launch of its
         self.pid: int | None = None
         self.isolation, self.log = None, Path(directory, "log")
         self.started = 0
@@ -144,7 +145,10 @@ class SubmissionProcess:
             while "launch" in (reply := self.receive()):
                 if take is None:
                     raise Refused("the submission's process launched something out of turn")
-                self.send(take(reply["launch"]))
+                self.emulating = True
+                answer = take(reply["launch"])
+                self.emulating = False
+                self.send(answer)
         return reply
 
     def place(self, spec) -> int:
@@ -155,15 +159,25 @@ class SubmissionProcess:
 
     @contextlib.contextmanager
     def answering(self, what: str):
-        """Ends the process, and raises Refused, whatever goes wrong in this block."""
-        before = time.process_time(), self.computed()
+        """Ends the process, and raises Refused, whatever goes wrong in this block.
+
+        What the judge emulates may take as many seconds of its own as there are: other work on the machine does not
+        make an honest submission fail.
+        """
+        before, began = (time.process_time(), self.computed()), time.monotonic()
+        timeout, self.emulating = self.options.timeout, False
+
+        def left() -> float:
+            starved = self.emulating and time.monotonic() - began < STARVED * timeout
+            return timeout - (time.process_time() - before[0]) if starved else 0.0
+
         try:
-            with limit(self.options.timeout):
+            with limit(timeout, left=left):
                 yield
         except Late:
             why = self.late(time.process_time() - before[0], self.computed() - before[1])
             self.kill()
-            raise Refused(f"{why}: no {what} within {self.options.timeout:g} s, process killed") from None
+            raise Refused(f"{why}: no {what} within {timeout:g} s, process killed") from None
         except (EOFError, ConnectionError):
             raise Refused(f"crash during {what}: {self.died()}") from None
         except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, emulated.Garbled):
@@ -196,7 +210,7 @@ class SubmissionProcess:
         """Says why nothing came in time. judge, submission: the seconds for which they have computed meanwhile: what
         computes, or would if it had a core, may be slow; what does not will never answer."""
         busy = BUSY * self.options.timeout
-        if judge > busy and judge > submission:
+        if self.emulating or judge > busy and judge > submission:
             return f"slow (its kernels were still being emulated, {judge:.0f} s of CPU time; --timeout)"
         if submission > busy or self.runnable():
             return f"slow or endless (its host code was still computing, {submission:.0f} s of CPU time; --timeout)"

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from evaluation.judge import submission_process
 from evaluation.judge.recorded_calls import RecordedCalls
 from evaluation.judge.submission_process import last_line
 from evaluation.judge.time_limit import Late, limit
-from evaluation.judge.verdict import Verdict
+from evaluation.judge.verdict import Refused, Verdict
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,3 +74,38 @@ def test_memory_that_nothing_touches_costs_nothing(tmp_path, mode):
     assert done.returncode == 0, done.stdout + done.stderr
     peak = int(done.stdout.split("peak")[1]) / 2**20
     assert peak < 1.0, f"{peak:.2f} GiB"
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    """A SubmissionProcess, without a process, that has 0.2 s to answer."""
+    process = object.__new__(submission_process.SubmissionProcess)
+    process.options, process.pid = SimpleNamespace(timeout=0.2), None
+    monkeypatch.setattr(submission_process.SubmissionProcess, "kill", lambda self: None)
+    return process
+
+
+def test_a_launch_that_other_work_delays_is_no_hang(waiting):
+    with waiting.answering("result"):
+        waiting.emulating = True
+        time.sleep(0.5)  # without a core
+
+
+def test_a_launch_that_the_judge_emulates_for_too_long_is_called_slow(waiting):
+    with pytest.raises(Refused, match="^slow .its kernels were still being emulated, .*no result within 0.2 s"):
+        with waiting.answering("result"):
+            waiting.emulating = True
+            while True:
+                pass
+
+
+def test_a_launch_that_never_gets_a_core_ends(waiting, monkeypatch):
+    monkeypatch.setattr(submission_process, "STARVED", 2)
+    with pytest.raises(Refused, match="^slow"), waiting.answering("result"):
+        waiting.emulating = True
+        time.sleep(60)
+
+
+def test_a_submission_that_does_not_answer_is_a_hang(waiting):
+    with pytest.raises(Refused, match="^hang: no result within 0.2 s"), waiting.answering("result"):
+        time.sleep(60)
