@@ -329,6 +329,7 @@ CODES = {
     "interleave_layout": ("interleave", 3), "swizzle_mode": ("swizzle", 4), "swizzle_atomicity": ("atomicity", 2),
     "fill_mode": ("oob_nan", 2),
 }  # fmt: skip
+OF_96_BYTES = ": 96 bytes, of sm_103a; no public text says how far apart its rows lie, nor its bits in a map"
 REPLACEABLE = "global_address", "rank", "elemtype", *INDEXED, *CODES
 
 
@@ -367,7 +368,8 @@ def replace(raw: bytearray, field: str, ord: int | None, value: int) -> None:
     elif field in CODES:
         name, count = CODES[field]
         if not 0 <= value < count:
-            raise Unsupported(f"tensormap.replace.{field} with code {value}")
+            why = OF_96_BYTES if (field, value) == ("swizzle_mode", 4) else ""
+            raise Unsupported(f"tensormap.replace.{field} with code {value}{why}")
         word = _set(word, name, value)
     else:
         raise Unsupported(f"tensormap.replace.{field}; there are {', '.join(REPLACEABLE)}")

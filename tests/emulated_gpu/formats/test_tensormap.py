@@ -225,9 +225,9 @@ def test_replace_faults(args):
 
 
 @pytest.mark.parametrize(
-    "args", [("swizzle_mode", None, 4), ("swizzle_atomicity", None, 2), ("swizzle_atomicity", None, 3),
-             ("descriptor", None, 0)], ids=str,
+    "args, why", [(("swizzle_mode", None, 4), "how far apart its rows lie"), (("swizzle_atomicity", None, 2), "code 2"),
+                  (("swizzle_atomicity", None, 3), "code 3"), (("descriptor", None, 0), "there are")], ids=str,
 )  # fmt: skip
-def test_replace_refuses(args):
-    with pytest.raises(Unsupported):
+def test_replace_refuses(args, why):
+    with pytest.raises(Unsupported, match=why):
         replace(bytearray(encode(A)), *args)
