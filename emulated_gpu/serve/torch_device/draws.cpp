@@ -225,6 +225,47 @@ inline T as_half(T x, at::ScalarType dtype) {  // rounded as elements are
   return dtype == at::kHalf ? T(c10::Half(float(x))) : dtype == at::kBFloat16 ? T(c10::BFloat16(float(x))) : x;
 }
 
+// What one thread of curand's draws, number after number.
+struct Thread {
+  uint64_t seed, count, number;
+  int taken = 4;
+  std::optional<float> cosine;
+  Words words;
+  Thread(const DrawState &state, uint64_t number) : seed(state.seed), count(state.offset / 4), number(number) {}
+
+  uint32_t word() {
+    if (taken == 4) words_of_threads(seed, count++, number, 1, words), taken = 0;
+    return words[taken++][0];
+  }
+  float uniform() {
+    const uint32_t drawn = word();
+    float x;
+    return uniform_of(&drawn, 1, &x), x;
+  }
+  float normal() {
+    if (cosine) return *std::exchange(cosine, {});
+    const uint32_t radius = word(), angle = word();
+    float sine;
+    return normal_of(&radius, &angle, 1, &sine, &cosine.emplace()), sine;
+  }
+};
+
+// Returns of(thread, element) of each, as Distributions.cu does: a block's `side` threads have `each` elements, `side` apart.
+template <typename Of>
+Tensor by_threads(const Tensor &like, Generator &g, uint64_t words, int64_t side, int64_t each, Of of) {
+  const Tensor x = like.contiguous(), made = at::empty_like(x);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "draws", [&] {
+    for (int64_t first = 0, n = x.numel(); first < n; first += side * each)
+      for (int64_t t = 0; t < side && first + t < n; t++) {
+        Thread thread(*g.state, first / each + t);
+        for (int64_t i = first + t; i < std::min(n, first + side * each); i += side)
+          made.data_ptr<scalar_t>()[i] = of(thread, x.const_data_ptr<scalar_t>()[i], i);
+      }
+  });
+  g.state->offset += words;
+  return made;
+}
+
 // -- torch's operators: its own templates check their operands, and call these
 
 template <template <typename> class As, typename Of>
@@ -297,19 +338,7 @@ struct Bernoulli {
     TORCH_CHECK(at::isFloatingType(p.scalar_type()), "expected probabilities tensor to have floating type, got ", p.scalar_type());
     const Tensor to(x), wide = Tensor(p).to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).expand(x.sizes()).contiguous();
     TORCH_CHECK(wide.ge(0).logical_and_(wide.le(1)).all().item<bool>(), "bernoulli_ expects probabilities in [0, 1]");
-    Generator &g = generator_of(*given);  // a thread has four elements side by side
-    Tensor uniform = at::empty({(wide.numel() + 3) / 4, 4}, at::kFloat);
-    float *out = uniform.data_ptr<float>();
-    Words words;
-    for (int64_t first = 0; first < uniform.size(0); first += THREADS) {
-      const int some = int(std::min<int64_t>(THREADS, uniform.size(0) - first));
-      words_of_threads(g.state->seed, g.state->offset / 4, first, some, words);
-      const AsUniform<float> taken(words, some);
-      for (int64_t t = 0; t < some; t++)
-        for (int i = 0; i < 4; i++) out[4 * (first + t) + i] = taken.value[i][t];
-    }
-    g.state->offset += 12;  // 10, as CUDA asks for, rounded up
-    to.copy_(uniform.flatten().narrow(0, 0, wide.numel()).view(wide.sizes()).le(wide));
+    to.copy_(by_threads(wide, generator_of(*given), 12, 1, 4, [](Thread &thread, auto p, int64_t) { return decltype(p)(thread.uniform() <= p); }));
   }
 };
 // wide: of two words each.
@@ -397,13 +426,10 @@ Tensor permutation(int64_t n, const at::Generator &given) {
   Generator &g = generator_of(given);
   const int64_t *key = sorted.data_ptr<int64_t>();
   int64_t *at = order.data_ptr<int64_t>();
-  Words words;
   for (int64_t first = 0, end; first < n; first = end) {
     for (end = first + 1; end < n && key[end] == key[first]; end++) {}
-    for (int64_t i = end - first - 1, drawn = 0; i > 0; i--, drawn++) {
-      if (drawn % 4 == 0) words_of_threads(g.state->seed, g.state->offset / 4 + drawn / 4, first, 1, words);
-      std::swap(at[first + i], at[first + words[drawn % 4][0] % (i + 1)]);
-    }
+    Thread thread(*g.state, first);
+    for (int64_t i = end - first - 1; i > 0; i--) std::swap(at[first + i], at[first + thread.word() % (i + 1)]);
   }
   g.state->offset += (n + 3) / 4 * 4;
   return order;
@@ -417,18 +443,12 @@ Tensor with_replacement(const Tensor &p, int64_t n, Generator &g) {
   const int64_t classes = rows.size(1), some = rows.size(0), grid = std::clamp<int64_t>(some, 1, 65535);
   const int64_t threads = (n + 127) / 128 * 128;  // of a row of blocks
   Tensor made = at::empty({some, n}, at::kLong);
-  Words words;
-  float uniform[THREADS];
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, p.scalar_type(), "multinomial", [&] {
     for (int64_t row = 0; row < some; row++) {
       const scalar_t *share = shares.const_data_ptr<scalar_t>() + row * classes, *sum = sums.const_data_ptr<scalar_t>() + row * classes;
       for (int64_t i = 0; i < n; i++) {
-        const int at = int(i % THREADS);
-        if (!at) {
-          words_of_threads(g.state->seed, g.state->offset / 4 + row / grid, row % grid * threads + i, THREADS, words);
-          uniform_of(words[0], THREADS, uniform);
-        }
-        int64_t found = std::min<int64_t>(std::lower_bound(sum, sum + classes, scalar_t(uniform[at])) - sum, classes - 1);
+        const float drawn = Thread({g.state->seed, g.state->offset + row / grid * 4}, row % grid * threads + i).uniform();
+        int64_t found = std::min<int64_t>(std::lower_bound(sum, sum + classes, scalar_t(drawn)) - sum, classes - 1);
         while (found && share[found] == 0) found--;
         made.data_ptr<int64_t>()[row * n + i] = found;
       }
@@ -438,46 +458,6 @@ Tensor with_replacement(const Tensor &p, int64_t n, Generator &g) {
   return p.dim() == 1 ? made.squeeze(0) : made;
 }
 
-// What one thread of curand's draws, number after number.
-struct Thread {
-  uint64_t seed, count, number;
-  int taken = 4;
-  std::optional<float> cosine;
-  Words words;
-  Thread(const DrawState &state, uint64_t number) : seed(state.seed), count(state.offset / 4), number(number) {}
-
-  uint32_t word() {
-    if (taken == 4) words_of_threads(seed, count++, number, 1, words), taken = 0;
-    return words[taken++][0];
-  }
-  float uniform() {
-    const uint32_t drawn = word();
-    float x;
-    return uniform_of(&drawn, 1, &x), x;
-  }
-  float normal() {
-    if (cosine) return *std::exchange(cosine, {});
-    const uint32_t radius = word(), angle = word();
-    float sine;
-    return normal_of(&radius, &angle, 1, &sine, &cosine.emplace()), sine;
-  }
-};
-
-// Returns of(thread, element) of each, as Distributions.cu does: a block's `side` threads have `each` elements, `side` apart.
-template <typename Of>
-Tensor by_threads(const Tensor &like, Generator &g, uint64_t words, int64_t side, int64_t each, Of of) {
-  const Tensor x = like.contiguous(), made = at::empty_like(x);
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "draws", [&] {
-    for (int64_t first = 0, n = x.numel(); first < n; first += side * each)
-      for (int64_t t = 0; t < side && first + t < n; t++) {
-        Thread thread(*g.state, first / each + t);
-        for (int64_t i = first + t; i < std::min(n, first + side * each); i += side)
-          made.data_ptr<scalar_t>()[i] = of(thread, x.const_data_ptr<scalar_t>()[i], i);
-      }
-  });
-  g.state->offset += words;
-  return made;
-}
 Tensor poisson(const Tensor &mean, Generator &g) {
   if (mean.ge(64).any().item<bool>()) return at::native::_s_poisson_cpu(mean, g.of_cpu(20));  // curand's tables are not told here
   return by_threads(mean, g, 20, 1, 1, [](Thread &thread, auto mean, int64_t) {
