@@ -57,8 +57,8 @@ clean:
 # The newest CuTe DSL in an environment of its own; everything else (torch!) it takes from .venv, which comes later on
 # its module path. The name of the .pth file sorts after the DSL's, which puts the DSL first.
 .venv-newest/installed: constraints-newest.txt .venv/installed
-	.venv/bin/python -m venv $(VENV_FLAGS) .venv-newest
-	.venv-newest/bin/python -m pip install --no-deps --requirement constraints-newest.txt
+	.venv/bin/python -m venv --without-pip $(VENV_FLAGS) .venv-newest
+	.venv/bin/python -m pip install --no-deps --ignore-installed --prefix .venv-newest --requirement constraints-newest.txt
 	.venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		> "$$(.venv-newest/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_shared.pth"
 	touch $@
