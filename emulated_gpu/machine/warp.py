@@ -219,7 +219,7 @@ class Warp:
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
-        self.origins: dict[tuple, Origin] = {}  # by label, block and line of its code
+        self.origins: dict[tuple, Origin] = {}  # by label, and block and line or place in its code
         self.turns: dict[bytes, list[Origin]] = {}  # by the numbers of instructions that machine code has executed
         self.leader = 0  # which lane elect.sync picks, if it is a member
         self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
@@ -536,9 +536,9 @@ class Group(LaneGroup):
         if instr is not None:
             reads, _ = self.program.reads_writes(instr)
             names = {r.index: r.name for r in self.program.kernel.registers if r.index in reads}
-            local = self.frame_locals(trace)
+            of_block = self.of_block(trace)
             for index, name in names.items():
-                value = local.get(f"r{index}", 0)
+                value = of_block.tb_frame.f_locals.get(f"r{index}", 0) if of_block is not None else 0
                 if value is None:
                     return Fault("uninitialized-register", f"{name} is read before anything was written to it", where)
                 if type(value) in wgmma.IN_USE:
@@ -547,19 +547,15 @@ class Group(LaneGroup):
                     )
         return EmulatorError(f"internal error {type(error).__name__}: {error}", where)
 
-    def frame_locals(self, trace) -> dict:
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename.startswith(self.program.source_name):
-                return trace.tb_frame.f_locals
+    def of_block(self, trace):
+        while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(self.program.source_name):
             trace = trace.tb_next
-        return {}
+        return trace
 
     def current(self, trace):
         """The instruction that was executing, found through the traceback."""
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename.startswith(self.program.source_name):
-                return self.program.instruction_at(self.pc, trace.tb_lineno)
-            trace = trace.tb_next
+        if (trace := self.of_block(trace)) is not None:
+            return self.program.instruction_at(self.pc, trace.tb_lineno)
         start = self.program.start[self.pc]
         instrs = self.program.kernel.instrs
         return instrs[start] if start < len(instrs) else None
@@ -576,7 +572,11 @@ class Group(LaneGroup):
         frame: Any = sys._getframe(2)
         while not frame.f_code.co_filename.startswith(self.program.source_name):  # a unit that works by another one
             frame = frame.f_back
-        return self.origin_at(label, self.pc, frame.f_lineno)
+        key = label, id(frame.f_code), frame.f_lasti  # its line takes longer to find than all the rest
+        found = self.warp.origins.get(key)
+        if found is None:
+            found = self.warp.origins[key] = self.origin_at(label, self.pc, frame.f_lineno)
+        return found
 
     def origin_at(self, label: str, block: int, line: int) -> Origin:
         """A name for the instruction at a line of a block's Python."""

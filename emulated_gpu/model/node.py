@@ -18,7 +18,7 @@ class TimedNode:
     """
 
     def __init__(self, profile: Profile, memories: list, recorded: list[Recorded], traces=None, computes_mma=False):
-        if "link" not in profile.units:
+        if "link" not in profile:
             raise Unsupported(f"times of several devices: profile {profile.name} has no figures of a link")
         self.engine = Engine()
         self.runs = []

@@ -16,21 +16,19 @@ from ..errors import Unsupported
 FOLDER = Path(__file__).parent / "profiles"
 
 
-class Profile:
+class Profile(dict):
     """profile["unit"]["figure"]: a number. Sources and confidence stay in the file, under the same name + `_source`."""
 
     def __init__(self, name: str, units: dict, contest: bool = False):
-        self.name, self.units = name, units
+        super().__init__(units)  # a figure is looked up at every event
+        self.name = name
         self.contest = contest  # of times of kernels for a contest's problem: see uncertainty.py
         self.clock_ghz = units["sm"]["clock_ghz"]
-
-    def __getitem__(self, unit: str) -> dict:
-        return self.units[unit]
 
     @property
     def validation(self) -> str:
         """How far the profile's times are from measurements, in a few words."""
-        return self.units.get("validation", {}).get("error", "unknown")
+        return self.get("validation", {}).get("error", "unknown")
 
     def cycles(self, ns: float) -> float:
         return ns * self.clock_ghz
@@ -43,7 +41,7 @@ class Profile:
 
     def with_(self, overrides: dict[str, float]) -> Profile:
         """A copy with some figures replaced, e.g. {"hbm.read_tb_s": 7.0}: a measured patch, or a what-if."""
-        units = {k: dict(v) for k, v in self.units.items()}
+        units = {k: dict(v) for k, v in self.items()}
         for key, value in overrides.items():
             unit, figure = key.split(".")
             if figure not in units.get(unit, {}):
@@ -72,7 +70,7 @@ def load(name: str, contest: bool = False) -> Profile:
 def read(path: Path) -> dict[str, dict]:
     """Return the figures of a file, unit by unit; it is parsed once."""
     raw = tomllib.loads(path.read_text())
-    units = load(raw.pop("base")).units if "base" in raw else {}
+    units = load(raw.pop("base")) if "base" in raw else {}
     for unit, figures in raw.items():
         own = {k: v["value"] if isinstance(v, dict) and "value" in v else v for k, v in figures.items()}
         units[unit] = units.get(unit, {}) | own

@@ -58,7 +58,7 @@ class SmClocks:
     """The clocks of all SMs; with a profile without [tensor_clock] they never sink."""
 
     def __init__(self, profile, sms: int):
-        figures = profile.units.get("tensor_clock")
+        figures = profile.get("tensor_clock")
         self.sinks = figures is not None
         self.clocks = [Clocked() for _ in range(sms)]
         if figures is None:

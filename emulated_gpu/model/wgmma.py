@@ -18,7 +18,7 @@ FETCH = 32  # cycles
 
 def issue(clock, group, form: WgmmaForm) -> float:
     """Return when an instruction is complete that all four warps have issued now."""
-    if "wgmma" not in clock.p.units:
+    if "wgmma" not in clock.p:
         raise Unsupported(f"wgmma: profile {clock.p.name} has no figures for it")
     figures, sm = clock.p["wgmma"], clock.sms[group.cta.sm]
     nbytes = (form.n + (0 if form.a_in_registers else M)) * K_BYTES

@@ -62,6 +62,7 @@ class ControlFlow:
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
         self._followed: dict[int, object] = {}  # by block
+        self.loaded: list = []  # all functions: an origin is found by the address of its code
         self._between: dict[tuple[tuple[int, ...], int], tuple[list[int], list[int]]] = {}
 
     # -- control flow ------------------------------------------------------------------------------------------
@@ -419,6 +420,7 @@ class ControlFlow:
         """The function that a source text defines, of block `index` or of a part of it."""
         scope = {**units, **writer.constants}
         exec(compile(source, f"{self.source_name}:{index}", "exec"), scope)
+        self.loaded.append(scope["block"])
         return scope["block"]
 
     def instruction_at(self, index: int, lineno: int) -> Instr | None:

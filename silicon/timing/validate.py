@@ -211,7 +211,7 @@ def measured(card: str = "h200") -> dict[str, float]:
 
 def model_digest(profile: Profile) -> str:
     """Changes with the figures of a profile and with the model's code, not with its layout, comments and docstrings."""
-    digest = hashlib.sha256(repr({k: v for k, v in profile.units.items() if k != "validation"}).encode())
+    digest = hashlib.sha256(repr({k: v for k, v in profile.items() if k != "validation"}).encode())
     for file in MODEL:
         digest.update(code((Path(emulated_gpu.__file__).parent / file).read_text()).encode())
     return digest.hexdigest()[:16]

@@ -42,11 +42,11 @@ def test_it_is_an_h200_but_for_what_it_says():
     own = tomllib.loads((FOLDER / "h100.toml").read_text())
     assert own.pop("base") == "h200"
     base, profile = load("h200"), load("h100")
-    for unit, figures in base.units.items():
+    for unit, figures in base.items():
         for name, value in figures.items():
             expected = own.get(unit, {}).get(name, {"value": value})["value"]
             assert profile[unit][name] == expected, (unit, name)
-    assert {name for unit in own.values() for name in unit} <= {name for unit in base.units.values() for name in unit}
+    assert {name for unit in own.values() for name in unit} <= {name for unit in base.values() for name in unit}
 
 
 def test_its_brackets_are_an_h200s_and_say_so():
