@@ -435,7 +435,7 @@ assert ran.wasSuccessful() and ran.testsRun > len(ran.skipped), f"{{ran.testsRun
 
 def numba(name: str, code: str = _NUMBA, **more) -> Case:
     """An example of numba-cuda's documentation, which is a test of its own suite."""
-    return Case("numba-cuda's examples", f"numba-cuda, {name}", code=code.format(name), machines=B200, limit=90, **more)
+    return Case("numba-cuda's examples", f"numba-cuda, {name}", code=code.format(name), machines=B200, path=("numba_cuda/..",), limit=90, **more)
 
 
 NUMBA = (
