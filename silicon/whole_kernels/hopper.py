@@ -474,8 +474,10 @@ def table(measured: dict, modelled: dict, of: Sequence[Kernel] = KERNELS) -> str
     lines = ["| | cold: measured, us | model | warm: measured, us | model |", "|---|---|---|---|---|"]
     errors: dict[bool, list[float]] = {True: [], False: []}
     for held_out in (False, True):
-        lines.append(f"| **{'held out' if held_out else 'fitted'}** | | | | |")
-        for name in (n for n in kernels if n in modelled and kernels[n].held_out == held_out):
+        names = [n for n in kernels if n in modelled and kernels[n].held_out == held_out]
+        if names:
+            lines.append(f"| **{'held out' if held_out else 'fitted'}** | | | | |")
+        for name in names:
             cells = []
             for timing in TIMINGS:
                 us, of = modelled[name][timing], statistics.median(measured[name][timing])
@@ -489,7 +491,8 @@ def table(measured: dict, modelled: dict, of: Sequence[Kernel] = KERNELS) -> str
             half = f"{'Held out' if held_out else 'Fitted'}: {len(found)} points"
             lines += ["", f"{half}, {worst}, mean signed {statistics.mean(found):+.1%}."]
     right, pairs = order(measured, modelled)
-    lines += ["", f"Of {pairs} pairs on one problem that are more than 5 % apart {right} come in the right order."]
+    if pairs:
+        lines += ["", f"Of {pairs} pairs on one problem that are more than 5 % apart {right} come in the right order."]
     return "\n".join(lines)
 
 
