@@ -194,6 +194,7 @@ class Launch:
         program, shared, number = code.program, environment.shared, options.number
         self.collect: Callable[[list[Fault]], bool] | None = options.collect
         self.faults: list[Fault] = []
+        self.awaiting = False  # a writer: what the other warps do wrong meanwhile is nobody's question
         self.reported: list[tuple[int, int]] = []  # of what is kept: the last event until then, the other party's
         self.strict, self.tracked, self.again = options.strict, options.tracked, options.again
         self.notes: list[Fault] = []
@@ -440,6 +441,8 @@ class Launch:
     # -- findings ----------------------------------------------------------------------------------------------
     def found(self, fault: Fault):
         """Report a fault after which the kernel could go on; raises it where nobody collects faults."""
+        if self.awaiting and not (fault.written_by or fault.note):
+            return
         fault.event = self.order.now
         if fault.other:
             that, this = getattr(self.order.log[fault.other], "actor", None), actor_of(sys._getframe(1))
@@ -485,7 +488,7 @@ class Launch:
     def await_writer(self, fault: Fault):
         """Something was read that nothing had written: let the other warps go on, to see whether one of them does."""
         heap, self.engine.nested = self.engine.heap, False
-        found, self.faults = self.faults, []
+        found, self.faults, self.awaiting = self.faults, [], True
         self.collect = lambda faults: not faults[-1].written_by  # a race with the read stops no writer
         for _ in range(PATIENCE):
             if not heap or fault.written_by():

@@ -14,6 +14,7 @@ from emulated_gpu.chip import B200, H200
 from emulated_gpu.device import DEVICE, allocate
 from emulated_gpu.errors import Fault, Hang
 from emulated_gpu.formats.tensormap import TensorMap, encode
+from emulated_gpu.machine.launch import Launch
 from emulated_gpu.serve.driver import cuda_bindings
 
 SPIN = "mov.b32 x, 400; {0}: sub.u32 x, x, 1; setp.ne.u32 p, x, 0; @p bra {0};"
@@ -656,3 +657,13 @@ def test_what_a_selp_may_leave_out_is_noted(more, kinds):
     if not kinds:
         assert [note.note for note in session.notes] == ["unused-load" if more else "selected-away"]
     wrong("race uninitialized-read", body)  # strictly
+
+
+def test_while_a_writer_is_awaited_no_other_race_is_told(monkeypatch):
+    """Each word that others write then was told, and took a millisecond: a GEMM's epilogue never ended."""
+    told, tell = [], Launch._tell
+    monkeypatch.setattr(Launch, "_tell", lambda self, fault, *more: told.append(fault.kind) or tell(self, fault, *more))
+    races = f"OTHERS: {SPIN.format('L')} st.shared.b32 [tile+1024], tid; st.shared.b32 [tile+1028], tid; END:"
+    body = f"{AT} @!first bra OTHERS; {GET} st.global.b32 [at], y; bra END; {races}"
+    wrong("uninitialized-read", body, "nobody writes", threads=96, schedules=(0,))
+    assert told == ["uninitialized-read"]
