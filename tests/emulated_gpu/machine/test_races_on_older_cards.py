@@ -40,13 +40,13 @@ PLANTED = {
 
 
 def found(machine: str, body: str, ctas: int) -> list[str]:
-    """The kind and the text of the finding, without addresses of global memory; nothing if there is none."""
+    """The kind and the text of the finding, without places in global memory; nothing if there is none."""
     out, source = np.zeros(256, np.int32), np.arange(256, dtype=np.int32)
     try:
         with DEVICE.as_chip(CHIPS[machine]), emulated_gpu.session(strict=True):
             emulated_gpu.launch(KERNEL.format(body), "k", ctas, 64, [out, source])
     except Fault as fault:
-        return [fault.kind, re.sub(r"0x[0-9a-f]{9,}|, \d+ bytes before .*", "", str(fault))]
+        return [fault.kind, re.sub(r"0x[0-9a-f]{9,}|(?<=outside global memory: ).*", "", str(fault))]
     return []
 
 
