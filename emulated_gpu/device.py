@@ -656,7 +656,7 @@ class Device:
         if self.session.failure is not None:
             raise self.session.failure
 
-    def _failed(self, error: EmulatorError | Enough) -> EmulatorError | None:
+    def _failed(self, error: EmulatorError | Enough) -> BaseException | None:
         """A launch of several devices cannot go on: forget all that run. Returns what the hosts are to raise."""
         launches = [one.launch for one in self.node.running.values()]
         faults = [fault for launch in launches for fault in launch.faults]
@@ -687,8 +687,9 @@ class Device:
         """Keep what a callback must not raise into native code; what is no error, as Ctrl-C, fails what is called next,
         and ends the session."""
         if isinstance(error, Exception):
-            known = isinstance(error, EmulatorError)
-            self.fail(error if known else EmulatorError(f"internal error in {where}: {type(error).__name__}: {error}"))
+            if not isinstance(error, EmulatorError):
+                error = EmulatorError(f"internal error in {where}: {type(error).__name__}: {error}")
+            self.fail(error)
         elif not isinstance(error, Stopped):
             self.session.failure = error
 

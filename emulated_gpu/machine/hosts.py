@@ -105,7 +105,7 @@ class Hosts:
     """now: whose turn it is. switched: is told of who had the turn and who has it next. failed: gets what stops
     launches; returns what hosts are to raise then, or None if they may go on."""
 
-    def __init__(self, node: Node, failed: Callable[[Exception], EmulatorError | None]):
+    def __init__(self, node: Node, failed: Callable[[EmulatorError | Enough], BaseException | None]):
         self.node, self.failed = node, failed
         self.all = [Host()]
         self.now = self.all[0]
@@ -145,7 +145,7 @@ class Hosts:
 
     def _go_on(self, me: Host) -> None:
         """Give the turn to whoever can go on, and come back with it."""
-        error = None
+        error: BaseException | None = None
         try:
             following = self._following(me)
         except EmulatorError as e:
@@ -184,7 +184,7 @@ class Hosts:
             try:
                 if self.node.run(lambda: any(host.ready() for host in order)):
                     continue
-                error: Exception = Hang("\n".join(["nobody can go on:", *self.node.waiting()]))
+                error: EmulatorError | Enough = Hang("\n".join(["nobody can go on:", *self.node.waiting()]))
             except (EmulatorError, Enough) as e:
                 error = e
             raised = self.failed(error)
