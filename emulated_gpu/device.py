@@ -677,7 +677,9 @@ class Device:
         return self.session.failure
 
     def fail(self, error: EmulatorError) -> None:
-        """Keep it as a finding; CUDA, too, reports a failed launch at every later call."""
+        """Keep it as a finding; CUDA, too, reports a failed launch at every later call. Or as a note, if it is one."""
+        if isinstance(error, Fault) and error.note and not self.session.strict:
+            return self.session.note(error)
         if isinstance(error, (Fault, Hang)):
             error.__traceback__ = None  # how the emulator got there helps nobody
         if self.session.failure is None:

@@ -57,6 +57,7 @@ KINDS = {
 
 # What the PTX ISA does not promise and silicon is seen to do: a note, unless --strict makes it a fault. NOT_PROMISED.md
 NOTES = {
+    "allocation-between": "Nothing but cudaMalloc or cudaMallocHost stands between works of two streams.",
     "arrives-twice": "Warps arrive at a named barrier and then wait at it, and count twice in one phase.",
     "cas-guess": "A plain load races with an atomic, and atom.cas at the same address compares its value.",
     "dependency-alone": "A store comes behind a load since its value has let it go, and nothing releases the load.",
@@ -142,8 +143,8 @@ class Fault(EmulatorError):
 class HostOrderFault(Fault):
     """What the host has given to streams contradicts itself. parties: what is alike when one mistake is made again."""
 
-    def __init__(self, kind: str, message: str, where: str, parties: tuple[str, ...]):
-        super().__init__(kind, message, where)
+    def __init__(self, kind: str, message: str, where: str, parties: tuple[str, ...], note: str = ""):
+        super().__init__(kind, message, where, note)
         self.parties = parties
 
     @property

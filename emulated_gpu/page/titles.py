@@ -55,6 +55,7 @@ TITLES = {  # by kind: errors.KINDS, errors.NOTES, and what stops a launch other
     "selected-away": "Mask the load, too, not only its value",
     "never-written": "Write this global memory before it is read",
     "swizzle-phase": "Align the tile to its swizzle's pattern",
+    "allocation-between": "Wait by an event: an allocation orders nothing",
     "unused-load": "Load only what is used: another warp writes this",
     "unwaited-load": "Put tcgen05.wait::ld before using these registers",
     "unfenced-overwrite": "Put fence.proxy.async before the copy overwrites this",

@@ -25,7 +25,7 @@ import numpy as np
 from .. import packages
 from ..chip import CHIPS
 from ..device import DEVICE
-from ..errors import EmulatorError, Fault, Unsupported
+from ..errors import EmulatorError, Fault, HostOrderFault, Unsupported
 from ..finding_rows import NOT_PROMISED, WRONG, of_runs, row_of
 from ..machine.hosts import Stopped
 from ..machine.launch import Launch
@@ -115,7 +115,8 @@ class Loud(Session):
         again = any(note.note == other.note for other in self.notes[:-1])  # its rule has been told
         if compiler := self.compiler_of(note):
             note.message += f" ({compiler}'s compiler has written this, not the script)"
-        head = "emulated-gpu: note, not promised by the PTX ISA"
+        whose = "CUDA" if isinstance(note, HostOrderFault) else "the PTX ISA"
+        head = f"emulated-gpu: note, not promised by {whose}"
         self.show(head, NOT_PROMISED, note, f"{note.note} again, at {note.where}" if again and note.where else "")
 
     def compiler_of(self, note: Fault) -> str:

@@ -137,17 +137,18 @@ class Work:
     """What a stream has been given. what, where: for reports; frees: whether its accesses are to memory that goes.
 
     later: returns its accesses when they are first asked for, instead of `accesses`; given: what it is run
-    by once more, a Given of machine/together.py, or None; weight: bytes that both keep.
+    by once more, a Given of machine/together.py, or None; weight: bytes that both keep; turn: of all streams' works.
     """
 
     __slots__ = (
-        "stream", "number", "knows", "what", "where", "accesses", "frees", "later", "given", "weight",
+        "stream", "number", "turn", "knows", "what", "where", "accesses", "frees", "later", "given", "weight",
         "of_old", "_span",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, what: str, where: Place, frees: bool):
         self.stream, self.number, self.what, self.where, self.frees = stream, stream.number, what, where, frees
         self.knows = stream.knows.copy()
+        self.turn = 0
         self.accesses: list[Access] = []
         self.later: Callable[[], list[Access]] | None = None
         self.given: Any = None
@@ -268,6 +269,8 @@ class HostOrder:
         self.threads = Threads()
         self.several = False
         self.noted: Place = ""  # where a work was noted that is now given to a stream again
+        self.turn = 0  # of the last work that was given to any stream
+        self._allocated: dict[int, int] = {}  # device -> the turn of the last work before an allocation there
         self._deferred: deque[Work] = deque()
         self._weight = 0  # bytes that those keep
         self._tried: Counter[tuple[str, ...]] = Counter()  # parties that have been run at once, how often
@@ -350,6 +353,10 @@ class HostOrder:
             learn(stream.knows, other.until_now())
             stream.knows.pop(stream, None)
 
+    def allocated(self, device: int) -> None:
+        """Memory is allocated for all streams of a device: what an older guide has for an order, and is none."""
+        self._allocated[device] = self.turn
+
     def synchronize(self, stream: Stream) -> None:
         """The host has waited for a stream."""
         self._catch_up(stream)
@@ -392,7 +399,9 @@ class HostOrder:
         """Give a stream something to do. what: names it. of_now: this thread does, and its call has not returned."""
         self._catch_up(stream)
         stream.number += 1
+        self.turn += 1
         work = Work(stream, what, self.noted or place(), frees)
+        work.turn = self.turn
         if of_now:
             self.threads.begins(work)
         return work
@@ -413,7 +422,7 @@ class HostOrder:
         return found
 
     def _conflict(self, work: Work) -> HostOrderFault | None:
-        chain = chain_to(work)
+        chain, noted = chain_to(work), None
         for first, one in enumerate(chain[:-1]):
             for other in (other for other in self.unknown_to(work.knows, work.stream) if talk(one, other)):
                 if (found := self._at_once("residency", self.crowd, other, *chain[first:])) is not None:
@@ -423,6 +432,10 @@ class HostOrder:
             met = next(((a, b, at) for a, b in pairs if (at := a.against(b)) is not None), None)
             if met is None and (work.given is None or other.given is None):
                 continue
+            if other.turn <= self._allocated.get(work.stream.device, 0) and not other.of_old:
+                if met is not None and noted is None:
+                    noted = self._race(work, met[0], other, met[1], met[2], "allocation-between")
+                continue
             if talk(work, other):
                 if (found := self._at_once("stream-race", self.together, other, work)) is not None:
                     return found
@@ -430,7 +443,7 @@ class HostOrder:
                 return self._race(work, met[0], other, met[1], met[2])
             if (found := self._at_once("residency", self.starve, other, work)) is not None:
                 return found
-        return None
+        return noted
 
     def _at_once(self, kind: str, ask: Callable, *works: Work) -> HostOrderFault | None:
         """Ask what comes of works that run at once, the last one given last. kind: what that is."""
@@ -469,16 +482,20 @@ class HostOrder:
                 if work.number > known and first < near[1] and near[0] < end:
                     yield work
 
-    def _race(self, work: Work, mine: Access, other: Work, theirs: Access, at: int) -> HostOrderFault:
+    def _race(
+        self, work: Work, mine: Access, other: Work, theirs: Access, at: int, note: str = ""
+    ) -> HostOrderFault:
         does = "frees" if work.frees else "writes" if mine.writes else "reads"
         use = "free" if other.frees else "write" if theirs.writes else "read"
         text = f"{work.what} on {work.stream} {does} {theirs.region.name} at byte {at - theirs.region.start}, which "
         text += f"{other} may still {use}: nothing that {work.stream} has waited for comes after that"
         text += self._nearly(work.stream, other)
+        if note:
+            text += "; an allocation is between, which a driver of CUDA 13 lets nothing wait for"
         if other.of_old:
             text += f"; that is at {other.of_old}, which was freed without record_stream, and whose memory this may be"
         kind = "use-after-free" if work.frees or other.frees or other.of_old else "stream-race"
-        return HostOrderFault(kind, text, named(work.where), parties(work, other))
+        return HostOrderFault(kind, text, named(work.where), parties(work, other), note)
 
     def _nearly(self, stream: Stream, other: Work) -> str:
         """Say what a stream has waited for that could be meant to come after a work, and does not."""

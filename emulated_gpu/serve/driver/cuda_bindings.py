@@ -210,6 +210,8 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
             DEVICE.touched(work, array.ctypes.data, array.nbytes, True)
             region.fresh, region.written = True, None  # it is there, and has nothing in it
         _ordered.add(array.ctypes.data)
+    else:
+        DEVICE.order.allocated(DEVICE.index)
     return array.ctypes.data
 
 
@@ -255,6 +257,7 @@ def allocate_pinned(size: int) -> int:
     DEVICE.pin(array)
     guarded_pages.install()
     _pinned[array.ctypes.data] = array
+    DEVICE.order.allocated(DEVICE.index)
     return array.ctypes.data
 
 

@@ -66,6 +66,12 @@ def test_a_finding_says_what_is_missing(said, name, text):
     assert mended or text in texts[name]
 
 
+def test_works_with_an_allocation_between_are_a_note(said):
+    mended, texts = said
+    noted = re.search("^emulated-gpu: note.* CUDA: stream-race: .*allocation is", texts["an_allocation_between"], re.M)
+    assert (noted is None) == mended
+
+
 OWN = r"""
 #include <thread>
 __global__ void set(int *x, int v) { x[threadIdx.x] = v; }
