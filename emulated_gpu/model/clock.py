@@ -129,20 +129,22 @@ class TimingClock(Clock):
         end = free[which] = (end if end > begun else begun) + slots * slower
         if done > end:
             end = done
-        if tensor:
-            self._multiplies(group, tensor / SCHEDULERS)
+        if tensor:  # of mma.sync: each scheduler has one of an SM's tensor cores
+            self.multiplies(group, begun, begun, tensor / SCHEDULERS)
         if results is not None:
             self._settle(group, cost, end - cost.cycles * slower, slower)
         return end
 
-    def _multiplies(self, group, cycles: float) -> None:
-        """A block of mma.sync has the tensor cores of an SM, of which each scheduler has one, work for so long."""
-        which = group.cta.sm
-        sm = self.sms[which]
-        start = max(sm.tensor, group.begun)
-        sm.tensor = start + self.clocks.works(which, group.begun, start, cycles)
-        self.tensor_busy += sm.tensor - start
+    def multiplies(self, group, now: float, begin: float, cycles: float) -> tuple[float, float]:
+        """The tensor cores of a group's SM work for these cycles, from `begin` or when they are free. Returns when
+        they start, and how many of the fastest clock that takes."""
+        sm = self.sms[group.cta.sm]
+        start = max(sm.tensor, begin)
+        took = self.clocks.works(group.cta.sm, now, start, cycles)
+        sm.tensor = start + took
+        self.tensor_busy += took
         self.trace.tensor(group, group.cta, start, sm.tensor)
+        return start, took
 
     def ticks(self, group) -> float:
         return self.clocks.ticks(group.cta.sm, group.t)

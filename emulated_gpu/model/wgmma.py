@@ -26,11 +26,7 @@ def issue(clock, group, form: WgmmaForm) -> float:
     if form.a_in_registers:
         busy = max(busy, figures["register_a_cycles"]) + figures["register_cycles"]
     busy = max(busy, nbytes / LINE)
-    start = max(sm.tensor, group.t)
-    took = clock.clocks.works(group.cta.sm, clock.engine.now, start, busy)
-    sm.tensor = start + took
-    clock.tensor_busy += took
+    start, took = clock.multiplies(group, clock.engine.now, group.t, busy)
     sm.shared.read_operands(clock.engine.now, start, sm.tensor, nbytes / (busy * LINE))
-    clock.trace.tensor(group, group.cta, start, sm.tensor)
     clock.trace.duty(group, "mma", WARPS)
     return sm.tensor + (figures["latency_cycles"] + min(nbytes / LINE, FETCH)) * took / busy
