@@ -158,6 +158,9 @@ class UndoneClock(TimingClock):
     def mma(self, group, description, pair, a_in_tmem):
         return group.t if MMAS in self.what else super().mma(group, description, pair, a_in_tmem)
 
+    def multiplies(self, group, now, begin, cycles):
+        return (begin, 0.0) if MMAS in self.what else super().multiplies(group, now, begin, cycles)
+
     def wgmma(self, group, form):
         return group.t if MMAS in self.what else super().wgmma(group, form)
 
