@@ -32,7 +32,7 @@ from .ptx.parse import parse
 from .sessions import Session
 from .state.global_memory import HOST, WORD, GlobalMemory, Region
 from .state.global_shadow import GlobalShadow
-from .state.host_order import Access, HostOrder, Place, Work, named, place, runs_of
+from .state.host_order import Access, HostOrder, Place, Work, calling_place, named, runs_of
 from .state.pdl_dependency import Footprint
 from .unwritten import Unwritten
 
@@ -391,7 +391,7 @@ class Device:
             return
 
         def report(fault: Fault) -> None:
-            fault.where = named(place())
+            fault.where = named(calling_place())
             self.fail(fault)
 
         shadow = GlobalShadow(self.node.order, self.memories[max(region.device, 0)], report, self.node.shadow)
@@ -571,7 +571,7 @@ class Device:
         if region is None or not self.orders:
             return
         runs = [(address, address + size)] if runs is None else runs
-        found = self.unwritten.read_by_host(region, runs, named(place() if by is None else by.where), decides)
+        found = self.unwritten.read_by_host(region, runs, named(calling_place() if by is None else by.where), decides)
         if found is None:
             return
         if found.note:

@@ -121,14 +121,14 @@ def check(target: str, instructions: list[Instr], chip: Chip) -> None:
     number, suffix = parts(target)
     for one in instructions:
         if names := lacks(form_of(one), number, suffix):
-            raise Unsupported(f"{one.op} in code of {target} ({place(one)}): {names} have it")
+            raise Unsupported(f"{one.op} in code of {target} ({source_line(one)}): {names} have it")
     of_tensor_memory = (one for one in instructions if one.parts[0] == "tcgen05")
     groups = {part: one for one in of_tensor_memory for part in GROUPS.intersection(one.parts)}
     if len(groups) > 1:
-        both = " and ".join(f"{one.op} ({place(one)})" for _, one in sorted(groups.items()))
+        both = " and ".join(f"{one.op} ({source_line(one)})" for _, one in sorted(groups.items()))
         raise Fault("tmem-alloc", f"{both} in one kernel: all its tcgen05 instructions are of the same .cta_group")
 
 
-def place(instr: Instr) -> str:
+def source_line(instr: Instr) -> str:
     """Say where an instruction is: in the source, if lines are known."""
     return instr.loc or f"PTX line {instr.line}"

@@ -65,7 +65,7 @@ def slot_of(c, reads, slots, places, place, component):
 
 
 @rule
-def place(index, first, turn):
+def entry_at(index, first, turn):
     """What turn `turn` is about: an entry of `index`, or the place this many from `first` on."""
     if index == 0:
         return first + turn
@@ -82,7 +82,7 @@ def knows(asker, events, rows, row_size, index, first, count, limit, mask, wante
     c, last = int64(asker), 0
     for row in range(rows):
         for turn in range(count):
-            event = int32(events)[row * row_size + place(index, first, turn)]
+            event = int32(events)[row * row_size + entry_at(index, first, turn)]
             if event == last:  # who writes or reads, does so in many places
                 continue
             last = event
@@ -96,10 +96,10 @@ def knows(asker, events, rows, row_size, index, first, count, limit, mask, wante
 
 
 @rule
-def note(asker, reads, slots, row_size, index, first, count, number, component):
+def note_reads(asker, reads, slots, row_size, index, first, count, number, component):
     """An event reads places, as slot_of says. False where there is no room."""
     for turn in range(count):
-        at = slot_of(int64(asker), int32(reads), slots, row_size, place(index, first, turn), component)
+        at = slot_of(int64(asker), int32(reads), slots, row_size, entry_at(index, first, turn), component)
         if at == NOWHERE:
             return False
         int32(reads)[at] = number
@@ -110,7 +110,7 @@ class Happened:
     """Asks about the events of one order of events after another. See state/shadow.py for planes, actors and keys."""
 
     def __init__(self):
-        self.knows, self.note = Function(knows), Function(note)
+        self.knows, self.note_reads = Function(knows), Function(note_reads)
         self.known: dict[int, tuple[np.ndarray, tuple[int, int, int]]] = {}  # by id of an array, which is kept
         self.asker = np.zeros(ASKER, np.int64)
         self.asker_at, self.pack = pointer(self.asker), struct.Struct(f"<{ASKER}q").pack_into
@@ -153,7 +153,7 @@ class Happened:
         if not count:
             return address >= 0
         asker = self.asks(order, key[0], by, 0)
-        return self.note(asker, *rows, *where, number, key[1] if by is None else MOST) == 1
+        return self.note_reads(asker, *rows, *where, number, key[1] if by is None else MOST) == 1
 
     def where(self, index) -> tuple[int, int, int]:
         """The address of an index's places, or 0 and the first; how many. Of an array that it does not understand, an

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ..errors import EmulatorError, Hang, WrongCall
 from ..state import host_order
-from ..state.host_order import Place, place
+from ..state.host_order import Place, calling_place
 from ..state.order import Clocks
 from .launch import Enough
 from .node import Node
@@ -44,7 +44,7 @@ class Capture(list[tuple]):
     def note(self, *entry) -> None:
         """Add an entry of serve/driver/graphs.py: its stream comes last."""
         self.append(entry)
-        self.places.append(place())
+        self.places.append(calling_place())
 
     def has(self, stream: int | None) -> bool:
         """Return whether a stream is captured. Raises WrongCall for the legacy default stream if one is that it and

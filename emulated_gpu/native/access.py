@@ -158,7 +158,7 @@ def allowed(c, plane, place, write, nc):
 
 
 @rule
-def note(c, plane, place, number, write):
+def note_access(c, plane, place, number, write):
     """Keep an event that accesses a place. A write forgets the reads before it."""
     if not write:
         plane.reads[slot_in(c, plane, place, MOST)] = number
@@ -248,11 +248,11 @@ def note_word(c, w, place, number, write, parted):
     if not parted:
         if is_split(w, place):
             for k in range(WORD):
-                note(c, plane_of(w, True), place * WORD + k, number, write)
+                note_access(c, plane_of(w, True), place * WORD + k, number, write)
             return
         if not write and w[of.SETTLED] and is_settled(w, place, 1):
             return
-    note(c, plane_of(w, parted), place, number, write)
+    note_access(c, plane_of(w, parted), place, number, write)
     if not write and not parted and w[of.SETTLED]:
         settle(c, w, plane_of(w, False), place)
 

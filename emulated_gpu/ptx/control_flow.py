@@ -267,7 +267,7 @@ class ControlFlow:
     @functools.cached_property
     def predicated(self) -> ControlFlow:
         """The same, with blocks for lanes that part for a few instructions: see predication.py."""
-        more, together = predication.of(self)
+        more, together = predication.joined_branches(self)
         if not together:
             return self
         kernel = dataclasses.replace(self.kernel, instrs=[*self.kernel.instrs, *more])

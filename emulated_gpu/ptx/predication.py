@@ -19,7 +19,7 @@ LONGEST = 40  # instructions of both sides
 BITS = (16, 32, 64)  # of registers that a `mov` can clear
 
 
-def of(program: Any) -> tuple[list[Instr], dict[int, int]]:
+def joined_branches(program: Any) -> tuple[list[Instr], dict[int, int]]:
     """Return instructions to be put behind those of a ControlFlow, and for each branch that has such a way its number
     and that of the first instruction of the way."""
     instrs = program.kernel.instrs

@@ -19,7 +19,7 @@ from .cute import cute_dsl
 at_end: list[Callable[[], None]] = []  # what is to be done when the program has ended
 
 
-def begin() -> None:
+def lead_runtime() -> None:
     """Before the program's own code: lead its runtime here. What it starts finds the environment as it was."""
     for name in executables.CHANGED:
         os.environ[name] = os.environ.pop(executables.BEFORE + name)

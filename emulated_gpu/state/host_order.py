@@ -204,7 +204,7 @@ def stands_between(file: str) -> bool:
     return file.startswith((HERE, *(f"{folder}/" for folder in folders))) or any(part in file for part in BETWEEN)
 
 
-def place() -> Place:
+def calling_place() -> Place:
     """Return where the user's code makes this call."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -400,7 +400,7 @@ class HostOrder:
         self._catch_up(stream)
         stream.number += 1
         self.turn += 1
-        work = Work(stream, what, self.noted or place(), frees)
+        work = Work(stream, what, self.noted or calling_place(), frees)
         work.turn = self.turn
         if of_now:
             self.threads.begins(work)

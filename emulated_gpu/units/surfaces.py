@@ -14,7 +14,7 @@ from .addresses import active
 from .group import LaneGroup
 
 
-def place(g: LaneGroup, geometry: str, handle, coordinates: tuple, size: int, outside: str, mask) -> tuple:
+def texel_addresses(g: LaneGroup, geometry: str, handle, coordinates: tuple, size: int, outside: str, mask) -> tuple:
     """Return the address of `size` bytes of each lane, and which lanes access them: True, or bool [n].
 
     coordinates: registers of signed integers. outside: what is done there: trap, clamp to the nearest texel, or zero:

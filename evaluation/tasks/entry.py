@@ -57,7 +57,7 @@ def model(module, name: str) -> Callable:
     return call
 
 
-def run(module, name: str, inputs: int) -> Callable:
+def into_outputs(module, name: str, inputs: int) -> Callable:
     """Calls a function on (inputs, outputs). One with more than `inputs` parameters writes into the outputs, which it
     is given, too; else it returns its own."""
     function = named(module, name)
@@ -74,4 +74,4 @@ def run(module, name: str, inputs: int) -> Callable:
     return call
 
 
-KINDS = {"kernel": named, "in turn": in_turn, "ranks": of_ranks, "model": model, "run": run}
+KINDS = {"kernel": named, "in turn": in_turn, "ranks": of_ranks, "model": model, "run": into_outputs}

@@ -43,7 +43,7 @@ def main(
     on_gpu = torch.cuda.is_available() and not emulated
     rows = []
     for peer, path in peers.items():
-        rows += [{"peer": peer} | row for row in run(peer, path.resolve(), None if on_gpu else emulated or "h200",
+        rows += [{"peer": peer} | row for row in run_tests(peer, path.resolve(), None if on_gpu else emulated or "h200",
                                                      (str(each), only))]  # fmt: skip
     for row in rows:
         if row["outcome"] != "not applicable":
@@ -55,7 +55,7 @@ def main(
     sys.exit(int(any(row["outcome"] == "fails" for row in rows)))
 
 
-def run(peer: str, sources: Path, machine: str | None, asked: tuple[str, str]) -> list[dict]:
+def run_tests(peer: str, sources: Path, machine: str | None, asked: tuple[str, str]) -> list[dict]:
     """Run a peer's tests in a process of its own; return its table. machine: the emulated one, None a GPU."""
     on = [sys.executable]
     if machine:

@@ -22,7 +22,7 @@ from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
 from ragged_moe.layers.bf16_layer import bf16_layer_of
 from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of, limited
 from ragged_moe.layers.fp4_layer import Fp4Inputs, fp4_layer_of
-from ragged_moe.layers.grouped_gemm_fp4 import one
+from ragged_moe.layers.grouped_gemm_fp4 import scale_of_one
 from ragged_moe.layers.pack_weights import is_e4m3, is_for_e4m3, is_mxfp4, packed_for
 from ragged_moe.layers.repeated_calls import Checked, Function
 from ragged_moe.layers.signatures import (
@@ -268,7 +268,7 @@ def inputs_of(checked: Checked, operands: Mapping) -> Inputs:
         return Inputs(*inputs)
     of_packed = [operands[name] for name in OF_PACKED]
     if checked.signature is EXPERTS_FORMS["as NVFP4 for Blackwell"]:
-        of_packed[4:] = [one(checked.first.device) if x is None else x for x in of_packed[4:]]
+        of_packed[4:] = [scale_of_one(checked.first.device) if x is None else x for x in of_packed[4:]]
     return Fp4Inputs(*inputs, 0.0, *of_packed)
 
 

@@ -72,7 +72,7 @@ def grouped_gemm_nvfp4(
 def input_scale_of(input_scale: torch.Tensor | None, a: torch.Tensor) -> torch.Tensor:
     """The scale of all of a's numbers; 1 if none is given. ValueError if it is something else."""
     if input_scale is None:
-        return one(a.device)
+        return scale_of_one(a.device)
     known = isinstance(input_scale, torch.Tensor) and input_scale.dim() == 0
     expected = (contiguous("input_scale", F32, *(() if known else (1,))),)
     complain((input_scale,), expected, (a, "a"))
@@ -81,7 +81,7 @@ def input_scale_of(input_scale: torch.Tensor | None, a: torch.Tensor) -> torch.T
 
 
 @functools.cache
-def one(device: torch.device) -> torch.Tensor:
+def scale_of_one(device: torch.device) -> torch.Tensor:
     """An f32 that is 1, on this GPU."""
     return device_of(device).tensors(torch.ones(1, dtype=F32, device=device))[0]
 

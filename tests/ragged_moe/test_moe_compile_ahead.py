@@ -62,7 +62,7 @@ def made(monkeypatch) -> list[tuple[str, str]]:
         monkeypatch.setattr(module, "fp4_layer_of", functools.cache(fp4_layer.fp4_layer_of.__wrapped__), raising=False)
         cached = functools.cache(bf16_layer.bf16_layer_of.__wrapped__)
         monkeypatch.setattr(module, "bf16_layer_of", cached, raising=False)
-    monkeypatch.setattr(experts, "one", lambda _: torch.ones(1))
+    monkeypatch.setattr(experts, "scale_of_one", lambda _: torch.ones(1))
     for module in (experts, batched_experts, route):
         monkeypatch.setattr(module, "calls", Calls())
     for name in ("routing", "permute", "permute_quantised", "gemm1", "finalise"):

@@ -89,7 +89,7 @@ def _surface(w, m: Mods, memory: Mem, size: int) -> tuple[str, str]:
     outside = m.one_of("trap", "clamp", "zero", default="trap")
     handle, where = _place(w, memory, geometry)
     address, acts = w.temp(), w.temp()
-    call = f"surfaces.place(g, {geometry!r}, {handle}, {where}, {size}, {outside!r}, {w.mask()})"
+    call = f"surfaces.texel_addresses(g, {geometry!r}, {handle}, {where}, {size}, {outside!r}, {w.mask()})"
     w.emit(f"{address}, {acts} = {call}" + f" if {w.guard} is not False else (0, False)" * (w.guard is not None))
     return address, acts
 

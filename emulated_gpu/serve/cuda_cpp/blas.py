@@ -91,12 +91,12 @@ def product(at: int) -> None:
     DEVICE.synchronize_all()
     with DEVICE.working(r.stream, name) as work:
         for batch in range(r.batches):
-            one(r, name, batch, lambda address, size, writes: DEVICE.touched(work, address, size, writes))
+            multiply(r, name, batch, lambda address, size, writes: DEVICE.touched(work, address, size, writes))
     if DEVICE.region_at(r.at[D], 1) is None:  # the host's, which has it when the call returns
         cuda_bindings.synchronize_stream(r.stream)
 
 
-def one(r: Request, name: str, batch: int, touched: Callable[[int, int, bool], None]) -> None:
+def multiply(r: Request, name: str, batch: int, touched: Callable[[int, int, bool], None]) -> None:
     """Do the product of a batch, or the sum. Raises WrongCall for operands that go past their memory."""
     shapes = [(r.m, r.k), (r.k, r.n), (r.m, r.n), (r.m, r.n)] if name not in SUMS else [(r.m, r.n)] * 4
     kinds = [type_of(number) for number in r.types]

@@ -49,7 +49,7 @@ def make_cubin(nvcc: str, arguments: list[str]) -> int:
         if status := subprocess.run([nvcc, *for_ptx(given)]).returncode:
             return status
         code = Path(path).read_bytes()
-        modules.note(code, Path(text).read_text())
+        modules.note_text(code, Path(text).read_text())
     modules.exported(code)
     return 0
 

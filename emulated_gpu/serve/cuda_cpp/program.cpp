@@ -39,7 +39,7 @@ __attribute__((constructor)) static void begin() {
   char path[PATH_MAX + 1] = {};
   const char *program = std::getenv("EMULATED_GPU_PROGRAM");
   if (readlink("/proc/self/exe", path, PATH_MAX) < 0 || !program || std::strcmp(path, program)) return;  // one it starts
-  if (!emulator_python() || !emulator_run("from emulated_gpu.serve import in_program\nin_program.begin()"))
+  if (!emulator_python() || !emulator_run("from emulated_gpu.serve import in_program\nin_program.lead_runtime()"))
     std::_Exit(1);
   std::atexit(end);
 }

@@ -196,7 +196,7 @@ def _patch() -> None:
         make(self, *args, **kwargs)
         made = self.artifacts
         if made is not None and made.PTX and isinstance(made.CUBIN, bytes):  # else a path where there is nothing
-            modules.note(made.CUBIN, source_lines.resolved(made.PTX))
+            modules.note_text(made.CUBIN, source_lines.resolved(made.PTX))
             export = self.export_to_c
 
             @functools.wraps(export)

@@ -23,7 +23,7 @@ from ...chip import SYSTEM_SHARED
 from ...device import ALIGNMENT, DEVICE, allocate
 from ...errors import HostOrderFault, Unsupported
 from ...state.global_memory import HOST, Region
-from ...state.host_order import COMPILED, HOST_ALONE, named, place
+from ...state.host_order import COMPILED, HOST_ALONE, calling_place, named
 from ..host import guarded_pages
 from ..host.after_import import after_import
 from . import cuda_modules, graph_calls, launches, timed
@@ -245,7 +245,7 @@ def free_bytes(address, stream: int | None = None, by: str = "cudaFree") -> None
     if not DEVICE.keeps and DEVICE.heap is None:
         region = DEVICE.region_at(array.ctypes.data, 1)
         if region is not None:
-            here = named(place())
+            here = named(calling_place())
             DEVICE.freed(region, by + f" ({here})" * bool(here))
         _quarantine.append(array)
         while sum(one.nbytes for one in _quarantine) > QUARANTINE:
@@ -304,7 +304,7 @@ def copy(target, source, size, stream=0, waits: bool = True, what: str = "cudaMe
 
     def again(handle: int) -> None:
         for gone in filter(None, (life() for life in lives)):
-            message, where = f"{what} of a CUDA graph uses {gone}", named(DEVICE.order.noted or place())
+            message, where = f"{what} of a CUDA graph uses {gone}", named(DEVICE.order.noted or calling_place())
             DEVICE.fail(HostOrderFault("use-after-free", message, where, (where,)))
             return DEVICE.check()
         copy(to, at, size, handle, False, what)

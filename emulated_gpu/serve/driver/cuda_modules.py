@@ -250,7 +250,7 @@ def install_nvrtc(nvrtc) -> None:
             nvrtc.nvrtcGetPTX(program, text)
         if text is not None and isinstance(cubin, (bytes, bytearray)):
             code = bytes(cubin)[: elf.size(bytes(cubin[: elf.HEADER]))]
-            modules.note(code, bytes(text).rstrip(b"\0").decode())
+            modules.note_text(code, bytes(text).rstrip(b"\0").decode())
         return result
 
     nvrtc.nvrtcGetCUBIN = get_cubin_and_note

@@ -109,7 +109,7 @@ def put_int(out: int, value: int) -> None:
 def driver_calls() -> dict:
     """Return the driver's functions by their names, as `c_calls.calls` has them."""
     return {
-        "cuStreamBeginCapture": lambda stream, mode=0: graphs.begin(launches.handle_of(stream), int(mode)),
+        "cuStreamBeginCapture": lambda stream, mode=0: graphs.begin_capture(launches.handle_of(stream), int(mode)),
         "cuStreamEndCapture": lambda stream, out: put(out, end(launches.handle_of(stream))),
         "cuStreamIsCapturing": lambda stream, out: put_int(out, capturing(launches.handle_of(stream))),
         "cuStreamGetCaptureInfo": put_capture_info,
@@ -127,7 +127,7 @@ def python_calls(module, prefix: str) -> dict:
     kinds = {"cu": ("CUgraph", "CUgraphExec", "CUstreamCaptureStatus")}
     graph, executable, status = kinds.get(prefix, ("cudaGraph_t", "cudaGraphExec_t", "cudaStreamCaptureStatus"))
     made = {
-        "StreamBeginCapture": lambda stream, mode: graphs.begin(launches.handle_of(stream), int(mode)),
+        "StreamBeginCapture": lambda stream, mode: graphs.begin_capture(launches.handle_of(stream), int(mode)),
         "StreamEndCapture": lambda stream: getattr(module, graph)(end(launches.handle_of(stream))),
         "StreamIsCapturing": lambda stream: getattr(module, status)(capturing(launches.handle_of(stream))),
         "StreamGetCaptureInfo": lambda stream: info_of(getattr(module, status), launches.handle_of(stream)),

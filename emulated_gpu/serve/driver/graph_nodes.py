@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from ...state.host_order import Place, place
+from ...state.host_order import Place, calling_place
 from . import c_calls, cuda_bindings, cuda_modules, launches
 from .graph_calls import all_graphs, graph_of, handle_of, keep, known, put, put_int
 from .graphs import (
@@ -81,7 +81,7 @@ def host(at: int) -> tuple[tuple, Place]:
 
 
 def work_of(kind: int, work: Callable[[int], object]) -> tuple[tuple, Place]:
-    return ("do", work, kind), place()
+    return ("do", work, kind), calling_place()
 
 
 MAKERS = {KERNEL: kernel, COPY: copy, FILL: fill, HOST_CALL: host}

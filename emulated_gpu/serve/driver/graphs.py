@@ -108,7 +108,7 @@ def refuse_wait_for_event(event: object, recorded: bool) -> None:
         refuse_wait("a wait for an event")
 
 
-def begin(stream: int, mode: int = 0) -> None:
+def begin_capture(stream: int, mode: int = 0) -> None:
     """Capture what a stream is given, and those that wait for it. mode: a CUstreamCaptureMode."""
     if stream in LEGACY:
         raise WrongCall("a capture of the default stream", UNSUPPORTED)

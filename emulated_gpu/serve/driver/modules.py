@@ -81,7 +81,7 @@ def digest(machine_code: bytes) -> bytes:
     return hashlib.blake2b(machine_code, digest_size=16).digest()
 
 
-def note(machine_code: bytes, text: str) -> None:
+def note_text(machine_code: bytes, text: str) -> None:
     """Remember the PTX that a cubin was made of."""
     _texts[digest(machine_code)] = text
 
@@ -94,7 +94,7 @@ def noting(get_cubin, get_size, get_ptx):
         if status == 0 and get_size(program, ctypes.byref(size)) == 0 and size.value > 1:
             text = ctypes.create_string_buffer(size.value)
             if get_ptx(program, text) == 0:
-                note(ctypes.string_at(to, elf.size(ctypes.string_at(to, elf.HEADER))), text.value.decode())
+                note_text(ctypes.string_at(to, elf.size(ctypes.string_at(to, elf.HEADER))), text.value.decode())
         return status
 
     return get_cubin_and_note

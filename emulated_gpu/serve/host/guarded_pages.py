@@ -18,7 +18,7 @@ import numpy as np
 
 from ...device import DEVICE
 from ...state.global_memory import Region
-from ...state.host_order import Access, Work, place, runs_of
+from ...state.host_order import Access, Work, calling_place, runs_of
 
 PAGE = mmap.PAGESIZE
 NONE, READ, ALL = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
@@ -146,7 +146,7 @@ class Pages:
         writes = how == READ
         if not writes and ERROR is not None:
             writes = bool(ctypes.c_uint64.from_address(context + ERROR).value & WRITE)
-        where = place()
+        where = calling_place()
         if not isinstance(where, str) and ERROR is not None:  # there the call is under way, in others it has been made
             where = tuple(one + (one == ctypes.c_uint64.from_address(context + INSTRUCTION).value) for one in where)
         before = len(DEVICE.session.errors)

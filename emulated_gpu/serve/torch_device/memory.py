@@ -18,7 +18,7 @@ import torch
 from ...device import DEVICE
 from ...errors import HostOrderFault, Unsupported, WrongCall
 from ...state.global_memory import HOST, WORD, Region
-from ...state.host_order import Access, named, place
+from ...state.host_order import Access, calling_place, named
 from ..driver import cuda_bindings, graphs
 from ..host import guarded_pages
 from .library import BEFORE, SPOILT, TOLD, UNDEFINED, Count, Event, Operand, Work, load
@@ -32,7 +32,7 @@ def repeat(number: int, stream: int) -> None:
         kind, _, message = str(error).partition(": ")
         if kind != "use-after-free":
             raise
-        DEVICE.fail(HostOrderFault(kind, message.splitlines()[0], named(place()), (message,)))
+        DEVICE.fail(HostOrderFault(kind, message.splitlines()[0], named(calling_place()), (message,)))
     DEVICE.tensors.works()
 
 

@@ -229,7 +229,7 @@ class CUDAGraph:
             raise RuntimeError("This CUDAGraph instance already owns a captured graph.")
         self.number = pool or self.number
         self.origin = stream.stream_id
-        graphs.begin(self.origin, MODES.index(capture_error_mode))
+        graphs.begin_capture(self.origin, MODES.index(capture_error_mode))
 
     def capture_end(self):
         self.operators = tuple(DEVICE.tensors.recorded)

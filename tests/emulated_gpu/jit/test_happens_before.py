@@ -71,7 +71,7 @@ def answered(monkeypatch, request):
     functions, yes = happens_before._functions(), []
     counting = happens_before.Happened.__new__(happens_before.Happened)
     counting.__dict__ = dict(vars(functions))
-    for name in ("knows", "note"):
+    for name in ("knows", "note_reads"):
         compiled = request.param == "machine code"
         function = getattr(functions if compiled else happens_before, name)
         setattr(counting, name, lambda *a, function=function: yes.append(function(*a)) or yes[-1])
