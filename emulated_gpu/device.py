@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import hashlib
 import mmap
+import os
+import re
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,11 +41,22 @@ from .state.pdl_dependency import Footprint
 from .unwritten import Unwritten
 
 ALIGNMENT = 512  # of what is allocated here
+KEEP_PTX = "EMULATED_GPU_PTX"  # environment: a folder for the PTX that is loaded, as it is run here
 GUARD = 512  # bytes around every allocation that no kernel may touch
 CALLED_LATER = (
     "\n  launches run in the order of the calls, each to its end: what one of another stream that is called later "
     "would write is not there yet, nor need a GPU have room for both"
 )
+
+
+def keep_ptx(text: str) -> None:
+    """Write PTX to the folder that the environment names: a file for each kernel and whatever else makes it another."""
+    folder = os.environ.get(KEEP_PTX)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+        kernel = re.search(r"\.entry\s+([\w$]+)", text)
+        name = hashlib.sha256(text.encode()).hexdigest()[:8]
+        Path(folder, f"{kernel[1][:120] if kernel else 'no_kernel'}-{name}.ptx").write_text(text)
 
 
 class LoadedModule:
@@ -472,6 +487,7 @@ class Device:
     def module(self, text: str, name: str = "ptx", machine_code: bytes | None = None) -> LoadedModule:
         """Parse PTX text, once for each text. machine_code: what ptxas made of it."""
         if text not in self._modules:
+            keep_ptx(text)
             self._modules[text] = LoadedModule(text, name, machine_code)
             _ = self._modules[text].symbols  # its variables are there now
         return self._modules[text]

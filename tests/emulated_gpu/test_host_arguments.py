@@ -49,3 +49,11 @@ def test_what_is_past_the_end_of_a_view_is_out_of_bounds():
     x = at(16, 16)
     with pytest.raises(emulated_gpu.EmulatorError, match="out-of-bounds"):
         emulated_gpu.launch(TURN, "turn", 1, 1, [x[:7], x[8:]])
+
+
+def test_the_environment_keeps_ptx_of_every_door(tmp_path, monkeypatch):
+    monkeypatch.setenv("EMULATED_GPU_PTX", str(tmp_path / "ptx"))
+    text = TURN + "// of this test"
+    emulated_gpu.launch(text, "turn", 1, 1, [at(0), at(32)])
+    (file,) = (tmp_path / "ptx").glob("turn-????????.ptx")
+    assert file.read_text() == text

@@ -64,7 +64,6 @@ def module(handle: int) -> LoadedModule:
         if not (others := fatbin.machine_code(wrapper)):
             raise
         raise Unsupported(f"{why} in PTX; machine code ({', '.join(others)}) does not run here") from why
-    modules.keep(chosen)
     return DEVICE.module(chosen)
 
 

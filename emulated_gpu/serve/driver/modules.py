@@ -10,10 +10,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from ... import build_cache, target
 from ...chip import registers_of_cta
@@ -21,7 +19,6 @@ from ...device import DEVICE, LoadedModule
 from ...errors import LaunchRefused, Unsupported, WrongCall
 from ...formats import cubin, elf, fatbin
 
-KEEP_PTX = "EMULATED_GPU_PTX"  # environment: a folder for the PTX that is loaded, as it is run here
 EXPORTED = "exported"  # in the cache folder: the PTX of machine code that was exported, by its digest
 UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this process has compiled no such code, " \
           "nor has another one exported it by the emulator; if a cache has it, empty that cache"  # fmt: skip
@@ -115,16 +112,6 @@ def known(machine_code: bytes) -> str | None:
     return _texts.get(name)
 
 
-def keep(text: str) -> None:
-    """Write PTX to the folder that the environment names: a file for each kernel and whatever else makes it another."""
-    folder = os.environ.get(KEEP_PTX)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-        kernel = re.search(r"\.entry\s+([\w$]+)", text)
-        name = hashlib.sha256(text.encode()).hexdigest()[:8]
-        Path(folder, f"{kernel[1][:120] if kernel else 'no_kernel'}-{name}.ptx").write_text(text)
-
-
 def chosen(texts: list[str]) -> str:
     """Return the PTX for this machine, as a driver chooses it: of its own architecture, or of an older one.
 
@@ -171,8 +158,6 @@ def text_of(image: bytes | int) -> tuple[str | None, bytes | None]:
 def load(image: bytes | int) -> int:
     """Return the handle of a module."""
     text, code = text_of(image)
-    if text is not None:
-        keep(text)
     handle = next(_handles)
     modules[handle] = DEVICE.module(text, machine_code=code) if text is not None else None
     return handle

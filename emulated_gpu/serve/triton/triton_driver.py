@@ -21,7 +21,7 @@ from ...device import DEVICE, LoadedModule
 from ...errors import Unsupported
 from ...formats import cubin
 from ...formats.tensormap import DRIVER_SWIZZLES, DRIVER_TYPES, Im2colMap, TensorMap, encode
-from ..driver import modules, timed
+from ..driver import timed
 
 # Types of elements as tensormap.replace (PTX ISA 9.7.9.27) numbers them -> as cuTensorMapEncodeTiled does, if otherwise
 HOST_TYPES = {8: 10, 9: 8, 10: 9}
@@ -172,7 +172,6 @@ class Utils:
     def load_binary(self, name, binary, shared, device):
         """Return (module, function, registers, spills, most threads) of a kernel."""
         assembly, handle = self.loading[-1], next(_handles)
-        modules.keep(assembly["ptx"])
         code = assembly.get("cubin")
         code = code if isinstance(code, bytes) else None
         used = cubin.of_kernel(code, name)
