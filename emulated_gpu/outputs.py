@@ -14,6 +14,8 @@ def to_be_written(context, option, path):
     if path is None:
         return None
     place = Path(path)
+    if str(path) == "-":
+        raise click.UsageError("cannot write -: it would be a file of that name; the screen is /dev/stdout")
     try:
         if option.name == "out":
             place.mkdir(parents=True, exist_ok=True)

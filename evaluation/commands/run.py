@@ -217,19 +217,16 @@ def print_table(screen: Screen, numbers, cases, verdicts: list[Verdict], options
         rows.append(row)
     columns = ["case", "<shapes", "<result", "mismatches", "ulps", "seconds", *(["us"] if timed else [])]
     screen.table(columns, rows)
-    for number, verdict in zip(numbers, verdicts):
-        if verdict.reason:
-            screen.line((f"case {number}", "red"), f": {verdict.reason}")
-    noted: dict = {}  # what is noted -> of which cases
-    for number, verdict in zip(numbers, verdicts):
-        for text in verdict.notes:
-            noted.setdefault(text, []).append(str(number))
-    for text, of in noted.items():
-        screen.line((f"note, case {', '.join(of)}", "yellow"), f": {text}")
-    for number, verdict in zip(numbers, verdicts):
-        for text in verdict.limits:
-            screen.line((f"not held, case {number}", "yellow"), f": {text}")
-    if noted:
+    reasons = [[verdict.reason] if verdict.reason else [] for verdict in verdicts]
+    notes, limits = [verdict.notes for verdict in verdicts], [verdict.limits for verdict in verdicts]
+    for head, colour, told in (("", "red", reasons), ("note, ", "yellow", notes), ("not held, ", "yellow", limits)):
+        of: dict[str, list[str]] = {}  # what is said -> of which cases
+        for number, texts in zip(numbers, told):
+            for text in texts:
+                of.setdefault(text, []).append(str(number))
+        for text, which in of.items():
+            screen.line((f"{head}case {', '.join(which)}", colour), f": {text}")
+    if any(notes):
         screen.line("notes: not promised by the PTX ISA, seen to work (NOT_PROMISED.md); --strict fails them")
     if any(verdict.ulps for verdict in verdicts):
         screen.line(

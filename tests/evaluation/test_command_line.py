@@ -155,6 +155,14 @@ def test_one_wrong_element_in_one_case_fails_the_run(run, honest, tmp_path):
     assert [(case["status"], case["mismatches"]) for case in cases] == [("fail", 1), ("pass", 0)]
 
 
+def test_what_is_true_of_several_cases_is_said_once(capsys):
+    of = [verdict.Verdict("", reason=text, limits=["small"]) for text in ("no DSL", "wrong", "no DSL")]
+    asked = SimpleNamespace(timed=False, task=SimpleNamespace(title=str))
+    running.print_table(running.Screen(), [0, 4, 7], ["a", "b", "c"], of, asked)
+    said = [line for line in capsys.readouterr().out.splitlines() if ": " in line]
+    assert said == ["case 0, 7: no DSL", "case 4: wrong", "not held, case 0, 4, 7: small"]
+
+
 def test_benchmark_models_no_times_of_what_runs_on_the_host(run, tmp_path):
     code, output = run("benchmark", "--spec", SMALL, "--json", str(tmp_path / "out.json"))
     assert code == 1

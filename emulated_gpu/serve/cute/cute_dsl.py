@@ -175,7 +175,8 @@ def _patch() -> None:
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
 
     if (arch := DEVICE.chip.arch) not in Arch.__members__:
-        raise Unsupported(f"this version of CuTe DSL does not compile for {arch}, which an {DEVICE.chip.name} needs")
+        why = f"this version of CuTe DSL does not compile for {arch}, which an {DEVICE.chip.name} needs"
+        raise Unsupported(f"{why}; 4.8.1 with nvidia-cutlass-dsl-libs-cu13 does")
 
     read = CuTeDSL._get_dsl().envar  # what it has read of the environment, if it was imported before
     read.keep_ptx = read.keep_cubin = True
