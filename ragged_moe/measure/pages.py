@@ -25,7 +25,6 @@ RESULTS = Path(__file__).parent / "results"
 PLACE = re.compile(r"(<!-- table (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NEAR = 0.75  # of Marlin's time: above that a kernel is near it
 PAYS = 128  # tokens an expert, from which on W4A8 is faster than W4A16
-CONTEST_LARGEST = 11948, 14107  # the contest's largest T
 STAGES = "routing", "permute", "GEMM1", "GEMM2", "finalise"
 OF_TRANSFORMERS = "moe_fp8", "grouped_mm", "batched_mm", "eager"  # implementations of experts, ours first
 
@@ -42,24 +41,25 @@ def whence(result: dict) -> str:
     return f"**Measured** in one run on {cards}, {result['date']}, torch {result['torch']}: {how}."
 
 
-def between(x: dict) -> tuple[float, float]:
-    """Return between which times, in us, the model's errors known today let a modelled one be: all kernels have PDL."""
-    return uncertainty.interval(x["us"]["whole"] if isinstance(x["us"], dict) else x["us"], pdl=True)
+def own(x: dict) -> float:
+    """Return the model's own time, in us, of a grouped GEMM or a layer."""
+    return x["us"]["whole"] if isinstance(x["us"], dict) else x["us"]
+
+
+def between(x: dict) -> tuple[float, float] | None:
+    """Return between which times, in us, the model's errors known today let a modelled one be: all kernels have PDL.
+    None where a time is made of what no known one is (`ragged_moe model` says so)."""
+    return None if "no bracket" in x else uncertainty.interval(own(x), pdl=True)
 
 
 def corrected(x: dict) -> float:
-    """Return the middle of that, which is what is printed."""
-    return uncertainty.corrected(between(x))
+    """Return the middle of that, which is what is printed, or the model's own time."""
+    return uncertainty.corrected(of) if (of := between(x)) else own(x)
 
 
 def interval(x: dict) -> str:
     """Write `between`."""
-    return " to ".join(f"{us:.0f}" if us >= 100 else f"{us:.1f}" for us in between(x))
-
-
-def mean_of(rows: list[dict]) -> dict:
-    """Return the mean of modelled times, as if all were wrong alike."""
-    return {"us": statistics.fmean(x["us"]["whole"] if isinstance(x["us"], dict) else x["us"] for x in rows)}
+    return " to ".join(f"{us:.0f}" if us >= 100 else f"{us:.1f}" for us in between(x) or ()) or "no bracket"
 
 
 # --------------------------------------------------------------------------------------------------------- grouped GEMM
@@ -114,33 +114,14 @@ def by_spread(result: dict, head: str, cell: Callable[[list[dict]], str]) -> str
 def gemm_modelled(result: dict) -> str:
     """Rows of a B200 beside what is published for one."""
     head = ["experts x tokens", "N, K", "us", "may be", "the model's own us", "its TFLOPS", "of the bytes' floor",
-            "of the MMAs'", "published TFLOPS"]  # fmt: skip
+            "of the MMAs'", "published TFLOPS", "calls"]  # fmt: skip
     body = []
     for x in result["rows"]:
         of_floors = (f"{x[name]:.0%}".replace("%", " %") for name in ("of the bytes floor", "of the MMA floor"))
         us = f"{corrected(x):.1f}", interval(x), x["us"], x["TFLOPS"]
         problem, published = (f"{x['experts']} x {x['m']}", f"{x['n']}, {x['k']}"), f"{x['published TFLOPS']:.0f}"
-        body.append([*problem, *map(str, us), *of_floors, published])
+        body.append([*problem, *map(str, us), *of_floors, published, str(x["calls"])])
     return markdown(head, body)
-
-
-def gemm_modelled_summary(result: dict) -> str:
-    """The least and the largest modelled rate by tokens an expert, over the published ones, and of the floor's."""
-    body = []
-    for m in sorted({x["m"] for x in result["rows"]}):
-        rows = [x for x in result["rows"] if x["m"] == m]
-        of_floor = [
-            max(x["of the bytes floor"], x["of the MMA floor"]) * x["us"] / corrected(x) for x in rows
-        ]
-        rates = [[x["TFLOPS"] * x["us"] / us for us in (corrected(x), *between(x))] for x in rows]
-        ratios = [[rate / x["published TFLOPS"] for rate in of] for x, of in zip(rows, rates)]
-        cells = []
-        for values, digits in ((rates, 0), (ratios, 2)):
-            (low, *_), (high, *_) = min(values), max(values)
-            least, most = min(x[2] for x in values), max(x[1] for x in values)
-            cells.append(f"{low:.{digits}f} to {high:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})")
-        body.append([f"{m}: {len(rows)} problems", *cells, f"{min(of_floor):.2f} to {max(of_floor):.2f}"])
-    return markdown(["tokens an expert", "modelled TFLOPS", "over the published", "floor's time over modelled"], body)
 
 
 # -------------------------------------------------------------------------------------------------------- NVFP4 weights
@@ -216,31 +197,16 @@ def mxfp4_summary(result: dict) -> str:
     return markdown([head, *(f"{m} tokens in the mean" for m in counts)], body)
 
 
-FP4 = "NVFP4", "MXFP4"
-
-
 def fp4_modelled(result: dict) -> str:
-    """Layers and grouped GEMMs on a B200 with NVFP4 and with MXFP4 weights, beside what is recorded of FP8's."""
-    fp8 = modelled_times([*load("layer_b200")["rows"], *load("grouped_gemm_b200")["rows"]])
-    of = {name: modelled_times([*x["layers"], *x["rows"]]) for name, x in zip(FP4, (result, load("mxfp4_b200")))}
+    """Layers on a B200 with NVFP4 and with MXFP4 weights, beside what is recorded of FP8's."""
     body = []
-    for problem in of["NVFP4"]:
-        cells, beside = [], fp8[problem]
-        for times in of.values():
-            us = corrected(times[problem])
-            cells += [f"{us:.1f}", interval(times[problem]), f"{us / corrected(beside):.2f}"]
-        body.append([problem, *cells, f"{corrected(beside):.1f}"])
-    heads = [head for name in FP4 for head in (f"{name}, us", "may be", "over FP8")]
-    return markdown(["problem", *heads, "FP8, us"], body)
-
-
-def modelled_times(rows: list[dict]) -> dict[str, dict]:
-    """Return the records by their problems' names."""
-
-    def name(x: dict) -> str:
-        return f"a layer, T = {x['T']}" if "T" in x else f"{x['experts']} x {x['m']}, N = {x['n']}, K = {x['k']}"
-
-    return {name(row): row for row in rows}
+    for nvfp4, mxfp4, fp8 in zip(*(x["rows"] for x in (result, load("mxfp4_b200"), load("layer_b200"))), strict=True):
+        cells, beside = [], corrected(fp8)
+        for times in (nvfp4, mxfp4):
+            cells += [f"{corrected(times):.1f}", interval(times), f"{corrected(times) / beside:.2f}"]
+        body.append([str(fp8["T"]), *cells, f"{beside:.1f}"])
+    heads = [head for name in ("NVFP4", "MXFP4") for head in (f"{name}, us", "may be", "over FP8")]
+    return markdown(["T", *heads, "FP8, us"], body)
 
 
 # --------------------------------------------------------------------------------------------------------------- layer
@@ -286,28 +252,17 @@ def layer_configs(result: dict) -> str:
 
 
 def layer_modelled_summary(result: dict) -> str:
-    """Whole layers on a B200, and the mean over the contest's 19 T."""
-    of = [f"T = {x['T']} {corrected(x):.0f} us ({interval(x)})" for x in result["rows"]]
-    contest = [*result["one cold call each"], *(x for x in result["rows"] if x["T"] in CONTEST_LARGEST)]
-    of_all = f"{corrected(mean_of(contest)):.0f} us ({interval(mean_of(contest))})"
-    return f"{', '.join(of)}; the mean over the contest's {len(contest)} T, one draw of logits each, {of_all}."
+    """Whole layers on a B200."""
+    return ", ".join(f"T = {x['T']} {corrected(x):.0f} us ({interval(x)})" for x in result["rows"]) + "."
 
 
 def layer_modelled(result: dict) -> str:
     """Whole layers and their stages on a B200."""
     stages = [name for name in STAGES if name != "permute"]
-    body = [[str(x["T"]), f"{corrected(x):.1f}", interval(x), f"{x['us']['whole']:.1f}",
+    body = [[str(x["T"]), f"{corrected(x):.1f}", interval(x), f"{own(x):.1f}",
              *(f"{x['us'][name]:.1f}" for name in stages), str(x["calls"]), x["date"]]
             for x in result["rows"]]  # fmt: skip
     return markdown(["T", "whole, us", "may be", "the model's own", *stages, "calls", "kernels of"], body)
-
-
-def layer_contest(result: dict) -> str:
-    """The contest's T but for the two largest, and their mean."""
-    rows = result["one cold call each"]
-    body = [[str(x["T"]), f"{x['rows']}, {x['experts']}", f"{x['us']:.0f}", x["date"]] for x in rows]
-    body.append(["mean", "", f"{corrected(mean_of(rows)):.0f} ({interval(mean_of(rows))})", ""])
-    return markdown(["T", "rows, experts", "the model's own us", "kernels of"], body)
 
 
 # --------------------------------------------------------------------------------------------------- expert parallelism
@@ -383,7 +338,6 @@ PLACES: dict[Path, dict[str, Table]] = {
     MOE / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm summary": (gemm_summary, "grouped_gemm_h200"),
-        "grouped_gemm modelled": (gemm_modelled_summary, "grouped_gemm_b200"),
         "nvfp4 layer": (fp4_layer, "layer_nvfp4_h200"),
     },
     MOE / "NVFP4.md": {
@@ -429,7 +383,6 @@ PLACES: dict[Path, dict[str, Table]] = {
         "layer configs": (layer_configs, "layer_h200"),
         "grouped_gemm modelled": (gemm_modelled, "grouped_gemm_b200"),
         "layer modelled": (layer_modelled, "layer_b200"),
-        "layer contest": (layer_contest, "layer_b200"),
     },
 }
 
