@@ -2,8 +2,6 @@
 
 import functools
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,8 +26,8 @@ from ragged_moe.layers.signatures import BATCHED_CALL, BF16_EXPERTS, E4M3_EXPERT
 from ragged_moe.runtime import device, workspace
 from ragged_moe.runtime import sizes as p
 from ragged_moe.tuning import sm90
+from tests import forked
 
-ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 
 
@@ -222,59 +220,14 @@ def test_sizes_that_calls_refuse(made):
     assert not made
 
 
-SCRIPT = """
-import ctypes, sys, time
-import cutlass.cute as cute
-from cutlass import Int64
-from cutlass.cute.runtime import make_ptr
-from ragged_moe.kernels import permute, program
-from tests import quick_dsl
-
-quick_dsl.install()
-words = (ctypes.c_int64 * permute.WORDS)()
-pointer = make_ptr(Int64, ctypes.addressof(words), cute.AddressSpace.generic)
-compiles, compile_ = [], cute.compile
-cute.compile = lambda *arguments: compiles.append(1) or compile_(*arguments)
-begin = time.perf_counter()
-found = program.compiled(permute.Permute(), "", pointer)
-assert "Permute" in found.function_name and len(found.kernel_info) == 1, found.function_name
-print(len(compiles), time.perf_counter() - begin)
-"""
-
-MODEL = """
-import time
-import cutlass.cute as cute
-import torch
-import ragged_moe
-from ragged_moe.runtime import device
-from ragged_moe.kernels import program
-from tests import quick_dsl
-
-quick_dsl.install()
-gpu = object.__new__(device.Gpu)
-gpu.index, gpu.sms, gpu.capability = 0, 132, (9, 0)
-device.gpu = lambda _: gpu
-torch.cuda.is_available, torch.cuda.current_device = lambda: True, lambda: 0
-program.Launch = lambda *_: None  # which asks the GPU
-compiles, compile_ = [], cute.compile
-cute.compile = lambda *arguments: compiles.append(1) or compile_(*arguments)
-begin = time.perf_counter()
-sizes = {"hidden": 7168, "intermediate": 2048, "local": 32}
-ragged_moe.warmup(
-    experts=[{"tokens": range(1, 4097), "top_k": 8, "num_experts": 256, **sizes}],
-    batched_experts=[{"most": 128, "expected_m": range(1, 129), **sizes}],
-    routers=[{"experts": 256, "top_k": 8, "scoring": "sigmoid", "bias": torch.float32}],
-)
-print(len(compiles), time.perf_counter() - begin)
-"""
-
-
-def compiles(folder: Path, script: str = SCRIPT, **env: str) -> tuple[int, float]:
-    """How often a process compiles to have the permute kernel of an H200, and after how many seconds it has it; or what
-    else a script prints."""
-    clean = {name: x for name, x in os.environ.items() if not name.startswith("CUTE_DSL_")}
-    clean |= {"CUTE_DSL_ARCH": "sm_90a", "RAGGED_MOE_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)} | env
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=clean, capture_output=True, text=True)
+def compiles(folder: Path, what: str = "permute", **variables: str) -> tuple[int, float]:
+    """How often a process compiles to have the permute kernel of an H200, or what else count_compiles.py has, and after
+    how many seconds it has it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("CUTE_DSL_")]:
+            patch.delenv(name)
+        variables = {"CUTE_DSL_ARCH": "sm_90a", "RAGGED_MOE_CACHE_DIR": str(folder)} | variables
+        done = forked.module("tests.ragged_moe.count_compiles", what, **variables)
     assert done.returncode == 0, done.stderr
     count, seconds = done.stdout.split()
     return int(count), float(seconds)
@@ -297,8 +250,8 @@ def test_a_second_process_compiles_nothing(tmp_path):
 @pytest.mark.thorough
 def test_a_second_process_warms_up_in_two_seconds(tmp_path):
     """For all that a rank of DeepSeek-V3 calls with up to 4096 tokens."""
-    assert compiles(tmp_path / "kernels", MODEL)[0] >= 12
-    count, seconds = compiles(tmp_path / "kernels", MODEL)
+    assert compiles(tmp_path / "kernels", "model")[0] >= 12
+    count, seconds = compiles(tmp_path / "kernels", "model")
     assert count == 0 and seconds < 2
 
 
