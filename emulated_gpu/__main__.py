@@ -20,7 +20,7 @@ from .finding_rows import of_runs
 from .grid import parse_grid, without_effect
 from .model import profile as profiles
 from .model import uncertainty
-from .outputs import duration, to_be_written
+from .outputs import duration, of_other_commands, to_be_written
 from .ptx.control_flow import BlockWriter, ControlFlow
 from .ptx.parse import Kernel, parse
 
@@ -74,11 +74,13 @@ SCRIPT = click.argument("script", type=Script())
 
 
 class Commands(click.Group):
-    """Commands that end on Ctrl-C as eval.py's do."""
+    """Commands that end on Ctrl-C as eval.py's do, and of which one that lacks an option names those that have it."""
 
     def invoke(self, ctx: click.Context):
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise of_other_commands(error, self) from None
         except KeyboardInterrupt:
             click.echo("\ninterrupted by SIGINT", err=True)
             ctx.exit(128 + signal.SIGINT)

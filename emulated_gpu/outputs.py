@@ -1,4 +1,4 @@
-"""Callbacks of options of commands: what is written, and how long something may take."""
+"""Options of commands: what is written, how long something may take, and which command has which."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import tempfile
 from pathlib import Path
 
 import click
+
+
+def of_other_commands(error: click.NoSuchOption, group: click.Group) -> click.NoSuchOption:
+    """Return the error that also names the commands of a group which do have the option."""
+    have = ((name, p) for name, command in group.commands.items() for p in command.params)
+    if others := [name for name, p in have if error.option_name in (*p.opts, *p.secondary_opts)]:
+        why = f"No such option {error.option_name!r}: it is an option of {', '.join(others)}."
+        return click.NoSuchOption(error.option_name, why, ctx=error.ctx)
+    return error
 
 
 def to_be_written(context, option, path):

@@ -17,7 +17,19 @@ RUNS = ROOT / "worklog" / "runs" / "profile"
 SWEPT = ROOT / "worklog" / "runs" / "sweep.jsonl"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+class Commands(click.Group):
+    """Commands of which one that lacks an option names those that have it."""
+
+    def invoke(self, ctx: click.Context):
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            from emulated_gpu.outputs import of_other_commands
+
+            raise of_other_commands(error, self) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli():
     """Check and time a submission to nvfp4_group_gemm or nvfp4_dual_gemm, on a B200 or else on an emulated one."""
 

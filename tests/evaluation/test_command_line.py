@@ -15,6 +15,7 @@ import torch
 from click.testing import CliRunner
 
 import utils
+from emulated_gpu.__main__ import cli as emulator
 from emulated_gpu.page.write import DATA
 from emulated_gpu.serve.host.findings import workflow_commands
 from evaluation import ROOT
@@ -330,6 +331,16 @@ def test_help_and_mistakes_do_not_wait_for_torch():
     assert done.stderr.splitlines()[-1] == "False" and "No such option '--no" in done.stderr, done.stderr
     of_moe = *moe_tasks.TASKS, *moe_tasks.MODELLED
     assert (options.TASKS, options.MOE_TASKS) == ((*TASKS,), of_moe)  # which it cannot import
+
+
+@pytest.mark.parametrize("of, words, owner", [
+    (cli, "test --grid a=1", "sweep"), (emulator, "run --within 5s x.py", "profile"),
+    (emulator, "compare --no-gains a.py b.py", "profile"),
+])  # fmt: skip
+def test_an_option_of_another_command_names_it(of, words, owner):
+    result = CliRunner().invoke(of, words.split())
+    said = f"No such option {words.split()[1]!r}: it is an option of {owner}."
+    assert result.exit_code == 2 and said in result.output
 
 
 def test_a_submission_may_be_named_without_its_option(honest):
