@@ -61,13 +61,14 @@ class Gain(NamedTuple):
 class Asked(NamedTuple):
     """What is to be run again: the first launches, which are `rounds` times the same, with each of `ways` undone.
 
-    busy: as of Undone.
+    busy: as of Undone. running: the share of the time in which any SM has CTAs.
     """
 
     launches: int
     rounds: int
     ways: list[str]
     busy: float
+    running: float
 
 
 class Spare:
@@ -178,10 +179,11 @@ def asked(timeline: Timeline, report: dict) -> Asked:
         ways.append(undone.DEPENDENT)
     if len(ended) > 1:
         ways.append(undone.LAUNCHES)
-    busy = busy_share(timeline)
+    busy, every = busy_share(timeline)
+    running = every / max(launch.interval[1] for launch in ended)
     if busy < MOSTLY_BUSY:
         ways.append(undone.IDLE)
-    return Asked(*enough_of([(launch.launch.program, launch.launch.grid) for launch in ended]), ways, busy)
+    return Asked(*enough_of([(launch.launch.program, launch.launch.grid) for launch in ended]), ways, busy, running)
 
 
 def enough_of(launches: list) -> tuple[int, int]:
@@ -192,13 +194,13 @@ def enough_of(launches: list) -> tuple[int, int]:
     return len(launches), 1
 
 
-def busy_share(timeline: Timeline) -> float:
-    """Return for which share of the time of all SMs they have CTAs, while any has."""
+def busy_share(timeline: Timeline) -> tuple[float, float]:
+    """Return for which share of the time of all SMs they have CTAs, while any has, and for how long any has."""
     lives: dict[int, list[tuple[float, float]]] = {}
     for key, life in timeline.life.items():
         lives.setdefault(timeline.sm_of[key], []).append(life)
     every = covered([life for of_sm in lives.values() for life in of_sm])
-    return sum(map(covered, lives.values())) / (every * len(timeline.run.placement.sms)) if every else 1.0
+    return sum(map(covered, lives.values())) / (every * len(timeline.run.placement.sms)) if every else 1.0, every
 
 
 def covered(spans: list[tuple[float, float]]) -> float:
@@ -243,6 +245,8 @@ def gains(
             continue
         what = running.pop(came)
         if cycles is not None:
+            if undone.IDLE in what:
+                cycles = max(cycles, whole.cycles * (1 - most_of(what, wanted, found)))
             found.append(whole.gain(what, cycles))
             found.sort(key=lambda one: -one.share)
             yield told(found)
@@ -251,6 +255,14 @@ def gains(
             best = best_of(told(found))
             waiting += [best] * (len(best) == BEST)
         start()
+
+
+def most_of(what: tuple[str, ...], wanted: Asked, found: list[Gain]) -> float:
+    """Return which share of the time undoing IDLE, with others whose gains are found, brings at most: SMs get work
+    while others have some, and launches begin and end as long as before."""
+    others = sum(one.share for one in found if one.what[0] in what and one.what[0] != undone.IDLE)
+    most = (1 - wanted.busy) * wanted.running + others
+    return most if {undone.DEPENDENT, undone.LAUNCHES} & {*what} else max(others, min(most, wanted.running))
 
 
 def best_of(found: list[Gain]) -> tuple[str, ...]:

@@ -148,6 +148,8 @@ def test_gains_are_of_the_memory_that_the_launches_began_with(tmp_path):
     saved = timed.run.profile.us((20 + 40) * 31 * timed.run.profile["sm"]["wavefront_cycles"])
     assert conflicts.share * timed.run.ends_us()[1] == pytest.approx(saved, rel=0.1)
     assert conflicts.between is None and conflicts.tells  # of a kernel without tensor work no bracket is known
+    running = gains.asked(timeline, found).running  # the launches begin and end as before, whatever SMs are busy
+    assert by_way[undone.IDLE,].share == pytest.approx((1 - 4 / 148) * running, rel=0.01)
     together = next(one for one in known if len(one.what) == 2)
     assert together.share > max(by_way[way,].share for way in together.what)
     lines = hot.lines(hot.instructions(timeline), timed.trace)
