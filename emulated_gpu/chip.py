@@ -18,7 +18,9 @@ else:
 
 FOLDER = Path(__file__).parent / "machines"
 SYSTEM_SHARED = 1024  # bytes of shared memory that the system takes from each CTA
-WARP_REGISTERS = 256  # registers are given to a warp in these portions: CUDA occupancy calculator, 9.0 and 10.0
+# cuda_occupancy.h of CUDA: in which portions a CTA gets shared memory and a warp gets registers
+SHARED_PORTION, WARP_REGISTERS = 128, 256
+QUARTERS = 4  # of an SM: each has a quarter of the registers, and no warp lies in two
 
 
 @dataclass(frozen=True)
@@ -85,20 +87,36 @@ class Chip:
             left = max(left - sms, 0)
         return clusters
 
-    def resident_ctas(self, shared: int, threads: int, registers: int = 0) -> int:
-        """CTAs of this much shared memory and this many threads that an SM runs at once, by these alone; at least 1.
+    def rooms(self, shared: int, threads: int, registers: int = 0) -> dict[str, int]:
+        """Return, by what limits them, how many CTAs an SM runs at once, as cuda_occupancy.h has it.
 
-        registers: of a thread, 0 if not known.
+        shared: bytes of a CTA without the system's; threads: of a CTA; registers: of a thread, 0 if not known.
         """
-        rooms = [self.shared_per_sm // (shared + SYSTEM_SHARED), self.threads_per_sm // threads]
+        warps = -(-threads // 32)
+        rooms = {
+            "CTAs": self.ctas_per_sm,
+            "threads": self.threads_per_sm // 32 // warps,
+            "shared memory": self.shared_per_sm // rounded(shared + SYSTEM_SHARED, SHARED_PORTION),
+        }
         if registers:
-            rooms.append(self.registers_per_sm // registers_of_cta(threads, registers))
-        return max(1, min(rooms))
+            of_quarter = self.registers_per_sm // QUARTERS // registers_of_cta(1, registers)  # warps
+            rooms["registers"] = QUARTERS * of_quarter // warps
+        return rooms
+
+    def registers_left(self, threads: int, ctas: int) -> int:
+        """Return how many registers a thread may have at most where so many CTAs have to fit an SM, as ptxas counts."""
+        warps = rounded(-(-threads // 32) * ctas, QUARTERS)
+        return min(256, self.registers_per_sm // warps // WARP_REGISTERS * 8)
 
 
 def registers_of_cta(threads: int, registers: int) -> int:
     """Return how many registers a CTA takes. registers: of a thread, 0 if not known, as is the answer then."""
-    return -(-threads // 32) * -(-32 * registers // WARP_REGISTERS) * WARP_REGISTERS
+    return -(-threads // 32) * rounded(32 * registers, WARP_REGISTERS)
+
+
+def rounded(size: int, portion: int) -> int:
+    """Return the multiple of `portion` that `size` takes."""
+    return -(-size // portion) * portion
 
 
 def read(path: Path) -> Chip:

@@ -13,7 +13,7 @@ from types import FrameType
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from ..chip import B200, Chip, registers_of_cta
+from ..chip import B200, QUARTERS, SHARED_PORTION, Chip, registers_of_cta, rounded
 from ..errors import EmulatorError, Fault, Hang, LaunchRefused, ResultsDecide
 from ..formats import cubin
 from ..formats.lanes import ranges
@@ -252,7 +252,8 @@ class Launch:
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
-        self.needs = Needs(self.shared_bytes, math.prod(self.block), self._registers_of_cta())
+        shared, threads = rounded(self.shared_bytes, SHARED_PORTION), rounded(math.prod(self.block), 32)
+        self.needs = Needs(shared, threads, self._registers_of_cta())
         self.thread_index: dict[tuple, object] = {}  # axis, warp of a CTA, its lanes -> what they read from %tid
         self.tmem_columns = 0  # the most that a CTA had at once
 
@@ -291,21 +292,20 @@ class Launch:
         if most := said.get("maxnreg"):
             return most[0]
         assert threads is not None
-        return min(256, 65536 // (math.prod(threads) * said["minnctapersm"][0]) // 8 * 8)
+        return self.chip.registers_left(math.prod(threads), said["minnctapersm"][0])
 
     def _registers_of_cta(self) -> int:
         """Return how many registers a CTA takes: those that ptxas says; without machine code those that threads start
         with, where the PTX says how many (`_registers`), else 0."""
         program, threads = self.program, math.prod(self.block)
         of_thread = cubin.of_kernel(program.machine_code, program.kernel.name).get("registers") or self.registers or 0
-        taken = registers_of_cta(threads, of_thread)
-        if taken > self.chip.registers_per_sm:
+        if not self.chip.rooms(0, threads, of_thread).get("registers", 1):
             raise LaunchRefused(
-                f"{threads} threads of {of_thread} registers each take {taken} of an SM's "
-                f"{self.chip.registers_per_sm}: cudaErrorLaunchOutOfResources",
+                f"{-(-threads // 32)} warps of {of_thread} registers a thread do not fit the quarters of an SM, of "
+                f"{self.chip.registers_per_sm // QUARTERS} each: cudaErrorLaunchOutOfResources",
                 701,
             )
-        return taken
+        return registers_of_cta(threads, of_thread)
 
     def _place_variables(self, kernel, code: Code):
         self.symbols = dict(code.symbols)

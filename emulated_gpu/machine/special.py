@@ -85,7 +85,7 @@ NUMBERS = {
     "reserved_smem_offset_end": lambda g, cta, launch, k: BASE,
     "reserved_smem_offset_cap": lambda g, cta, launch, k: BASE,
     # without the system's part, in units of 128
-    "total_smem_size": lambda g, cta, launch, k: -(-(launch.shared_bytes - BASE) // 128) * 128,
+    "total_smem_size": lambda g, cta, launch, k: launch.needs.shared - BASE,
 }
 
 

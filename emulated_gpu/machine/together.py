@@ -24,6 +24,7 @@ from ..state.global_shadow import GlobalShadow
 from ..state.host_order import Access
 from ..state.order import Order
 from ..state.pdl_dependency import Dependencies
+from ..state.shared_memory import BASE
 from .by_value import polls
 from .engine import Engine
 from .launch import Code, Environment, Geometry, Launch, LaunchOptions, Shared, calm
@@ -164,7 +165,8 @@ def starve(one: Given, other: Given) -> EmulatorError | None:
     if few or not all(polls(given.launched[0].program) for given in both):
         return None
     launches = [Launch(*given.launched, options=given.options) for given in both]
-    rooms = [chip.sms * chip.resident_ctas(launch.needs.shared, launch.needs.threads) for launch in launches]
+    sizes = [(launch.shared_bytes - BASE, math.prod(launch.block)) for launch in launches]
+    rooms = [chip.sms * min(chip.rooms(*size).values()) for size in sizes]
     taken = [math.prod(launch.grid) / room for launch, room in zip(launches, rooms, strict=True)]
     if sum(taken) <= 1 or max(taken) > 1 or any(launch.clusters == 1 for launch in launches):
         return None

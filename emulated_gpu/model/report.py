@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from ..chip import SYSTEM_SHARED, Chip, registers_of_cta
+from ..chip import Chip
 from ..formats import cubin
 from ..state.shared_memory import BASE
 from ..state.tensor_memory import COLUMNS
@@ -191,13 +191,7 @@ def resources(program) -> dict:
 
 def resident(chip: Chip, threads: int, shared: int, registers: int | None, columns: int) -> dict:
     """Return how many CTAs fit an SM, and what limits them. registers: per thread, None if not known."""
-    limits = {
-        "CTAs": chip.ctas_per_sm,
-        "threads": chip.threads_per_sm // (32 * -(-threads // 32)),
-        "shared memory": chip.shared_per_sm // (shared + SYSTEM_SHARED),
-    }
-    if registers:
-        limits["registers"] = chip.registers_per_sm // registers_of_cta(threads, registers)
+    limits = chip.rooms(shared, threads, registers or 0)
     if columns:
         limits["tensor memory"] = COLUMNS // columns
     limit = min(limits, key=limits.__getitem__)

@@ -463,9 +463,7 @@ def driver_calls(d) -> dict:
         "cuMemAllocHost": allocate_pinned, "cuMemHostAlloc": lambda n, flags: allocate_pinned(n),
         "cuMemFreeHost": free_pinned,
         "cuMemFree": free_bytes, "cuMemFreeAsync": lambda p, s: free_bytes(p, launches.handle_of(s)),
-        "cuOccupancyAvailableDynamicSMemPerBlock": lambda f, n, threads: (
-            DEVICE.chip.shared_per_sm // n - SYSTEM_SHARED
-        ),
+        "cuOccupancyAvailableDynamicSMemPerBlock": cuda_modules.available_shared,
         "cuOccupancyMaxActiveBlocksPerMultiprocessor": cuda_modules.resident,
         "cuOccupancyMaxActiveClusters": lambda f, config: max_active_clusters(config),
     } | {f"cu{name}": f for name, f in memory.items()} | {

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ...chip import SHARED_PORTION, SYSTEM_SHARED
 from ...device import DEVICE
 from ...errors import Unsupported
 from ...formats import cubin, elf
 from . import launches, modules
 
-MAX_DYNAMIC_SHARED = 8  # CUfunction_attribute, cudaFuncAttribute
+STATIC_SHARED, MAX_DYNAMIC_SHARED = 1, 8  # CUfunction_attribute, cudaFuncAttribute
 BUFFER_POINTER, BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_*, names in the list `extra`
 
 
@@ -121,7 +122,7 @@ def attribute(function, number) -> int:
     used = cubin.of_kernel(loaded.machine_code, kernel.name)
     answers = {
         0: lambda: DEVICE.chip.threads_per_cta,
-        1: lambda: modules.static_shared(loaded, kernel.name),
+        STATIC_SHARED: lambda: modules.static_shared(loaded, kernel.name),
         2: lambda: sum(v.size for v in loaded.module.variables.values() if v.space == "const"),
         3: lambda: used.get("frame", 0),
         4: lambda: used.get("registers", 0),
@@ -147,6 +148,14 @@ def resident(function, threads: int, shared: int) -> int:
     """cuOccupancyMaxActiveBlocksPerMultiprocessor."""
     kernel = kernel_of(function)
     return modules.resident(kernel.loaded(), kernel.name, threads, shared)
+
+
+def available_shared(function, ctas: int, threads: int) -> int:
+    """cuOccupancyAvailableDynamicSMemPerBlock: bytes. Raises WrongCall where an SM has no room for so many CTAs."""
+    if ctas < 1 or resident(function, threads, 0) < ctas:
+        raise launches.WrongCall(f"the shared memory of {ctas} blocks of {threads} threads on an SM")
+    of_one = DEVICE.chip.shared_per_sm // ctas // SHARED_PORTION * SHARED_PORTION
+    return of_one - SYSTEM_SHARED - attribute(function, STATIC_SHARED)
 
 
 def tensor_map(d, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):

@@ -14,7 +14,6 @@ import re
 from dataclasses import dataclass
 
 from ... import build_cache, target
-from ...chip import registers_of_cta
 from ...device import DEVICE, LoadedModule
 from ...errors import LaunchRefused, Unsupported, WrongCall
 from ...formats import cubin, elf, fatbin
@@ -68,10 +67,9 @@ def resident(module: LoadedModule, name: str, threads: int, shared: int) -> int:
         raise WrongCall(f"the occupancy of blocks of {threads} threads")
     chip, shared = DEVICE.chip, shared + static_shared(module, name)
     registers = cubin.of_kernel(module.machine_code, name).get("registers", 0)
-    taken = registers_of_cta(threads, registers)
-    if threads > chip.threads_per_cta or shared > chip.shared_per_cta or taken > chip.registers_per_sm:
+    if threads > chip.threads_per_cta or shared > chip.shared_per_cta:
         return 0
-    return min(chip.resident_ctas(shared, threads, registers), chip.ctas_per_sm)
+    return min(chip.rooms(shared, threads, registers).values())
 
 
 def digest(machine_code: bytes) -> bytes:

@@ -106,6 +106,9 @@ static void launches(int *a) {
   SAY(1024, threads);
   SAY(0, cudaOccupancyAvailableDynamicSMemPerBlock(&shared, k, 2, 256));
   SAY(115712, int(shared));
+  SAY(0, cudaOccupancyAvailableDynamicSMemPerBlock(&shared, with_static, 5, 64));
+  SAY(5568, int(shared));
+  SAY(1, cudaOccupancyAvailableDynamicSMemPerBlock(&shared, with_static, 6, 64));
   SAY(0, cudaDeviceSynchronize());
   cudaGetLastError();
 }
