@@ -74,7 +74,9 @@ def pack_saturated(a, b, c, bits: int, sign: bool):
 
 
 @once
-def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
+def float_to_float(
+    x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None, satfinite=False
+):
     if type(x) is int and x == 0:  # what a timed run converts: +0 is +0 everywhere
         return 0
     if kind == "bf16" and to == "f32" and not (sat or relu):  # a shift: keeps the bits of a NaN
@@ -83,7 +85,8 @@ def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False
     (v,) = alu.operands(kind, max(alu.WIDTH[kind], 32), ftz and kind == "f32" and to != "f16", x)
     if integer:
         v, mode = integral(v, integer), "rn"
-    return alu.finish(v, to, mode, ftz and to == "f32", sat, relu, x)
+    out = alu.finish(v, to, mode, ftz and to == "f32", sat, relu, x)
+    return select((out & 0x7FFF) == alu.INFINITY[to], out - 1, out, 16) if satfinite else out
 
 
 @once
@@ -121,19 +124,19 @@ def matrices(values: tuple, trans: bool) -> np.ndarray:
 def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
     """f32 -> tf32: 10 explicit mantissa bits, rounded; the low 13 bits become zero.
 
-    A NaN keeps its upper bits with rna, and becomes 0x7fffe000 otherwise (golden case cvt_f32_to_tf32).
+    A NaN keeps its upper bits with rna, and becomes 0x7fffe000 otherwise (golden case cvt_f32_to_tf32). With rna,
+    satfinite takes one of the last place from it, as from what is infinite (golden case cvt_f32_satfinite).
     """
     b = resize(x, 32)
     size = b & 0x7FFFFFFF
     up = 0 if mode == "rz" else size >> 12 & 1
     if mode == "rn":
         up = up & (select(size & 0xFFF != 0, 1, 0, 32) | (size >> 13 & 1))
-    out = resize(((size >> 13) + up) << 13, 32)
+    out = select(size >= 0x7F800000, size & 0xFFFFE000, resize(((size >> 13) + up) << 13, 32), 32)
     if satfinite:
-        out = select(out >= 0x7F800000, 0x7F7FE000, out, 32)
-    nan = size > 0x7F800000
-    out = select(size >= 0x7F800000, size, out, 32) | (b & 0x80000000)
-    out = select(nan, b & 0xFFFFE000 if mode == "rna" else 0x7FFFE000, out, 32)
+        out = select(out >= 0x7F800000, out - 0x2000, out, 32)
+    out, nan = out | (b & 0x80000000), size > 0x7F800000
+    out = select(nan, 0x7FFFE000, out, 32) if mode != "rna" else out
     return select((b >> 31 == 1) & (nan ^ True), 0, out, 32) if relu else out
 
 

@@ -113,6 +113,13 @@ CODES8 = np.arange(128, dtype=np.uint32) * 2 | (np.arange(128, dtype=np.uint32) 
     8
 )  # every 8-bit code, in pairs
 # f32 values around every rounding boundary of e4m3 and e5m2
+# Around the largest numbers of f16, bf16 and tf32, and where they round up to none
+NEAR_LARGEST = patterns(
+    "477FE000 477FEFFF 477FF000 477FFFFF 47800000 7F7F0000 7F7F7FFF 7F7F8000 7F7FDFFF 7F7FE000 7F7FEFFF 7F7FF000 "
+    "7F7FFFFF C77FEFFF C77FF000 C7800000 FF7F7FFF FF7F8000 FF7FEFFF FF7FF000 FF7FFFFF 7F800000 FF800000 7FC00000 "
+    "FFC12345 7F800001",
+    np.uint32,
+)
 FP8 = np.concatenate(
     [
         patterns(
@@ -369,6 +376,14 @@ CASES: list[Case] = [
         "cvt_f32_to_tf32",
         [f"cvt.{r}.tf32.f32 d32, a32" for r in ("rna", "rn", "rz", "rn.relu", "rz.relu")],
         {"a32": np.where(np.arange(N) % 2, A, A & np.uint32(0xFFFFF000))},
+        N,
+    ),
+    per_thread(
+        "cvt_f32_satfinite",
+        [f"cvt.{r}{m}.satfinite.{t}.f32 d16, a32" for t in ("f16", "bf16") for r in ("rn", "rz") for m in ("", ".relu")]
+        + [f"cvt.{r}.satfinite.{t}.f32 d32, a32, b32" for t in ("f16x2", "bf16x2") for r in ("rn", "rz.relu")]
+        + ["cvt.rna.satfinite.tf32.f32 d32, a32"],
+        {"a32": np.concatenate([NEAR_LARGEST, A])[:N], "b32": np.roll(np.concatenate([NEAR_LARGEST, A])[:N], 17)},
         N,
     ),
     per_thread(

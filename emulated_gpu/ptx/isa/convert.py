@@ -20,6 +20,8 @@ def _cvt(w, i, m):
         m.left.remove(t)
     to, kind = types
     rounding = m.one_of("rna", "rn", "rz", "rm", "rp", *INTEGER_ROUNDING, default=None)
+    if rounding is None and _rounds(to, kind) or rounding == "rna" and "relu" in m.left:
+        raise Unsupported(f"this rounding from {kind} to {to}")
     d, *sources = i.operands
     if to == "ue8m0x2":
         m.take("satfinite")
@@ -49,22 +51,24 @@ def _cvt(w, i, m):
         relu, satfinite = m.take("relu"), m.take("satfinite")
         w.write(d, f"convert.to_tf32({w.read(sources[0], 32, True)}, {rounding!r}, {relu}, {satfinite})")
     elif to in ("f16x2", "bf16x2"):
-        if kind != "f32":
-            raise Unsupported(f"{kind} to {to}")
-        relu = m.take("relu")
+        if kind != "f32" or rounding not in ("rn", "rz"):
+            raise Unsupported(f"this rounding from {kind} to {to}")
+        relu, satfinite = m.take("relu"), m.take("satfinite")
         a, b = (w.read(o, 32, True) for o in sources)
-        if rounding == "rn" and not relu:  # every epilogue does it
+        if rounding == "rn" and not relu and not satfinite:  # every epilogue does it
             name = "later_halves" if w.goes_to_stmatrix(d) else "to_halves"
             w.write(d, w.made_of(sources, f"convert.{name}({a}, {b}, {to[:-2]!r})"))
             return
-        half = [f"convert.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
-        w.write(d, f"alu.join16({half[0]}, {half[1]})")
+        how = f"'f32', {to[:-2]!r}, {rounding!r}, relu={relu}, satfinite={satfinite}"
+        w.write(d, f"alu.join16(convert.float_to_float({b}, {how}), convert.float_to_float({a}, {how}))")
     elif is_float(to) and is_float(kind):
         ftz, sat, relu = m.take("ftz"), m.take("sat"), m.take("relu")
         integer = rounding if rounding in INTEGER_ROUNDING else None
         mode = rounding if rounding in ("rz", "rm", "rp") else "rn"
+        clamps = kind == "f32" and width(to) == 16 and rounding in ("rn", "rz") and not ftz and not sat
+        more = f", satfinite={m.take('satfinite')}" if clamps else ""
         a = w.read(sources[0], width(kind), True)
-        w.write(d, f"convert.float_to_float({a}, {kind!r}, {to!r}, {mode!r}, {ftz}, {sat}, {relu}, {integer!r})")
+        w.write(d, f"convert.float_to_float({a}, {kind!r}, {to!r}, {mode!r}, {ftz}, {sat}, {relu}, {integer!r}{more})")
     elif is_float(kind):
         a = w.read(sources[0], width(kind), True)
         m.take("sat")  # which changes nothing: these conversions always clamp
@@ -80,6 +84,13 @@ def _cvt(w, i, m):
             f"convert.int_to_int({a}, {width(kind)}, {is_signed(kind)}, {width(to)}, {is_signed(to)}, {m.take('sat')})"
         )
         w.write(d, _into_register(text, to, d), bits)
+
+
+def _rounds(to: str, kind: str) -> bool:
+    """Whether a conversion has to say how it rounds."""
+    if is_float(to) and is_float(kind):
+        return _is_plain(to) and _is_plain(kind) and width(to) < width(kind)
+    return _is_plain(to) and _is_plain(kind) and is_float(to) != is_float(kind)
 
 
 def _into_register(text: str, to: str, d) -> str:
