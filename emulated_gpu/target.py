@@ -19,6 +19,7 @@ EVER = range(1000)
 DATA_CENTRE = 100, 101, 103, 107, 110  # Blackwell and Rubin with tensor memory
 GEFORCE = 120, 121
 OF_TENSOR_MEMORY = r"cp\.async\.bulk.*(\.cta_group|scatter4|(shared::cluster|prefetch).*(gather4|im2col::w))"
+OF_BLACKWELL = r"cvt.*(e2m1|e2m3|e3m2|ue8m0|ue5m3|s2f6|bf16x2.*\.e[45]m|e[45]m\dx2\.bf16)"
 # (a pattern at the beginning of a form, the compute capabilities that have it, their targets in words): the first
 # pattern that matches decides, and what matches none every target has
 RULES = [
@@ -44,8 +45,8 @@ RULES = [
     (r"cp\.(reduce\.)?async\.bulk|st\.async|red\.async|multimem", EVER[90:], "sm_90 and later"),
     (r"mbarrier\.(try_wait|expect_tx|complete_tx)|mbarrier\.arrive.*expect_tx", EVER[90:], "sm_90 and later"),
     (r"mbarrier.*(\.relaxed|[.:]cluster)|mbarrier\.arrive(?!.*noComplete).* 3", EVER[90:], "sm_90 and later"),
-    (r"fence\.(proxy\.(async|tensormap)|mbarrier_init)|elect\.sync|griddepcontrol", EVER[90:], "sm_90 and later"),
-    (r"fence\.(acquire|release)|(fence|ld|st|atom|red|isspacep)\..*cluster", EVER[90:], "sm_90 and later"),
+    (r"(fence|membar)\.(proxy\.(async|tens)|mbarrier_init)|elect\.sync|griddepcontrol", EVER[90:], "sm_90 and later"),
+    (r"fence\.(acquire|release)|(fence|ld|st|atom|red|isspacep|cvta)\..*cluster", EVER[90:], "sm_90 and later"),
     (r"stmatrix.*\.b8", (*DATA_CENTRE, *GEFORCE), "sm_100a, sm_120a"),
     (r"tensormap.*swizzle_atomicity", EVER[100:], "sm_100a and later"),
     (r"mapa|getctarank|barrier\.cluster|stmatrix|tensormap\.|prefetch.*\.tensormap", EVER[90:], "sm_90 and later"),
@@ -56,7 +57,7 @@ RULES = [
     (r"(add|min|max)\..*[su]16x2|(min|max)\.relu\.s", EVER[90:], "sm_90 and later"),
     (r"cvt.*ue5m3", (107,), "sm_107a"),
     (r"cvt\.rs", (100, 103, 107), "sm_100a, sm_103a, sm_107a"),
-    (r"cvt\.r[nz]\..*satfinite.*\.tf32|cvt.*(e2m1|e2m3|e3m2|ue8m0)", EVER[100:], "sm_100 and later"),
+    (rf"cvt\.r[nz]\..*satfinite.*\.tf32|{OF_BLACKWELL}", EVER[100:], "sm_100 and later"),
     (r"cvt.*(e4m3|e5m2)", EVER[89:], "sm_89 and later"),
     (r"cvt\.r[nz]\..*tf32|cvt.*\.bf16\.(?!f32)|cvt.*\.(?!f32)\w+\.bf16 ", EVER[90:], "sm_90 and later"),
     (r"(ld|st)\b.*\.global.*\.(v8\.[bfus]32|v4\.[bfus]64)", EVER[100:], "sm_100 and later"),
@@ -66,10 +67,12 @@ GROUPS = {"cta_group::1", "cta_group::2"}
 # What the targets without an a or f lack, on whatever chip
 SPECIFIC = re.compile(
     r"tcgen05|wgmma|setmaxnreg|tensormap\.replace|mma\.s.*\.kind::|(ld|st)matrix.*\.b8|redux.*\.f32|multimem.*\.e[45]m"
-    rf"|cvt.*(e2m1|e2m3|e3m2|ue8m0|ue5m3)|clusterlaunchcontrol.*multicast|{OF_TENSOR_MEMORY}"
+    rf"|{OF_BLACKWELL}|clusterlaunchcontrol.*multicast|{OF_TENSOR_MEMORY}"
 )
 # What those with an f lack, too, behind their compute capability
-EXACT = re.compile(r"\d+ (tcgen05\.(shift|mma.*kind::i8)|cvt\.rs|.*mma\.sp.*kind::mxf4)|12\d multimem.*\.e[45]m")
+EXACT = re.compile(
+    r"\d+ (tcgen05\.(shift|mma.*kind::i8)|cvt\.rs|cvt.*s2f6|.*mma\.sp.*kind::mxf4)|12\d multimem.*\.e[45]m"
+)
 _RULES = [(re.compile(pattern), frozenset(have), names) for pattern, have, names in RULES]
 
 

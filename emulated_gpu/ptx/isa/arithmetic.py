@@ -94,7 +94,9 @@ def _add(w, i, m):
         if m.take("sat"):
             w.write(i.operands[0], f"alu.sat_add({a}, {b}, {minus})")
         elif kind in ("s16x2", "u16x2"):
-            w.write(i.operands[0], f"alu.packed(lambda a, b: (a {'-' if minus else '+'} b) & 0xffff, {a}, {b})")
+            if minus:
+                raise Unsupported(f"sub.{kind}")
+            w.write(i.operands[0], f"alu.packed(lambda a, b: (a + b) & 0xffff, {a}, {b})")
         else:
             w.write(i.operands[0], f"({a} {'-' if minus else '+'} {b}) & {(1 << bits) - 1}")
 
@@ -221,6 +223,8 @@ def _abs_neg(w, i, m):
     absolute = i.op.startswith("abs")
     if is_float(kind):
         _apply(w, i, kind, "alu.fneg", f"ftz={m.take('ftz')}, absolute={absolute}")
+    elif kind.endswith("x2"):
+        raise Unsupported(f"{i.op} of packed integers")
     else:
         a = w.read(i.operands[1], width(kind))
         w.write(i.operands[0], f"alu.abs_int({a}, {width(kind)})" if absolute else f"(-{a}) & {(1 << width(kind)) - 1}")

@@ -173,7 +173,12 @@ def _cp_async(w, i, m):
     operands = _operands(i, m)
     m.drop(*CACHE_HINTS)
     size = operands[2].value
-    source = w.read(operands[3], 32) if len(operands) > 3 else repr(size)
+    source = repr(size)
+    if len(operands) > 3:
+        _, _, _, last = operands  # one of src-size and ignore-src
+        source = w.read(last, 32)
+        if getattr(getattr(last, "second", last), "bits", 32) == 1:  # p or !p
+            source = f"({source} ^ True) * {size}"
     w.call(f"async_copy.cp_async(g, {w.address(operands[0])}, {w.address(operands[1])}, {size}, {source}, {w.mask()})")
 
 

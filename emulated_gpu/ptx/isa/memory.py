@@ -147,6 +147,8 @@ def _atom(w, i, m):
     what = m.one_of(*ATOMIC)
     m.take("noftz")
     count, kind = _vector(m), m.type()
+    if count == 1 and "f16" in kind and what in ("min", "max"):
+        raise Unsupported(f".{what} of one .{kind}, not of a vector")
     is_red = i.op.startswith("red")
     d = SINK if is_red else i.operands[0]
     mem, *sources = i.operands if is_red else i.operands[1:]

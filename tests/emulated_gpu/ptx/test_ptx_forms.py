@@ -58,11 +58,26 @@ def test_what_a_shuffle_takes_of_absent_lanes_matters_where_it_is_used(lane):
         "add.rn.ftz.f32.f16 g, h, f",
         "fma.rn.relu.f32.bf16 g, b, b, f",
         "mul.rn.f32.bf16 g, b, f",
+        *"""sub.u16x2 x, x, x; neg.s16x2 x, x; cvt.u32.bf16 x, b; cvt.f32.s32 f, x; cvt.f16.f32 h, f
+cvt.rna.relu.tf32.f32 x, f; cvt.rp.satfinite.f16.f32 h, f; cvt.rn.ftz.satfinite.f16.f32 h, f; cvt.rm.bf16x2.f32 x, f, g
+atom.global.max.noftz.bf16x2 x, [o], x; red.global.min.noftz.bf16x2 [o], x; cp.async.ca.shared.global [s], [o], 4, 4, p
+cp.async.cg.shared.global [s], [o], 16, 8, p""".replace("\n", "; ").split("; "),
     ],
 )
-def test_mixed_precision_that_does_not_exist_is_refused(form):
+def test_what_no_target_has_is_refused(form):
+    """As ptxas 13.4 refuses them for all targets."""
+    begin = ".reg .pred p; .shared .b32 s[8]; mov.b16 h, 0; mov.b16 b, 0; mov.b32 x, 0; mov.f32 f, 0f40000000;"
     with pytest.raises(Unsupported, match="PTX line 7"):
-        run(f"mov.b16 h, 0; mov.b16 b, 0; mov.f32 f, 0f40000000; {form}; st.global.f32 [o], g;")
+        run(f"{begin} mov.f32 g, f; setp.eq.u32 p, x, 0; {form}; st.global.f32 [o], g;")
+
+
+def test_a_copy_that_ignores_its_source_fills_with_zeros():
+    """cp.async, ignore-src (PTX ISA 9.7.9.25.3.1)."""
+    out = run(""".reg .pred p; .shared .b32 s[4]; mov.f32 f, 0f40000000; st.global.f32 [o], f; st.global.f32 [o+4], f;
+        mov.b32 x, 1; setp.eq.u32 p, x, 1; mov.b32 y, s; add.u32 z, y, 4; st.shared.f32 [y], f;
+        cp.async.ca.shared.global [y], [o], 4, p; cp.async.ca.shared.global [z], [o+4], 4, !p; cp.async.wait_all;
+        ld.shared.f32 f, [y]; ld.shared.f32 g, [z]; st.global.f32 [o+8], f; st.global.f32 [o+12], g;""")
+    assert out.tolist() == [2, 2, 0, 2]
 
 
 def test_small_floats_become_two_bf16():

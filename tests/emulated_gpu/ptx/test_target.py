@@ -97,7 +97,8 @@ cp.async.bulk.prefetch.tensor.3d.L2.global.im2col::w [d1, {r1,r1,r1}], {h, h}
 cp.async.bulk.tensor.3d.shared::cta.global.im2col::w.mbarrier::complete_tx::bytes [s], [d1, {r1,r1,r1}], [s], {h, h}
 mbarrier.test_wait.acquire.cluster.shared::cta.b64 p, [s], d2; mbarrier.arrive.release.cluster.shared::cta.b64 d2, [s]
 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [s], [s+64]
-multimem.ld_reduce.weak.global.add.e5m2x4 r1, [d1]; prefetch.param.tensormap [d1]
+multimem.ld_reduce.weak.global.add.e5m2x4 r1, [d1]; prefetch.param.tensormap [d1]; cvta.shared::cluster.u64 d2, d1
+membar.proxy.async; cvta.to.shared::cluster.u64 d2, d1; fence.proxy.alias
 tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [d1], 1
 """.replace("\n", "; ")
         .strip("; ")
@@ -143,6 +144,15 @@ def test_rules_say_what_ptxas_says(target, tmp_path):
     refused = {int(line) - FIRST for line in re.findall(r"line (\d+); error", done.stderr)}
     said = {form: i not in refused for i, form in enumerate(FORMS)}
     assert said == {form: lacks(text, *parts(target)) is None for form, text in zip(FORMS, texts())}
+
+
+def test_conversions_of_a_later_ptx_are_those_of_blackwell():
+    """As ptxas 13.4 says for .version 9.4."""
+    blackwell = {target for target in TARGETS if parts(target)[0] >= 100 and parts(target)[1]}
+    for form in ("cvt.rn.satfinite.e4m3x2.bf16x2 2", "cvt.rn.relu.bf16x2.e5m2x2 2", "cvt.rn.bf16x2.e2m1x2 2"):
+        assert {target for target in TARGETS if lacks(form, *parts(target)) is None} == blackwell
+    with_a = {target for target in blackwell if target.endswith("a")}
+    assert {target for target in TARGETS if lacks("cvt.rn.satfinite.s2f6x2.f32 3", *parts(target)) is None} == with_a
 
 
 def test_one_kernel_has_one_cta_group(tmp_path):
