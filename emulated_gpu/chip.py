@@ -104,7 +104,7 @@ class Chip:
         return rooms
 
     def registers_left(self, threads: int, ctas: int) -> int:
-        """Return how many registers a thread may have at most where so many CTAs have to fit an SM, as ptxas counts."""
+        """Return the most registers of a thread with which that many CTAs still fit an SM, as ptxas counts."""
         warps = rounded(-(-threads // 32) * ctas, QUARTERS)
         return min(256, self.registers_per_sm // warps // WARP_REGISTERS * 8)
 

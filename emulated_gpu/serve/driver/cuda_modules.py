@@ -151,7 +151,7 @@ def resident(function, threads: int, shared: int) -> int:
 
 
 def available_shared(function, ctas: int, threads: int) -> int:
-    """cuOccupancyAvailableDynamicSMemPerBlock: bytes. Raises WrongCall where an SM has no room for so many CTAs."""
+    """cuOccupancyAvailableDynamicSMemPerBlock: bytes. Raises WrongCall where an SM has no room for them."""
     if ctas < 1 or resident(function, threads, 0) < ctas:
         raise launches.WrongCall(f"the shared memory of {ctas} blocks of {threads} threads on an SM")
     of_one = DEVICE.chip.shared_per_sm // ctas // SHARED_PORTION * SHARED_PORTION
