@@ -74,9 +74,7 @@ def pack_saturated(a, b, c, bits: int, sign: bool):
 
 
 @once
-def float_to_float(
-    x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None, satfinite=False
-):
+def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
     if type(x) is int and x == 0:  # what a timed run converts: +0 is +0 everywhere
         return 0
     if kind == "bf16" and to == "f32" and not (sat or relu):  # a shift: keeps the bits of a NaN
@@ -85,8 +83,13 @@ def float_to_float(
     (v,) = alu.operands(kind, max(alu.WIDTH[kind], 32), ftz and kind == "f32" and to != "f16", x)
     if integer:
         v, mode = integral(v, integer), "rn"
-    out = alu.finish(v, to, mode, ftz and to == "f32", sat, relu, x)
-    return select((out & 0x7FFF) == alu.INFINITY[to], out - 1, out, 16) if satfinite else out
+    return alu.finish(v, to, mode, ftz and to == "f32", sat, relu, x)
+
+
+@once
+def finite(bits, kind: str):
+    """Bits of f16 or bf16, an infinity as the largest number: .satfinite (golden case cvt_f32_satfinite)."""
+    return select((bits & 0x7FFF) == alu.INFINITY[kind], bits - 1, bits, 16)
 
 
 @once

@@ -59,16 +59,18 @@ def _cvt(w, i, m):
             name = "later_halves" if w.goes_to_stmatrix(d) else "to_halves"
             w.write(d, w.made_of(sources, f"convert.{name}({a}, {b}, {to[:-2]!r})"))
             return
-        how = f"'f32', {to[:-2]!r}, {rounding!r}, relu={relu}, satfinite={satfinite}"
-        w.write(d, f"alu.join16(convert.float_to_float({b}, {how}), convert.float_to_float({a}, {how}))")
+        half = [f"convert.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
+        if satfinite:
+            half = [f"convert.finite({x}, {to[:-2]!r})" for x in half]
+        w.write(d, f"alu.join16({half[0]}, {half[1]})")
     elif is_float(to) and is_float(kind):
         ftz, sat, relu = m.take("ftz"), m.take("sat"), m.take("relu")
         integer = rounding if rounding in INTEGER_ROUNDING else None
         mode = rounding if rounding in ("rz", "rm", "rp") else "rn"
         clamps = kind == "f32" and width(to) == 16 and rounding in ("rn", "rz") and not ftz and not sat
-        more = f", satfinite={m.take('satfinite')}" if clamps else ""
         a = w.read(sources[0], width(kind), True)
-        w.write(d, f"convert.float_to_float({a}, {kind!r}, {to!r}, {mode!r}, {ftz}, {sat}, {relu}, {integer!r}{more})")
+        text = f"convert.float_to_float({a}, {kind!r}, {to!r}, {mode!r}, {ftz}, {sat}, {relu}, {integer!r})"
+        w.write(d, f"convert.finite({text}, {to!r})" if clamps and m.take("satfinite") else text)
     elif is_float(kind):
         a = w.read(sources[0], width(kind), True)
         m.take("sat")  # which changes nothing: these conversions always clamp
