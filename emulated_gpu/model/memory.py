@@ -175,10 +175,6 @@ class MemoryModel:
         """Bytes of the flush that are still in L2."""
         return float(self.flushed[0] + self.flushed[1])
 
-    @property
-    def written_bytes(self) -> float:
-        return self.numbers.item(of.WRITTEN)
-
     def read(
         self,
         time: float,

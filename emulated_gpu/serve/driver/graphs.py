@@ -18,7 +18,7 @@ from ...state.host_order import BRANCHES, Event, Place
 KERNEL, COPY, FILL, HOST_CALL, CHILD, EMPTY, WAIT, RECORD, ALLOCATE, FREE = 0, 1, 2, 3, 4, 5, 6, 7, 10, 11
 # cudaErrorStreamCapture*
 UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED, CAPTURED_EVENT = 900, 901, 903, 904, 907
-BETWEEN = "record", "wait"  # what is no node
+BETWEEN = "record", "wait", "memory"  # what is no node
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 _branches = itertools.count(BRANCHES)  # handles of streams that a replay has
@@ -60,7 +60,7 @@ class Replays:
             if what == "launch":
                 grid = self.grids.setdefault(i, DEVICE.session.launches + 1)  # the same in each replay
                 DEVICE.launch(*with_, **rest[0] | {"stream": handle, "grid_id": grid})
-            elif what == "do":
+            elif what in ("do", "memory"):
                 with_(handle)
             elif what == "after":
                 order.follow(branch, order.stream(device, handles[with_]))
@@ -229,7 +229,7 @@ def nodes_of(captured: Replays) -> tuple[list[Node], dict[int, list[Node]]]:
             events[with_] = before
         elif what == "wait":
             ends[stream] = [*before, *events.get(with_, ())]
-        else:
+        elif what not in BETWEEN:
             kind = rest[0] if what == "do" else KERNEL
             nodes.append(Node((what, with_, *rest[:-1]), before, kind, place))
             ends[stream] = nodes[-1:]

@@ -62,25 +62,20 @@ def snapshot(pool=None) -> dict:
     if pool and tuple(pool[:2]) != (0, 0):  # which is all
         raise Unsupported("a snapshot of one pool's memory, on the emulated device: all of its memory is one pool")
     DEVICE.refresh()
-    devices = range(len(DEVICE.memories))
     segments = []
     for region in DEVICE.tensors.regions.values():
-        size = region.size
+        size = dict.fromkeys(("total_size", "allocated_size", "active_size", "requested_size"), region.size)
         block = {
-            "address": region.start,
-            "size": size,
-            "requested_size": size,
-            "state": "active_allocated",
+            "address": region.start, "size": region.size, "requested_size": region.size, "state": "active_allocated",
             "frames": [],
-        }
-        if region.device in devices:
-            segments.append({
-                "device": region.device, "address": region.start, "total_size": size, "allocated_size": size,
-                "active_size": size, "requested_size": size, "stream": 0, "segment_type": "large",
+        }  # fmt: skip
+        if region.device in range(len(DEVICE.memories)):
+            segments.append(size | {
+                "device": region.device, "address": region.start, "stream": 0, "segment_type": "large",
                 "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [block],
             })  # fmt: skip
     return {
-        "segments": segments, "device_traces": [[] for _ in devices], "external_annotations": [],
+        "segments": segments, "device_traces": [[] for _ in DEVICE.memories], "external_annotations": [],
         "allocator_settings": {
             "PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "garbage_collection_threshold": 0.0,
             "expandable_segments": False, "pinned_num_register_threads": 1, "release_lock_on_cudamalloc": False,

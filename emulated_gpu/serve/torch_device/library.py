@@ -41,7 +41,7 @@ SPOILT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, _i64, ctypes.c_uint64, ctypes.c
 
 
 class Event(ctypes.Structure):
-    """`Event` of memory.cpp: what became memory of a device, or ceased to be (bytes < 0)."""
+    """`Event` of memory.cpp: what became memory of a device (bytes >= 0), ceased to be, or is its capture's."""
 
     _fields_ = [
         ("at", ctypes.c_uint64), ("bytes", _i64), ("device", ctypes.c_int32), ("dtype", ctypes.c_int32),

@@ -45,11 +45,11 @@ constexpr int TEMPORARY = -2;           // of a CPU kernel that runs for a devic
 constexpr size_t PAGE = 4096, ROOM = size_t(1) << 39, STEP = size_t(64) << 20;
 constexpr size_t LARGE = size_t(8) << 20;  // bytes of which the system gets the pages back at once
 constexpr size_t CLEARED = size_t(1) << 20;  // bytes that become zeros by new pages instead of by stores
-constexpr int DIMENSIONS = 8, DEVICES = 64, OPERANDS = 6, NAME = 48;
+constexpr int DIMENSIONS = 8, DEVICES = 64, OPERANDS = 6, NAME = 48, GONE = -1, GRAPH_KEEPS = -2;
 constexpr size_t WORKS = 1024;  // of operators that are kept for who looks later
 constexpr size_t QUARANTINE = size_t(16) << 20, MOST_IN_QUARANTINE = 4096;  // bytes, allocations
 
-// What became memory of a device, or ceased to be (bytes < 0). dtype: of the first tensor in it, or -1. recorded: whether
+// What became memory of a device, or ceased to be (bytes: GONE), or is for the next tensor of its capture (GRAPH_KEEPS). dtype: of the first tensor in it, or -1. recorded: whether
 // record_stream was called. queue: for which it was allocated; born: how many operators had run then.
 struct Event {
   void *at;
@@ -168,8 +168,10 @@ class Pool {
       bytes[found->second.device].remove(found->second.bytes);
       blocks[found->second.device].remove(1);
     }
-    if (found->second.of_graph && found->second.device >= PINNED) return;  // replays use it
-    if (keeps_ && found->second.device >= PINNED)
+    if (auto &[_, block] = *found; block.of_graph && block.device >= PINNED) {  // replays use it
+      if (block.device >= 0 && block.of_graph == capturing[block.device] && !block.recorded)
+        events_.push_back({p, GRAPH_KEEPS, block.device, -1, 0, 0, {}, block.queue, 0});
+    } else if (keeps_ && block.device >= PINNED)
       kept_.push_back(at);
     else
       drop(found);
@@ -310,7 +312,7 @@ class Pool {
   void drop(std::map<uintptr_t, Block>::iterator found) {
     auto [at, block] = *found;
     if (block.device >= PINNED)
-      events_.push_back({reinterpret_cast<void *>(at), -1, block.device, -1, 0, block.recorded, {}, block.queue, 0});
+      events_.push_back({reinterpret_cast<void *>(at), GONE, block.device, -1, 0, block.recorded, {}, block.queue, 0});
     taken_.erase(found);
     if (at < ranges_[0].first || at >= ranges_[0].second) return;
     if (shared_ || block.size >= LARGE) empty_pages((at + PAGE - 1) / PAGE * PAGE, (at + block.size) / PAGE * PAGE);

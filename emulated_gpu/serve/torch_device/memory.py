@@ -10,6 +10,7 @@ import functools
 import math
 import threading
 import warnings
+from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from ...device import DEVICE
 from ...errors import HostOrderFault, Unsupported, WrongCall
 from ...state.global_memory import HOST, WORD, Region
-from ...state.host_order import Access, calling_place, named
+from ...state.host_order import Access, Stream, calling_place, named
 from ..driver import cuda_bindings, graphs
 from ..host import guarded_pages
 from .library import BEFORE, SPOILT, TOLD, UNDEFINED, Count, Event, Operand, Work, load
@@ -92,16 +93,15 @@ class TorchMemory:
             return
         events = (Event * number)()
         new: dict[int, Event] = {}  # what has come and is gone already was never seen by a launch
-        gone: list[Event] = []
         for event in events[: self.library.emulated_fetch(events, number)]:
             if event.bytes >= 0:
                 new[event.at] = event
-            elif new.pop(event.at, None) is None:
-                gone.append(event)
-        for event in gone:
-            if (region := self.regions.pop(event.at, None)) is not None:
-                if DEVICE.order.several and not event.recorded:
-                    DEVICE.order.given_back(region, DEVICE.order.stream(max(event.device, 0), event.queue))
+            elif event.bytes == GRAPH_KEEPS:
+                if DEVICE.capture is not None and (region := self.regions.get(event.at)) is not None:
+                    self.reuses(DEVICE.order.given_back, region, event)
+            elif new.pop(event.at, None) is None and (region := self.regions.pop(event.at, None)) is not None:
+                if not event.recorded:
+                    self.reuses(DEVICE.order.given_back, region, event)
                 DEVICE.freed(region, "torch, since its last tensor was gone,")
         for at, event in new.items():
             self.regions[at] = region = DEVICE.given(at, event.bytes, self.name(event), event.device)
@@ -109,8 +109,17 @@ class TorchMemory:
             region.fresh = event.device >= 0 and DEVICE.node is None
             if event.device == HOST:
                 guarded_pages.install()
-            elif DEVICE.order.several:
-                DEVICE.order.taken(region, DEVICE.order.stream(event.device, event.queue))
+            else:
+                self.reuses(DEVICE.order.taken, region, event)
+
+    def reuses(self, step: Callable[[Region, Stream], None], region: Region, event: Event) -> None:
+        """Let the order know that memory is given back or taken, for a stream: now, or in every replay."""
+        capture, device, stream = DEVICE.capture, max(event.device, 0), DEVICE.order.stream
+        if capture is not None and event.queue in (capture.streams or ()):
+            if len(capture.streams) > 1:
+                capture.note("memory", lambda queue: step(region, stream(device, queue)), event.queue)
+        elif DEVICE.order.several:
+            step(region, stream(device, event.queue))
 
     def works(self, told: bool = False) -> None:
         """Learn what operators have read and written since the last time, each in its stream. told: one of them, of
@@ -282,6 +291,7 @@ def told(what: int, a: int, b: int) -> int:
         if what == CAPTURED:
             if capture is None:
                 raise Unsupported("operators of another thread than the one that captures a CUDA graph")
+            DEVICE.refresh()
             DEVICE.tensors.recorded.append(a)
             capture.note("do", functools.partial(repeat, a), graphs.KERNEL, b)
             return 0
@@ -303,6 +313,7 @@ def told(what: int, a: int, b: int) -> int:
 
 BEGINS, DONE, RECORDS, AWAITS, HOST_AWAITS, CAPTURED, IS_CAPTURED, ELAPSED = range(8)
 NO_TIME = 0x7FC00000  # nan in float32
+GRAPH_KEEPS = -2  # bytes of an Event
 
 _why = ctypes.create_string_buffer(b"")
 

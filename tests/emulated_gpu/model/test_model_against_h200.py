@@ -22,7 +22,7 @@ from emulated_gpu.machine.engine import Engine
 from emulated_gpu.model import fences
 from emulated_gpu.model.clock import TimingClock
 from emulated_gpu.model.issue import Cost
-from emulated_gpu.model.lines import OPEN_BLOCKS, OPENED
+from emulated_gpu.model.lines import OPEN_BLOCKS, OPENED, WRITTEN
 from emulated_gpu.model.profile import load
 from emulated_gpu.model.sm import SharedPort, Sm
 from emulated_gpu.model.sm_clock import SmClocks
@@ -138,7 +138,7 @@ def test_stored_lines_leave_in_proportion_to_their_share(memory, first):
     for half, came in enumerate((read, read // 2)):  # the other half gets what is at home there
         left = memory.stored[half] / before[half]
         assert left == pytest.approx(math.exp(-came / memory.capacity), rel=1e-3)
-    assert memory.written_bytes == pytest.approx(stored - sum(memory.stored))
+    assert memory.numbers[WRITTEN] == pytest.approx(stored - sum(memory.stored))
 
 
 def test_a_load_that_meets_prefetches_ends_with_the_last_of_them(memory, first):

@@ -224,6 +224,27 @@ def use_after_free_without_record_stream(mended):
     return cuda()
 
 
+def use_after_free_within_a_graph(mended):
+    """A capture's memory goes on to a side branch that main still reads (local-inference-lab's vLLM, PR 93)."""
+    x, y, side, graph = cuda(), cuda(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        main = torch.cuda.current_stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            z = x * 2
+        main.wait_stream(side)
+        if mended:
+            z.record_stream(main)
+        add[(4,)](z, y, 256)
+        del z
+        with torch.cuda.stream(side):
+            z = x * 3
+        main.wait_stream(side)
+    graph.replay()
+    torch.cuda.synchronize()
+    return x, z
+
+
 def use_after_free_input_of_a_graph(mended):
     x, y = cuda(), cuda()
     add[(4,)](x, y, 256)
