@@ -13,6 +13,11 @@ ABSENT = 0  # SHN_UNDEF: the symbol is somebody else's
 NEEDED = 1  # DT_NEEDED
 
 
+def is_cubin(header: bytes) -> bool:
+    """Return whether a file that begins so has machine code of a GPU: e_machine is EM_CUDA."""
+    return int.from_bytes(header[18:20], "little") == 190
+
+
 def size(header: bytes) -> int:
     """Return the bytes of a file up to the end of its tables of sections and of segments, one of which is its end."""
     segments, sections = struct.unpack_from("<QQ", header, 32)

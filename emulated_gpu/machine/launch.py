@@ -43,6 +43,7 @@ _BLAS = ThreadpoolController()
 
 
 PATIENCE = 5_000  # turns of other warps in which somebody may write what has been read too early
+INVALID_CLUSTER = 912  # cudaErrorInvalidClusterSize
 
 
 @contextlib.contextmanager
@@ -273,10 +274,12 @@ class Launch:
             raise LaunchRefused(f"block {self.block}, but the kernel has .maxntid {most}")
         for g, c in zip(self.grid, self.cluster, strict=True):
             if g % c:
-                raise LaunchRefused(f"grid {self.grid} is not a multiple of the cluster {self.cluster}")
+                why = f"grid {self.grid} is not a multiple of the cluster {self.cluster}"
+                raise LaunchRefused(why, INVALID_CLUSTER)
         size = math.prod(self.cluster)
         if size > self.chip.cluster:
-            raise LaunchRefused(f"cluster of {size} CTAs: at most {self.chip.cluster} on an {self.chip.name}")
+            most = f"at most {self.chip.cluster} on an {self.chip.name}"
+            raise LaunchRefused(f"cluster of {size} CTAs: {most}", INVALID_CLUSTER)
 
     def _registers(self) -> int | None:
         """Return how many registers a thread starts with: what ptxas says, or its rule for a kernel with setmaxnreg: as

@@ -208,15 +208,16 @@ def seed() -> None:
 def environment(options: Options, installs: bool = False) -> dict[str, str]:
     """Variables with which every Python process gets the emulated device when it imports torch or CuTe DSL, and every
     process finds an `nvidia-smi` that knows it, libcuda and nvcc."""
-    startup = Path(__file__).parent / "startup"
+    startup, cuda = Path(__file__).parent / "startup", for_cuda()
     path = [str(startup), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    programs = [startup / "bin", *(Path(home, "bin") for name, home in cuda.items() if name == "CUDA_HOME")]
     return {
         "PYTHONPATH": os.pathsep.join(p for p in path if p),
-        "PATH": os.pathsep.join([str(startup / "bin"), os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([*map(str, programs), os.environ.get("PATH", os.defpath)]),
         PYTHON: sys.executable,
         OPTIONS: json.dumps(vars(options)),
         installing.ALLOWED: str(int(installs)),
-        **for_cuda(),
+        **cuda,
     }
 
 

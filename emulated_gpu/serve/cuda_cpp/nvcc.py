@@ -31,20 +31,24 @@ def for_ptx(arguments: list[str]) -> list[str]:
     return ["--no-compress", "-lineinfo", *text]
 
 
-def output(arguments: list[str]) -> str | None:
-    """Return the file that nvcc is told to write."""
-    return next((value for name, value in zip(arguments, arguments[1:]) if name in OUTPUT), None)
+def output(arguments: list[str]) -> str:
+    """Return the file that nvcc is told to write: of a cubin, if nothing is said, it has the source's name."""
+    source = next((one for one in arguments if one.endswith(".cu")), "")
+    named = os.path.basename(source).removesuffix("cu") + "cubin"
+    return next((value for name, value in zip(arguments, arguments[1:]) if name in OUTPUT), named)
 
 
 def make_cubin(nvcc: str, arguments: list[str]) -> int:
     """Make the cubin as asked, then its PTX, and keep that for whoever loads it; returns nvcc's exit status."""
+    path = output(arguments)
+    if not {*OUTPUT} & {*arguments}:
+        arguments = [*arguments, "-o", path]
     if status := subprocess.run([nvcc, *arguments]).returncode:
         return status
     from emulated_gpu.serve.driver import modules
 
     with tempfile.TemporaryDirectory() as folder:
         text = os.path.join(folder, "text.ptx")
-        path = output(arguments) or ""
         given = ["-ptx" if one in CUBIN else text if one == path else one for one in arguments]
         if status := subprocess.run([nvcc, *for_ptx(given)]).returncode:
             return status
@@ -55,7 +59,7 @@ def make_cubin(nvcc: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if CUBIN & {*sys.argv} and output(sys.argv):
+    if CUBIN & {*sys.argv}:
         sys.exit(make_cubin(sys.argv[1], sys.argv[2:]))
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "light_first.sh")
     os.execv("/bin/sh", ["sh", script, sys.argv[1], *for_ptx(sys.argv[2:])])

@@ -122,6 +122,7 @@ cudaError_t cudaFuncSetAttribute(const void *host, cudaFuncAttribute attribute, 
   return kept(emulator.function(host));  // carve-outs and non-portable cluster sizes change no result
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
+  if (!a) return kept(cudaErrorInvalidValue);
   std::memset(a, 0, sizeof *a);
   int threads = 0, shared = 0, constant = 0, local = 0, dynamic = 0, status = emulator.function(host);
   auto get = [&](int *value, CUfunction_attribute number) {
@@ -144,17 +145,18 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *ctas, co
                                                                    size_t shared, unsigned) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas, host, threads, shared);
 }
-cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *, const cudaLaunchConfig_t *c) {
+cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *host, const cudaLaunchConfig_t *c) {
+  if (int status = emulator.function(host)) return kept(status);
   CUlaunchConfig of_driver{};
   of_driver.attrs = reinterpret_cast<CUlaunchAttribute *>(c->attrs), of_driver.numAttrs = c->numAttrs;
-  return kept(cuOccupancyMaxActiveClusters(clusters, nullptr, &of_driver));
+  return kept(cuOccupancyMaxActiveClusters(clusters, CUfunction(host), &of_driver));
 }
 cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *host, int ctas, int threads) {
   if (int status = emulator.function(host)) return kept(status);
   return kept(cuOccupancyAvailableDynamicSMemPerBlock(bytes, CUfunction(host), ctas, threads));
 }
 cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *, const cudaLaunchConfig_t *) {
-  return *size = 8, cudaSuccess;  // the portable size
+  return put(size, 8);  // the portable size
 }
 cudaError_t cudaFuncGetName(const char **name, const void *host) {
   if (int status = emulator.function(host)) return kept(status);

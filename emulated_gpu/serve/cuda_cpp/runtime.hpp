@@ -38,6 +38,9 @@ HERE uint64_t handle();                 // a new one
 HERE cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t queue);
 HERE cudaError_t fill_rows(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue, int waits);
 
+template <class Out, class Value> cudaError_t put(Out *out, Value value) {
+  return out ? (*out = Out(value), cudaSuccess) : kept(cudaErrorInvalidValue);
+}
 template <class Call> cudaError_t in(cudaStream_t queue, Call call) {
   return kept(has_ended(queue) ? int(cudaErrorInvalidResourceHandle) : int(call()));
 }

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from ...device import DEVICE, LoadedModule
-from ...errors import Fault, LaunchRefused, Unsupported
+from ...errors import Fault, Unsupported
 from ...formats import fatbin
 from ...state import host_order
 from ..driver import c_driver, cuda_bindings, launches, modules
@@ -88,12 +88,7 @@ def launch(host, grid, block, args, shared, attributes, count, queue: int) -> No
 
 
 def set_shared(host, size: int) -> None:
-    kernel, most = function(host), DEVICE.chip.shared_per_cta
-    static = modules.static_shared(kernel.loaded(), kernel.name)
-    if not 0 <= size <= most - static:
-        why = f"cudaFuncSetAttribute: {size} bytes of shared memory; a block has at most {most}"
-        raise LaunchRefused(why + f", of which this kernel has {static}" * bool(static), modules.INVALID_VALUE)
-    kernel.dynamic_shared = size
+    function(host).allow_shared(size, "cudaFuncSetAttribute")
 
 
 def symbol(address, size, host) -> None:
@@ -155,6 +150,16 @@ def proc_address(name: int, out: int, version: int, flags: int, status: int = 0)
     return 0 if address else NOT_FOUND
 
 
+def error_string(status: int, out: int) -> int:
+    """cuGetErrorString: null for what is no CUresult."""
+    of_runtime = load().cudaGetErrorString
+    of_runtime.restype = _ptr
+    text = of_runtime(status)
+    known = ctypes.string_at(text) != b"unrecognized error code"
+    _u64.from_address(out).value = text if known else 0
+    return 0 if known else modules.INVALID_VALUE
+
+
 def export_table(*_) -> int:
     """cuGetExportTable: tables of functions that have no names. NVRTC asks for one, and goes on without it."""
     return NOT_FOUND
@@ -199,7 +204,9 @@ def load() -> ctypes.CDLL:
 
 def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
     """Return the driver's function `name` with parameters of these types in C; None if it is not served."""
-    own = {"cuGetProcAddress": proc_address, "cuGetExportTable": export_table}.get(name)
+    own = {
+        "cuGetProcAddress": proc_address, "cuGetExportTable": export_table, "cuGetErrorString": error_string,
+    }.get(name)  # fmt: skip
     if any("CUdeviceptr_v1" in one for one in types):  # of 32 bits, which no address fits into
         return None
     return c_driver.pointer(own, types, answers=True) if own else c_driver.function_of(name, types)

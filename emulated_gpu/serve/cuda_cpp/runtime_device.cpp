@@ -5,33 +5,33 @@
 
 extern "C" {
 
-cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaGetDevice(int *device) { return put(device, 0); }
 cudaError_t cudaSetDevice(int device) { return on(device); }
 cudaError_t cudaSetValidDevices(int *devices, int count) { return count ? on(devices[0]) : cudaSuccess; }
-cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *) { return *device = 0, cudaSuccess; }
+cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *) { return put(device, 0); }
 cudaError_t cudaDeviceReset() { return kept(cuCtxSynchronize()); }
 cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return on(device); }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
-cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = 0, cudaSuccess; }
+cudaError_t cudaGetDeviceFlags(unsigned *flags) { return put(flags, 0); }
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
-cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache *config) { return *config = cudaFuncCachePreferNone, cudaSuccess; }
+cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache *config) { return put(config, cudaFuncCachePreferNone); }
 cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
 cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig *config) {
-  return *config = cudaSharedMemBankSizeFourByte, cudaSuccess;
+  return put(config, cudaSharedMemBankSizeFourByte);
 }
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
 cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) { return kept(cuCtxGetLimit(value, CUlimit(limit))); }
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) { return kept(cuCtxSetLimit(CUlimit(limit), value)); }
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { return *can = 0, on(device || peer); }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { return device || peer ? on(1) : put(can, 0); }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return kept(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceDisablePeerAccess(int) { return kept(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
   return device ? on(device) : kept(cuDeviceGetPCIBusId(text, size, device));
 }
-cudaError_t cudaGetDeviceCount(int *count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int *count) { return put(count, 1); }
+cudaError_t cudaRuntimeGetVersion(int *version) { return put(version, CUDART_VERSION); }
+cudaError_t cudaDriverGetVersion(int *version) { return put(version, CUDART_VERSION); }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
   if (device) return on(device);
   if (attribute < 1 || attribute >= cudaDevAttrMax) return kept(cudaErrorInvalidValue);
@@ -39,6 +39,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
   if (device) return on(device);
+  if (!p) return kept(cudaErrorInvalidValue);
   std::memset(p, 0, sizeof *p);
   int status = cuDeviceGetName(p->name, sizeof p->name, 0);
   if (!status) status = cuDeviceTotalMem(&p->totalGlobalMem, 0);

@@ -45,7 +45,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t queue, cudaStreamCaptureMode mod
   return in(queue, [&] { return cuStreamBeginCapture(queue, CUstreamCaptureMode(mode)); });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t queue, cudaGraph_t *graph) {
-  return in(queue, [&] { return *graph = nullptr, cuStreamEndCapture(queue, graph); });
+  return in(queue, [&] { return put(graph, nullptr) ? cudaErrorInvalidValue : cudaError_t(cuStreamEndCapture(queue, graph)); });
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t queue, cudaStreamCaptureStatus *status) {
   return kept(cuStreamIsCapturing(queue, reinterpret_cast<CUstreamCaptureStatus *>(status)));
@@ -118,7 +118,7 @@ cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t *ready, cudaGraph_t g
   p->result_out = cudaGraphInstantiateSuccess;
   return cudaGraphInstantiateWithFlags(ready, graph, p->flags);
 }
-cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t, unsigned long long *flags) { return *flags = 0, cudaSuccess; }
+cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t, unsigned long long *flags) { return put(flags, 0); }
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t ready, cudaGraph_t graph, cudaGraphExecUpdateResultInfo *info) {
   info->errorNode = info->errorFromNode = nullptr;
   return kept(cuGraphExecUpdate(ready, graph, reinterpret_cast<CUgraphExecUpdateResultInfo *>(info)));

@@ -46,8 +46,13 @@ cudaError_t cudaMallocHost(void **address, size_t size) {
   if (!address) return kept(cudaErrorInvalidValue);
   return size ? kept(cuMemAllocHost(address, size)) : (*address = nullptr, cudaSuccess);
 }
-cudaError_t cudaHostAlloc(void **address, size_t size, unsigned) { return cudaMallocHost(address, size); }
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) { return *device = host, cudaSuccess; }
+cudaError_t cudaHostAlloc(void **address, size_t size, unsigned flags) {
+  return flags & ~(cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined)
+             ? kept(cudaErrorInvalidValue) : cudaMallocHost(address, size);
+}
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags) {
+  return kept(cuMemHostGetDevicePointer(reinterpret_cast<CUdeviceptr *>(device), host, flags));
+}
 cudaError_t cudaHostRegister(void *address, size_t size, unsigned) {
   return kept(address && size ? int(cuMemHostRegister(address, size, 0)) : int(cudaErrorInvalidValue));
 }
@@ -55,6 +60,7 @@ cudaError_t cudaHostUnregister(void *address) { return kept(cuMemHostUnregister(
 cudaError_t cudaHostGetFlags(unsigned *flags, void *address) { return kept(cuMemHostGetFlags(flags, address)); }
 cudaError_t cudaFreeHost(void *address) { return kept(cuMemFreeHost(address)); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *address) {
+  if (!p) return kept(cudaErrorInvalidValue);
   int type = 0, managed = 0;
   CUpointer_attribute asked[] = {
       CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
@@ -158,6 +164,7 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
 // ---- boxes
 
 cudaError_t cudaMalloc3D(cudaPitchedPtr *p, cudaExtent extent) {
+  if (!p) return kept(cudaErrorInvalidValue);
   p->xsize = extent.width, p->ysize = extent.height;
   return cudaMallocPitch(&p->ptr, &p->pitch, extent.width, extent.height * extent.depth);
 }

@@ -9,7 +9,6 @@
 struct Queue { unsigned flags; int priority; };
 static auto &lock = *new std::mutex;
 static auto &queues = *new std::map<cudaStream_t, Queue>;
-static auto &untimed = *new std::set<cudaEvent_t>;
 static auto &ended = *new std::set<cudaStream_t>;
 static auto &ended_events = *new std::set<cudaEvent_t>;
 
@@ -38,8 +37,8 @@ extern "C" {
 
 cudaError_t cudaDeviceSynchronize() { return kept(cuCtxSynchronize()); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *queue, unsigned flags, int priority) {
-  if (!queue || flags > cudaStreamNonBlocking) return kept(cudaErrorInvalidValue);
   cudaError_t status = kept(cuStreamCreate(queue, flags));
+  if (status) return status;
   std::lock_guard<std::mutex> held(lock);
   queues[*queue] = {flags, priority > 0 ? 0 : priority < -5 ? -5 : priority};
   return status;
@@ -69,34 +68,32 @@ static void call_back(void *of) {
   one->function(one->queue, cudaSuccess, one->data);  // kept: a graph calls again
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t queue, cudaStreamCallback_t function, void *data, unsigned) {
+  if (!function) return kept(cudaErrorInvalidValue);
   auto one = new Callback{queue, function, data};
   return in(queue, [&] { return cuLaunchHostFunc(queue, call_back, one); });
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t queue, int *priority) {
-  return in(queue, [&] { return *priority = made(queue).priority, cudaSuccess; });
+  return in(queue, [&] { return put(priority, made(queue).priority); });
 }
 cudaError_t cudaStreamGetFlags(cudaStream_t queue, unsigned *flags) {
-  return in(queue, [&] { return *flags = made(queue).flags, cudaSuccess; });
+  return in(queue, [&] { return put(flags, made(queue).flags); });
 }
 cudaError_t cudaStreamGetId(cudaStream_t queue, unsigned long long *id) {
-  return in(queue, [&] { return *id = of(queue), cudaSuccess; });
+  return in(queue, [&] { return put(id, of(queue)); });
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t queue, int *device) {
-  return in(queue, [&] { return *device = 0, cudaSuccess; });
+  return in(queue, [&] { return put(device, 0); });
 }
 cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue *) { return cudaSuccess; }
 cudaError_t cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-  return *least = 0, *greatest = -5, cudaSuccess;  // as on every card since Ampere
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;  // as on every card since Ampere
+  return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
-  if (!event || flags & ~(cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess))
-    return kept(cudaErrorInvalidValue);
-  cudaError_t status = kept(cuEventCreate(event, flags));
-  std::lock_guard<std::mutex> held(lock);
-  if (flags & cudaEventDisableTiming) untimed.insert(*event);
-  return status;
+  return kept(cuEventCreate(event, flags));
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return end(ended_events, event); }
@@ -111,9 +108,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
-  if (!usable(start) || !usable(end) || untimed.count(start) || untimed.count(end))
-    return kept(cudaErrorInvalidResourceHandle);
-  return kept(cuEventElapsedTime(ms, start, end));
+  return of_event(start, [&] { return of_event(end, [&] { return cuEventElapsedTime(ms, start, end); }); });
 }
 
 // ---- what programs call that are compiled with --default-stream per-thread, where toolkit.py does not make it

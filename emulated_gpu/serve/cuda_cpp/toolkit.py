@@ -86,10 +86,10 @@ def find() -> Toolkit:
 def led() -> Path:
     """Return a folder like the toolkit's own whose nvcc compiles for the emulated device: CUDA_HOME for who compiles.
 
-    Everything else in it leads to the toolkit.
+    Everything else in it leads to the toolkit, whose lib is lib64, too: pip's has it by the first name alone.
     """
     home = find().home
-    digest = hashlib.sha256(f"{home} {sys.executable} {HERE}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{home} {sys.executable} {HERE} lib64".encode()).hexdigest()[:16]
     target = build_cache.writable() / f"{LED}{digest}"
     if target.exists():
         return target
@@ -100,6 +100,8 @@ def led() -> Path:
             place = made / one.relative_to(home)
             if not place.exists():
                 place.symlink_to(one.resolve())
+        if not (made / "lib64").exists():
+            (made / "lib64").symlink_to(home / "lib")
         nvcc_here = made / "bin" / "nvcc"
         nvcc_here.unlink()
         nvcc_here.write_text(f'#!/bin/sh\nexec {compiler()} "$@"\n')
@@ -179,6 +181,14 @@ def header(toolkit: Toolkit, name: str) -> str:
     return (toolkit.include / name).read_text(errors="replace")
 
 
+@functools.cache
+def driver_headers(toolkit: Toolkit) -> str:
+    """Return the text of all headers of libcuda's functions, as far as the toolkit has them."""
+    files = [toolkit.include / f"cuda{of}.h" for of in ("", "GL", "EGL", "VDPAU")]
+    files.append(PROFILER.with_name("cudaProfiler.h"))
+    return "\n".join(file.read_text(errors="replace") for file in files if file.exists())
+
+
 def types_of(parameters: str) -> list[str]:
     """Return the types of a prototype's parameters, as `c_driver` has them: 'char const *' of `const char *x`."""
     found = []
@@ -192,7 +202,7 @@ def types_of(parameters: str) -> list[str]:
 @functools.cache
 def newest(toolkit: Toolkit) -> dict[str, str]:
     """Return the driver's functions whose names in libcuda have a version: name in programs -> name in libcuda."""
-    return dict(NEWEST.findall(header(toolkit, "cuda.h")))
+    return dict(NEWEST.findall(driver_headers(toolkit)))
 
 
 @functools.cache
@@ -202,7 +212,7 @@ def driver_functions(toolkit: Toolkit) -> dict[str, tuple[str, list[str]]]:
     cuda.h has the newest form of each first; a second one of the same name is the oldest, which has no version.
     """
     found: dict[str, tuple[str, list[str]]] = {}
-    for name, parameters in DRIVER_FUNCTION.findall(header(toolkit, "cuda.h")):
+    for name, parameters in DRIVER_FUNCTION.findall(driver_headers(toolkit)):
         in_library = newest(toolkit).get(name, name)
         found.setdefault(name if in_library in found else in_library, (base(name), types_of(parameters)))
     return found

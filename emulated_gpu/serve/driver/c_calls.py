@@ -166,6 +166,13 @@ def unregister(address: int) -> None:
         DEVICE.allocator.register(address, 0)
 
 
+def device_pointer(address: int, flags: int) -> int:
+    """cuMemHostGetDevicePointer: of memory that is pinned, the same address."""
+    if flags or cuda_bindings.memory_at(address)[0] is None:
+        raise launches.WrongCall(f"cuMemHostGetDevicePointer of {address:#x}, which is not pinned, or with flags")
+    return address
+
+
 def address_range(address: int) -> tuple[int, int]:
     """Return (beginning, bytes) of the allocation that an address is in."""
     region = DEVICE.region_at(address, 1)
@@ -214,6 +221,40 @@ def device_at(bus: bytes) -> int:
 def bus_of(out: int, size: int, device: int) -> None:
     text = (BUS % (device + 1)).encode()[: size - 1] + b"\0"
     ctypes.memmove(out, text, len(text))
+
+
+def set_block(function: int, *block: int) -> None:
+    """cuFuncSetBlockShape."""
+    x, y, z = block
+    cuda_modules.kernel_of(function).block = x, y, z
+
+
+def set_shared(function: int, size: int) -> None:
+    """cuFuncSetSharedSize."""
+    cuda_modules.kernel_of(function).shared = size
+
+
+def set_size(function: int, size: int) -> None:
+    """cuParamSetSize."""
+    params = cuda_modules.kernel_of(function).params
+    params[:] = params[:size].ljust(size, b"\0")
+
+
+def set_parameter(kind: type[ctypes._SimpleCData]):
+    """Return cuParamSeti, or cuParamSetf."""
+    return lambda function, offset, value: set_parameters(function, offset, ctypes.addressof(kind(value)), 4)
+
+
+def set_parameters(function: int, offset: int, at: int, size: int) -> None:
+    """cuParamSetv."""
+    params = cuda_modules.kernel_of(function).params
+    params[offset : offset + size] = ctypes.string_at(at, size)
+
+
+def launch_grid(function: int, x: int = 1, y: int = 1, queue: int = 0) -> None:
+    """cuLaunch, cuLaunchGrid, cuLaunchGridAsync."""
+    kernel = cuda_modules.kernel_of(function)
+    cuda_modules.launch_with(kernel, (x, y, 1), kernel.block, kernel.shared, bytes(kernel.params), stream=queue)
 
 
 def call_host(queue: int, function: int, data: int, *_) -> None:
@@ -275,7 +316,7 @@ def calls() -> dict:
         "cuMemAllocPitch": pitched,
         "cuMemAllocFromPoolAsync": lambda size, pool, queue: cuda_bindings.allocate_bytes(size, queue),
         "cuMemGetAddressRange": address_range,
-        "cuMemHostGetDevicePointer": lambda address, flags: address,
+        "cuMemHostGetDevicePointer": device_pointer,
         "cuMemHostGetFlags": lambda address: 0,
         "cuMemHostRegister": register, "cuMemHostUnregister": unregister,
         "cuMemcpyPeer": lambda to, context, source, of, size: cuda_bindings.copy(to, source, size),
@@ -293,6 +334,9 @@ def calls() -> dict:
         "cuMemPoolGetAttribute": pool_attribute, "cuMemPoolSetAttribute": set_pool_attribute,
         "cuMemPoolGetAccess": lambda pool, place: READ_WRITE,
         "cuModuleGetLoadingMode": lambda: LAZY,
+        "cuFuncSetBlockShape": set_block, "cuFuncSetSharedSize": set_shared, "cuParamSetSize": set_size,
+        "cuParamSeti": set_parameter(ctypes.c_uint), "cuParamSetf": set_parameter(ctypes.c_float),
+        "cuParamSetv": set_parameters, **dict.fromkeys(("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"), launch_grid),
         "cuOccupancyMaxPotentialBlockSize": block_size,
         "cuOccupancyMaxPotentialBlockSizeWithFlags": lambda *given: block_size(*given[:4]),
         "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": lambda function, threads, shared, flags: (

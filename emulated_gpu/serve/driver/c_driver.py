@@ -14,7 +14,7 @@ from ... import packages
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..host import entry_points
-from . import c_calls, cuda_bindings, cuda_modules, graph_calls, graph_nodes, images, launches, virtual_memory
+from . import c_calls, cuda_bindings, cuda_modules, graph_calls, graph_nodes, images, launches, modules, virtual_memory
 
 SCALARS = {
     "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
@@ -27,9 +27,15 @@ HANDLES = """
     CUoccupancyB2DSize
 """.split()
 STRING = "char const *"
+# What a null handle is answered by: CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE
+NULL = dict.fromkeys(("CUevent", "CUfunction", "CUmodule", "CUlibrary", "CUkernel"), 400)
+NULL |= dict.fromkeys(("CUgraph", "CUgraphExec", "CUhostFn", "CUstreamCallback"), 1)
+NO_RESULT_WANTED = {"cuCtxPopCurrent"}
 RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")
 
 PTX_INPUT, LIBRARY_INPUT = 1, 4  # CUjitInputType
+LOGS, LOG_SIZES = (3, 5), (4, 6)  # CUjit_option: of what it says, and of errors
+INVALID_PTX = 218  # CUDA_ERROR_INVALID_PTX
 MEMORY_TYPES = {None: 0, "host": 1, "device": 2}  # CUmemorytype, cudaMemoryType
 
 _handles = itertools.count(1)
@@ -73,13 +79,39 @@ def put(address: int, name: str, value) -> None:
         kind_of(name).from_address(address).value = value if name == "float" else int(value)
 
 
+def not_null(address: int) -> int:
+    if not address:
+        raise launches.WrongCall("a null pointer")
+    return address
+
+
+def checked(function, types: list[str]):
+    """Return a function of C that refuses devices that there are not, null handles, no place for its only result."""
+    devices = [i for i, name in enumerate(types) if name == "CUdevice"]
+    handles = [(i, name, NULL[name]) for i, name in enumerate(types) if name in NULL]
+    answers = results_of(types) == [0] and function.__name__ not in NO_RESULT_WANTED
+
+    @functools.wraps(function)
+    def call(*args):
+        for i in devices:
+            cuda_bindings.device_of(args[i])
+        for i, name, status in handles:
+            if not args[i]:
+                raise launches.WrongCall(f"{function.__name__} of no {name}", status)
+        if answers:
+            not_null(args[0])
+        return function(*args)
+
+    return call
+
+
 def adapted(call, types: list[str]):
     """Return `call`, a function as of `cuda_bindings.driver_calls`, as one of C with parameters of these types."""
     results = results_of(types)
 
     def function(*args):
         given = [
-            ctypes.string_at(value) if name == STRING else value
+            ctypes.string_at(not_null(value)) if name == STRING else value
             for i, (name, value) in enumerate(zip(types, args)) if i not in results
         ]  # fmt: skip
         value = call(*given)
@@ -106,7 +138,7 @@ def device_name(out: int, size: int, device: int) -> None:
 
 
 def error_name(status: int, out: int) -> None:
-    """cuGetErrorName, cuGetErrorString: null for what is no CUresult."""
+    """cuGetErrorName: null for what is no CUresult."""
     from cuda.bindings import driver
 
     put(out, "CUdeviceptr *", 0)
@@ -158,9 +190,26 @@ def pointer_attributes(count: int, numbers: int, places: int, address: int) -> N
 
 
 def link_create(count: int, options: int, values: int, out: int) -> None:
+    empty_logs(count, options, values)
     handle = next(_handles)
     _links[handle] = []
     put(out, "CUlinkState *", handle)
+
+
+def empty_logs(count: int, options: int, values: int) -> None:
+    """Say that the driver's compiler has written nothing to the logs that a call gives it."""
+    for i in range(count):
+        number, value = ctypes.c_int.from_address(options + 4 * i).value, ctypes.c_uint64.from_address(values + 8 * i)
+        if number in LOG_SIZES:
+            value.value = 0
+        elif number in LOGS and value.value:
+            ctypes.c_char.from_address(value.value).value = b"\0"
+
+
+def load_module(out: int, image: int, count: int, options: int, values: int) -> None:
+    """cuModuleLoadDataEx."""
+    empty_logs(count, options, values)
+    put(out, "CUmodule *", modules.load(image))
 
 
 def link_add(link: int, kind: int, data: int, size: int, name: bytes, *_) -> None:
@@ -168,7 +217,17 @@ def link_add(link: int, kind: int, data: int, size: int, name: bytes, *_) -> Non
         return  # a call of what only that has is refused where it is made; of libcudadevrt see ptx/device_runtime.py
     if kind != PTX_INPUT:
         raise Unsupported(f"cuLinkAddData of input type {kind} on the emulated device, which links PTX ({PTX_INPUT})")
-    _links[link].append(ctypes.create_string_buffer(ctypes.string_at(data, size)))
+    text = ctypes.string_at(data, size)
+    if b".version" not in text:
+        raise launches.WrongCall("cuLinkAddData of what is no PTX", INVALID_PTX)
+    _links[link].append(ctypes.create_string_buffer(text))
+
+
+def link_add_file(link: int, kind: int, name: int, *_) -> None:
+    """cuLinkAddFile."""
+    if kind != LIBRARY_INPUT:
+        text = cuda_modules.file_of(ctypes.string_at(not_null(name)))
+        link_add(link, kind, ctypes.addressof(ctypes.create_string_buffer(text)), len(text), b"")
 
 
 def link_complete(link: int, out: int, size: int) -> None:
@@ -185,12 +244,13 @@ def pool_of(out: int, place: int, kind: int) -> None:
 
 OWN = {  # what takes or returns something else than the function of Python does
     "cuLaunchKernelEx": launch_ex, "cuDeviceGetName": device_name, "cuDeviceGetUuid": device_uuid,
+    "cuModuleLoadDataEx": load_module, "cuLinkAddFile": link_add_file,
     "cuLinkCreate": link_create, "cuLinkAddData": link_add, "cuLinkComplete": link_complete,
     "cuLinkDestroy": None, "cuOccupancyMaxActiveClusters": active_clusters,
     "cuMemGetDefaultMemPool": pool_of, "cuMemGetMemPool": pool_of,
     "cuPointerGetAttribute": pointer_attribute, "cuPointerGetAttributes": pointer_attributes,
     "cuTensorMapEncodeTiled": launches.encode_tensor_map,
-    "cuGetErrorName": error_name, "cuGetErrorString": error_name,
+    "cuGetErrorName": error_name,
     "cuFuncGetParamInfo": parameter_info, "cuKernelGetParamInfo": parameter_info,
 }  # fmt: skip
 OWN |= images.FUNCTIONS
@@ -214,11 +274,11 @@ def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
         return entry_points.WITHOUT_EFFECT
     function = OWN[name] if name in OWN else adapted(calls()[name], types)
     function.__name__ = name
-    return pointer(function, types)
+    return pointer(checked(function, types), types)
 
 
 def pointer(function, types: list[str], answers: bool = False) -> ctypes.c_void_p:
     """Return a function of C that calls `function`, whose parameters have these types in C; see launches.guarded."""
-    guarded = launches.guarded(function, answers=answers)
+    guarded = launches.guarded(function, going_on=True, answers=answers)
     _kept.append(ctypes.CFUNCTYPE(ctypes.c_int, *map(kind_of, types))(guarded))
     return ctypes.cast(_kept[-1], ctypes.c_void_p)

@@ -63,7 +63,16 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     41: lambda chip: 1,  # unified addresses
     42: lambda chip: 32768, 43: lambda chip: 2048,  # layers of one dimension
     51: lambda chip: 32,  # alignment of a texture's rows
+    44: lambda chip: 1, 45: lambda chip: 32768, 46: lambda chip: 32768,  # gathers of two dimensions
+    47: lambda chip: 8192, 48: lambda chip: 8192, 49: lambda chip: 32768,  # another shape of three
+    52: lambda chip: 32768, 53: lambda chip: 32768, 54: lambda chip: 2046,  # cubes, and layers of them
+    55: lambda chip: 32768, 56: lambda chip: 131072, 57: lambda chip: 65536,  # surfaces, in the same order
+    58: lambda chip: 16384, 59: lambda chip: 16384, 60: lambda chip: 16384,
+    61: lambda chip: 32768, 62: lambda chip: 2048,
+    63: lambda chip: 32768, 64: lambda chip: 32768, 65: lambda chip: 2048,
+    66: lambda chip: 32768, 67: lambda chip: 32768, 68: lambda chip: 2046,
     69: lambda chip: 1 << 28,  # widest texture of linear memory
+    70: lambda chip: 131072, 71: lambda chip: 65000, 72: lambda chip: 2097120,  # and of its rows
     75: lambda chip: chip.capability[0],
     76: lambda chip: chip.capability[1],
     78: lambda chip: 1,  # queues with priorities
@@ -84,9 +93,12 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     115: lambda chip: 0,  # memory pools, without which cuda.core allocates by cuMemAlloc
     120: lambda chip: int(chip.cluster > 1),  # launches in clusters
 }  # fmt: skip
+ATTRIBUTES_END = 256  # CUDA 13.0 has numbers up to 147
 
 NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING
-INVALID_HANDLE = 400  # cudaErrorInvalidResourceHandle
+CONTEXT_FLAGS = 0xFF  # CU_CTX_FLAGS_MASK
+UNTIMED, EVENT_FLAGS = 2, 7  # cudaEventDisableTiming, and all of its kind
+INVALID_DEVICE, INVALID_HANDLE = 101, 400  # cudaErrorInvalidDevice, cudaErrorInvalidResourceHandle
 NO_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 SCALAR = 16  # bytes: of one number, which somebody wants to know
 QUARANTINE = 64 << 20  # bytes of freed memory that nobody gets meanwhile
@@ -99,12 +111,14 @@ _of_graphs: dict[int, np.ndarray] = {}  # address -> memory that nodes of graphs
 _pinned: dict[int, np.ndarray] = {}  # cuMemAllocHost address -> its memory, which is the host's
 _warned: set[str] = set()
 _events: dict[int, int | None] = {}  # what they have recorded
+_untimed: set[int] = set()
 
 
 def attribute(number) -> int:
-    if int(number) not in ATTRIBUTES:
-        raise Unsupported(f"device attribute {number!r}")
-    return ATTRIBUTES[int(number)](DEVICE.chip)
+    """Return a device's attribute. One that says that a device has something that this one has not is 0."""
+    if not 0 < int(number) < ATTRIBUTES_END:
+        raise launches.WrongCall(f"device attribute {int(number)}, which there is not")
+    return ATTRIBUTES.get(int(number), lambda chip: 0)(DEVICE.chip)
 
 
 def elapsed(start: int | None, end: int | None) -> float:
@@ -126,6 +140,8 @@ def elapsed(start: int | None, end: int | None) -> float:
 
 def create_stream(flags=0) -> int:
     """Return the handle of a new stream. flags: of cudaStreamCreateWithFlags."""
+    if int(flags) & ~NON_BLOCKING:
+        raise launches.WrongCall(f"the flags {int(flags):#x} of a stream")
     handle = next(_handles)
     DEVICE.order.create(DEVICE.index, handle, not int(flags) & NON_BLOCKING)
     return handle
@@ -144,6 +160,16 @@ def record(event, stream=0, *_) -> None:
     DEVICE.order.record(DEVICE.order.event(int(event)), stream_of(stream))
 
 
+def create_event(flags=0) -> int:
+    """Return the handle of a new event. flags: of cudaEventCreateWithFlags."""
+    if int(flags) & ~EVENT_FLAGS:
+        raise launches.WrongCall(f"the flags {int(flags):#x} of an event")
+    handle = next(_handles)
+    if int(flags) & UNTIMED:
+        _untimed.add(handle)
+    return handle
+
+
 def wait(stream, event, *_) -> None:
     """A stream waits for an event."""
     if DEVICE.capture is not None and DEVICE.capture.waits(int(event), launches.handle_of(stream)):
@@ -152,9 +178,10 @@ def wait(stream, event, *_) -> None:
 
 
 def between(start, end) -> float:
-    """Milliseconds between two events of the driver or the runtime. Raises WrongCall for one without a record."""
-    if not {int(start), int(end)} <= _events.keys():
-        raise launches.WrongCall("cudaEventElapsedTime of an event that was never recorded", INVALID_HANDLE)
+    """Milliseconds between two events of the driver or the runtime. Raises WrongCall for one without a time."""
+    if not {int(start), int(end)} <= _events.keys() - _untimed:
+        what = "cudaEventElapsedTime of an event that was never recorded, or that has no time"
+        raise launches.WrongCall(what, INVALID_HANDLE)
     return elapsed(*(_events.get(int(event)) for event in (start, end)))
 
 
@@ -213,6 +240,13 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
     else:
         DEVICE.order.allocated(DEVICE.index)
     return array.ctypes.data
+
+
+def allocate_some(size: int) -> int:
+    """cuMemAlloc, which makes no empty allocation."""
+    if not int(size):
+        raise launches.WrongCall("an allocation of 0 bytes")
+    return allocate_bytes(size)
 
 
 def allocate_for_graph(size: int) -> int:
@@ -346,6 +380,8 @@ def fill(target, dtype, value, count, stream=0, waits: bool = True, what: str = 
     """Set this many elements of a NumPy type, from an address on, to a value. waits: as of `copy`."""
     DEVICE.synchronize_all()
     size = int(count) * np.dtype(dtype).itemsize
+    if int(target) % np.dtype(dtype).itemsize:
+        raise launches.WrongCall(f"{what} at {int(target):#x}, which is no multiple of its elements' size")
     if size:
         launches.check_memory(f"{what} of", int(target), size, True)
     work = lambda handle: fill(target, dtype, value, count, handle, False, what)  # noqa: E731
@@ -409,6 +445,28 @@ def _refusal(name: str):
     return refuse
 
 
+def initialise(flags) -> None:
+    """cuInit."""
+    if flags:
+        raise launches.WrongCall(f"cuInit with the flags {flags}")
+
+
+def device_of(number) -> int:
+    """Return a device's number. Raises WrongCall if there is none of it."""
+    if not 0 <= int(number) < len(DEVICE.memories):
+        raise launches.WrongCall(f"device {int(number)} of {len(DEVICE.memories)}", INVALID_DEVICE)
+    return int(number)
+
+
+def context_of(*given) -> int:
+    """cuCtxCreate, whose flags and device come last."""
+    flags, device = given[-2:]
+    if int(flags) & ~CONTEXT_FLAGS:
+        raise launches.WrongCall(f"the flags {int(flags):#x} of a context")
+    device_of(device)
+    return 1
+
+
 def nothing(*_) -> None:
     """What has no effect on the emulated device, such as a context."""
 
@@ -438,16 +496,16 @@ def driver_calls(d) -> dict:
             fill(p, kind, v, n, s, False, f"cu{name}Async")
         )
     return {
-        "cuInit": nothing,
+        "cuInit": initialise,
         "cuDeviceGetCount": lambda: len(DEVICE.memories),
-        "cuDeviceGet": lambda n: d.CUdevice(n),
+        "cuDeviceGet": lambda n: d.CUdevice(device_of(n)),
         "cuDeviceGetName": lambda size, device: DEVICE.chip.name.encode()[:size],
         "cuDeviceGetAttribute": lambda a, device: attribute(a),
         "cuDeviceTotalMem": lambda device: DEVICE.chip.memory,
         "cuCtxGetCurrent": lambda: d.CUcontext(1),
         "cuCtxGetDevice": lambda: d.CUdevice(DEVICE.index),
         "cuDeviceCanAccessPeer": lambda device, peer: int(int(device) != int(peer)),
-        "cuCtxCreate": lambda *_: d.CUcontext(1),
+        "cuCtxCreate": lambda *given: d.CUcontext(context_of(*given)),
         "cuCtxSetCurrent": nothing, "cuCtxPushCurrent": nothing, "cuCtxDestroy": nothing,
         "cuCtxPopCurrent": lambda: d.CUcontext(1),
         "cuCtxSynchronize": synchronize,
@@ -456,8 +514,8 @@ def driver_calls(d) -> dict:
         "cuStreamCreate": lambda flags: d.CUstream(create_stream(flags)),
         "cuStreamCreateWithPriority": lambda flags, priority: d.CUstream(create_stream(flags)),
         "cuCtxGetStreamPriorityRange": lambda: (0, -5),  # as on every card since Ampere
-        "cuEventCreate": lambda flags: d.CUevent(next(_handles)),
-        "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_bytes(n)),
+        "cuEventCreate": lambda flags: d.CUevent(create_event(flags)),
+        "cuMemAlloc": lambda n: d.CUdeviceptr(allocate_some(n)),
         "cuMemAllocAsync": lambda n, s: d.CUdeviceptr(allocate_bytes(n, launches.handle_of(s))),
         "cuMemGetInfo": memory_info,
         "cuMemAllocHost": allocate_pinned, "cuMemHostAlloc": lambda n, flags: allocate_pinned(n),
@@ -489,8 +547,8 @@ def install() -> None:
         "cudaRuntimeGetVersion": lambda: VERSION,
         "cudaStreamCreate": lambda: r.cudaStream_t(create_stream()),
         "cudaStreamCreateWithFlags": lambda flags: r.cudaStream_t(create_stream(flags)),
-        "cudaEventCreate": lambda: r.cudaEvent_t(next(_handles)),
-        "cudaEventCreateWithFlags": lambda flags: r.cudaEvent_t(next(_handles)),
+        "cudaEventCreate": lambda: r.cudaEvent_t(create_event()),
+        "cudaEventCreateWithFlags": lambda flags: r.cudaEvent_t(create_event(flags)),
         "cudaMalloc": allocate_bytes, "cudaFree": free_bytes,
         "cudaMemcpy": lambda p, q, n, kind: copy(p, q, n),
         "cudaMemcpyAsync": lambda p, q, n, kind, s: copy(p, q, n, s, False, "cudaMemcpyAsync"),

@@ -12,11 +12,13 @@ import numpy as np
 
 from ...chip import SHARED_PORTION, SYSTEM_SHARED
 from ...device import DEVICE
-from ...errors import Unsupported
+from ...errors import LaunchRefused, Unsupported, WrongCall
 from ...formats import cubin, elf
 from . import launches, modules
 
-STATIC_SHARED, MAX_DYNAMIC_SHARED = 1, 8  # CUfunction_attribute, cudaFuncAttribute
+# CUfunction_attribute, cudaFuncAttribute
+STATIC_SHARED, MAX_DYNAMIC_SHARED, CLUSTER_SIZES, FIRST_CHANGED, LAST_CHANGED = 1, 8, (11, 12, 13), 8, 15
+INVALID_CONFIGURATION, FILE_NOT_FOUND = 9, 301
 BUFFER_POINTER, BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_*, names in the list `extra`
 
 
@@ -30,7 +32,10 @@ def image_of(data) -> bytes | int:
 
 
 def file_of(name) -> bytes:
-    return Path(name.decode() if isinstance(name, bytes) else name).read_bytes()
+    try:
+        return Path(text_of(name)).read_bytes()
+    except OSError as why:
+        raise WrongCall(f"a module's file: {why}", FILE_NOT_FOUND) from why
 
 
 def text_of(name) -> str:
@@ -89,9 +94,17 @@ def parameters(kernel: modules.Kernel, given, extra) -> bytes:
 def launch(function, grid, block, shared: int, given, extra, **options) -> None:
     """Launch a CUfunction or CUkernel."""
     kernel = kernel_of(function)
-    kernel.loaded()
-    kernel.check_shared(shared)
-    launches.launch(kernel, grid, block, parameters(kernel, given, extra), shared, **options)
+    launch_with(kernel, grid, block, shared, parameters(kernel, given, extra), **options)
+
+
+def launch_with(kernel: modules.Kernel, grid, block, shared: int, params: bytes, **options) -> None:
+    try:
+        kernel.check_shared(shared)
+        launches.launch(kernel, grid, block, params, shared, **options)
+    except LaunchRefused as why:
+        if why.status == INVALID_CONFIGURATION:  # which is the runtime's
+            why.status = modules.INVALID_VALUE
+        raise
 
 
 def options_of(attributes) -> dict:
@@ -111,8 +124,12 @@ def launch_ex(config, function, given, extra) -> None:
 
 def set_attribute(function, attribute, value) -> None:
     """cuFuncSetAttribute: how much dynamic shared memory is allowed; the others change no result."""
+    if not FIRST_CHANGED <= int(attribute) <= LAST_CHANGED:
+        raise WrongCall(f"function attribute {int(attribute)}, which there is not, or which nobody can set")
+    if int(attribute) in CLUSTER_SIZES:
+        raise Unsupported(f"cuFuncSetAttribute of a cluster's size ({int(attribute)}), which a launch can have")
     if int(attribute) == MAX_DYNAMIC_SHARED and int(function) in modules.kernels:
-        modules.kernels[int(function)].dynamic_shared = int(value)
+        modules.kernels[int(function)].allow_shared(int(value), "cuFuncSetAttribute")
 
 
 def attribute(function, number) -> int:
@@ -120,6 +137,8 @@ def attribute(function, number) -> int:
     kernel = kernel_of(function)
     loaded = kernel.loaded()
     used = cubin.of_kernel(loaded.machine_code, kernel.name)
+    required = loaded.program(kernel.name).kernel.directives.get("reqnctapercluster")
+    cluster = (*required, 1, 1)[:3] if required else (0, 0, 0)
     answers = {
         0: lambda: DEVICE.chip.threads_per_cta,
         STATIC_SHARED: lambda: modules.static_shared(loaded, kernel.name),
@@ -129,10 +148,13 @@ def attribute(function, number) -> int:
         5: lambda: int(re.sub(r"\D", "", loaded.module.target)),  # CUB has its policies by what was compiled
         6: lambda: 10 * DEVICE.chip.capability[0] + DEVICE.chip.capability[1],
         MAX_DYNAMIC_SHARED: lambda: kernel.dynamic_shared or DEVICE.chip.shared_by_default,
+        9: lambda: -1,  # carve-out: no preference
+        10: lambda: int(any(cluster)),
+        **{number: lambda i=i: cluster[i] for i, number in enumerate(CLUSTER_SIZES)},
     }
-    if int(number) not in answers:
-        raise Unsupported(f"function attribute {number!r}")
-    return answers[int(number)]()
+    if not 0 <= int(number) <= LAST_CHANGED:
+        raise WrongCall(f"function attribute {int(number)}, which there is not")
+    return answers.get(int(number), lambda: 0)()
 
 
 def parameter(function, index: int) -> tuple[int, int]:

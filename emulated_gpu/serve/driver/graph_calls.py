@@ -11,8 +11,6 @@ from ...device import DEVICE
 from ...errors import Unsupported
 from . import graphs, launches
 
-INVALID_CAPTURE = 901  # cudaErrorStreamCaptureInvalidated
-
 _handles = itertools.count(1 << 32)
 _known: dict[int, Any] = {}  # handle -> Graph, Node or Replays
 _handle_of: dict[graphs.Node, int] = {}
@@ -41,7 +39,7 @@ def known(handle: int, kind: type, what: str) -> Any:
 def end(stream: int) -> int:
     """Return the handle of the graph that has been captured."""
     if DEVICE.capture is None or not DEVICE.capture.takes(stream):
-        raise launches.WrongCall("the end of a capture of a stream that is not captured", INVALID_CAPTURE)
+        raise launches.WrongCall("the end of a capture of a stream that is not captured", graphs.ILLEGAL_STATE)
     return keep(graphs.end(stream))
 
 

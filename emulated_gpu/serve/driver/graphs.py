@@ -17,7 +17,7 @@ from ...state.host_order import BRANCHES, Event, Place
 # CUgraphNodeType
 KERNEL, COPY, FILL, HOST_CALL, CHILD, EMPTY, WAIT, RECORD, ALLOCATE, FREE = 0, 1, 2, 3, 4, 5, 6, 7, 10, 11
 # cudaErrorStreamCapture*
-UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED, CAPTURED_EVENT = 900, 901, 903, 904, 907
+ILLEGAL_STATE, UNSUPPORTED, INVALIDATED, UNMATCHED, UNJOINED, CAPTURED_EVENT = 401, 900, 901, 903, 904, 907
 BETWEEN = "record", "wait", "memory"  # what is no node
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -112,6 +112,8 @@ def begin_capture(stream: int, mode: int = 0) -> None:
     """Capture what a stream is given, and those that wait for it. mode: a CUstreamCaptureMode."""
     if stream in LEGACY:
         raise WrongCall("a capture of the default stream", UNSUPPORTED)
+    if DEVICE.capture is not None and DEVICE.capture.takes(stream):
+        raise WrongCall("a capture of a stream that is captured", ILLEGAL_STATE)
     if DEVICE.capture is not None:
         raise Unsupported("a second capture of a stream at a time")
     if DEVICE.allocator is not None:

@@ -11,7 +11,7 @@ import ctypes
 import hashlib
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ... import build_cache, target
 from ...device import DEVICE, LoadedModule
@@ -23,21 +23,36 @@ UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this pro
           "nor has another one exported it by the emulator; if a cache has it, empty that cache"  # fmt: skip
 
 ALLOWS = "cuFuncSetAttribute(..., CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, ...)"
-INVALID_VALUE, NO_IMAGE = 1, 209  # cudaErrorInvalidValue, cudaErrorNoKernelImageForDevice
+# cudaError_t, which are CUresult
+INVALID_VALUE, INVALID_IMAGE, NO_IMAGE, NOT_FOUND = 1, 200, 209, 500
 
 
 @dataclass
 class Kernel:
-    """A kernel that the host can launch. dynamic_shared: bytes that it may have, above the default."""
+    """A kernel that the host can launch. dynamic_shared: bytes that it may have, above the default.
+
+    block, shared, params: what the driver's oldest calls have set for a launch by cuLaunchGrid.
+    """
 
     module: LoadedModule | None  # None: machine code whose PTX is not known
     name: str
     dynamic_shared: int = 0
+    block: tuple[int, int, int] = (1, 1, 1)
+    shared: int = 0
+    params: bytearray = field(default_factory=bytearray)
 
     def loaded(self) -> LoadedModule:
         if self.module is None:
             raise Unsupported(UNKNOWN)
         return self.module
+
+    def allow_shared(self, size: int, call: str) -> None:
+        """Let launches have this much dynamic shared memory. Raises a Fault for more than a block can have."""
+        most, static = DEVICE.chip.shared_per_cta, static_shared(self.module, self.name) if self.module else 0
+        if not 0 <= size <= most - static:
+            why = f"{call}: {size} bytes of shared memory; a block has at most {most}"
+            raise LaunchRefused(why + f", of which this kernel has {static}" * bool(static), INVALID_VALUE)
+        self.dynamic_shared = size
 
     def check_shared(self, dynamic: int, call: str = ALLOWS) -> None:
         """Raise a Fault for a launch with more dynamic shared memory than the call has allowed."""
@@ -136,6 +151,8 @@ def text_of(image: bytes | int) -> tuple[str | None, bytes | None]:
     """
     held = ctypes.create_string_buffer(image) if isinstance(image, bytes) else None
     address = ctypes.addressof(held) if held is not None else image
+    if not address:
+        raise WrongCall("an image at a null pointer")
     magic = ctypes.c_uint32.from_address(address).value
     if magic == fatbin.WRAPPER:
         return chosen(fatbin.texts_at(address)), None
@@ -144,12 +161,12 @@ def text_of(image: bytes | int) -> tuple[str | None, bytes | None]:
             return chosen([text.rstrip(b"\0").decode() for text in texts]), None
         code = fatbin.parts(address, fatbin.CUBIN)[0]
         return known(code), code
-    if magic == elf.MAGIC:
+    if magic == elf.MAGIC and elf.is_cubin(ctypes.string_at(address, elf.HEADER)):
         code = ctypes.string_at(address, elf.size(ctypes.string_at(address, elf.HEADER)))
         return known(code), code
     text = ctypes.string_at(address).decode(errors="replace")
     if ".version" not in text[:100_000]:
-        raise Unsupported("an image that is neither PTX, a cubin nor a fat binary")
+        raise WrongCall("an image that is neither PTX, a cubin nor a fat binary", INVALID_IMAGE)
     return chosen([text]), None
 
 
@@ -162,11 +179,14 @@ def load(image: bytes | int) -> int:
 
 
 def kernel(handle: int, name: str) -> int:
-    """Return the handle of a kernel of a module. Raises Unsupported if it has none of this name."""
+    """Return the handle of a kernel of a module. Raises WrongCall if it has none of this name."""
     if handle not in modules:
         raise Unsupported(f"module {handle:#x}, which was not loaded here")
     module = modules[handle]
     if module is not None:
+        if name not in module.module.kernels:
+            has = ", ".join(module.module.kernels)
+            raise WrongCall(f"no kernel {name} in this module; it has {has or 'none'}", NOT_FOUND)
         module.program(name)
     found = next(_handles)
     kernels[found] = Kernel(module, name)
@@ -180,8 +200,9 @@ def names(handle: int) -> list[str]:
 
 
 def variable(handle: int, name: str) -> tuple[int, int]:
-    """Return (address, bytes) of a module's variable. Raises Unsupported if it has none of this name."""
+    """Return (address, bytes) of a module's variable. Raises WrongCall if it has none of this name."""
     module = Kernel(modules[handle], "").loaded()
     if name not in module.symbols:
-        raise Unsupported(f"no variable {name} in this module; it has {', '.join(module.symbols) or 'none'}")
+        has = ", ".join(module.symbols)
+        raise WrongCall(f"no variable {name} in this module; it has {has or 'none'}", NOT_FOUND)
     return module.symbols[name], module.module.variables[name].size

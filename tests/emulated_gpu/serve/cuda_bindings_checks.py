@@ -10,7 +10,7 @@ from check_scripts import raises, run
 from cuda.bindings import driver, nvrtc, runtime
 
 from emulated_gpu.device import DEVICE
-from emulated_gpu.errors import Fault, Unsupported
+from emulated_gpu.errors import Fault, Unsupported, WrongCall
 from emulated_gpu.formats.tensormap import decode
 from emulated_gpu.serve.cuda_cpp import libcuda
 from emulated_gpu.serve.driver import c_driver, cuda_bindings
@@ -96,7 +96,7 @@ def check_variables_have_addresses():
     values = np.zeros(4, np.float32)
     ok(driver.cuMemcpyDtoH(values, address, size))
     assert size == 16 and values.tolist() == [1, 2, 3, 4]
-    raises(Unsupported, "no variable chair in this module; it has table",
+    raises(WrongCall, "no variable chair in this module; it has table",
             lambda: driver.cuModuleGetGlobal(module, b"chair"))  # fmt: skip
 
 

@@ -93,6 +93,13 @@ static void launches(int *a) {
   SAY(40000, int(of.sharedSizeBytes));
   SAY(0, cudaLaunchCooperativeKernel((void *)k, dim3(1), dim3(32), nothing, 0, nullptr));
   SAY(720, cudaLaunchCooperativeKernel((void *)k, dim3(1 << 20), dim3(32), nothing, 0, nullptr));
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cudaLaunchConfig_t config = {dim3(96), dim3(32), 0, nullptr, &cluster, 1};
+  for (unsigned x : {5, 32}) {  // which does not divide the grid; which is more than there is
+    cluster.val.clusterDim = {x, 1, 1};
+    SAY(912, cudaLaunchKernelEx(&config, k, a));
+  }
   int blocks, threads;
   size_t shared;
   SAY(0, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k, 256, 0));
@@ -141,6 +148,15 @@ static void streams_and_events(int *a) {
   SAY(0, cudaStreamSynchronize(s));
   SAY(1, count);
   SAY(0, cudaStreamQuery(s));
+  SAY(1, cudaLaunchHostFunc(s, nullptr, nullptr));
+  SAY(1, cudaStreamAddCallback(s, nullptr, nullptr, 0));
+  cudaGraph_t graph;
+  SAY(401, cudaStreamEndCapture(s, &graph));
+  SAY(0, cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+  SAY(401, cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+  SAY(0, cudaStreamEndCapture(s, &graph));
+  SAY(1, cudaGraphLaunch(nullptr, s));
+  SAY(0, cudaDeviceGetStreamPriorityRange(nullptr, nullptr));
   SAY(0, cudaStreamDestroy(s));
   SAY(400, cudaStreamDestroy(s));
   SAY(400, cudaStreamSynchronize(s));
@@ -181,11 +197,14 @@ static void memory(int *pinned, int *managed) {
   SAY(0, cudaFreeHost(nullptr));
   SAY(1, cudaFreeHost(host));
   SAY(0, cudaHostRegister(host, sizeof host, cudaHostRegisterDefault));
+  SAY(1, cudaHostAlloc((void **)&a, 64, 0x1000));
   SAY(712, cudaHostRegister(host, sizeof host, cudaHostRegisterDefault));
   SAY(0, cudaHostGetDevicePointer((void **)&a, host, 0));
   SAY(0, cudaHostGetFlags(&flags, host));
   SAY(0, cudaHostUnregister(host));
   SAY(713, cudaHostUnregister(host));
+  SAY(1, cudaHostGetDevicePointer((void **)&a, host, 0));
+  SAY(1, cudaPointerGetAttributes((cudaPointerAttributes *)nullptr, host));
   cudaMemPool_t pool;
   unsigned long long most = ~0ull;
   SAY(0, cudaDeviceGetDefaultMemPool(&pool, 0));
@@ -222,6 +241,9 @@ static void devices() {
   SAY(101, cudaGetDeviceProperties(&p, 1));
   SAY(101, cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 3));
   SAY(1, cudaDeviceGetAttribute(&value, cudaDeviceAttr(9999), 0));
+  SAY(1, cudaGetDevice(nullptr));
+  SAY(1, cudaGetDeviceCount(nullptr));
+  SAY(1, cudaGetDeviceProperties((cudaDeviceProp *)nullptr, 0));
   SAY(0, cudaDeviceCanAccessPeer(&can, 0, 0));
   SAY(101, cudaDeviceCanAccessPeer(&can, 0, 1));
   SAY(101, cudaDeviceEnablePeerAccess(0, 0));

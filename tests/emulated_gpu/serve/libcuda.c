@@ -1,5 +1,5 @@
 // A program of the driver's functions, found by dlopen as interpreters and JIT compilers find them. It prints OK, or
-// what went wrong.
+// what went wrong. With an argument it makes launches, too, that the driver refuses.
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ struct Copy2D {
 static int called;
 static void call(void *by) { *(int *)by = 7; }
 
-int main() {
+int main(int count, char **words) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
   WANT(library);
   *(void **)&get = dlsym(library, "cuGetProcAddress");
@@ -66,6 +66,38 @@ int main() {
   WANT(of("cuLaunchKernel", 12000)(kernel, 1, 1, 1, 32, 1, 1, 0, (void *)0, arguments, (void *)0) == 0);
   WANT(of("cuMemcpyDtoH", 12000)(back, memory, (size_t)128) == 0 && back[1] == 2 && back[31] == 62);
 
+
+  // The oldest way to launch, of four values twice again
+  WANT(of("cuFuncSetBlockShape", 12000)(kernel, 4, 1, 1) == 0 && of("cuParamSetSize", 12000)(kernel, 8) == 0);
+  WANT(of("cuParamSetv", 12000)(kernel, 0, &memory, 8) == 0 && of("cuLaunchGrid", 12000)(kernel, 1, 1) == 0);
+  WANT(of("cuMemcpyDtoH", 12000)(back, memory, (size_t)128) == 0 && back[3] == 12 && back[4] == 8);
+
+  char log[8] = "garbage";  // of a link, whose compiler says nothing
+  int logs[] = {5, 6};
+  void *link, *kept[] = {log, (void *)sizeof log};
+  WANT(of("cuLinkCreate", 12000)(2, logs, kept, &link) == 0 && !*log && !kept[1]);
+  WANT(of("cuLinkAddFile", 12000)(link, 4, "libcudadevrt.a", 0, (void *)0, (void *)0) == 0);
+  WANT(of("cuLinkAddFile", 12000)(link, 1, "/no/such/file", 0, (void *)0, (void *)0) == 301);
+
+  int value = 0;  // wrong calls, which have no effect
+  void *none = 0;
+  WANT(of("cuInit", 12000)(1) == 1 && of("cuDeviceGet", 12000)(&value, 99) == 101 && of("cuDeviceGet", 12000)(none, 0) == 1);
+  WANT(of("cuDeviceGetAttribute", 12000)(&value, 9999, 0) == 1 && of("cuDeviceGetAttribute", 12000)(&value, 10, 7) == 101);
+  WANT(of("cuDeviceGetAttribute", 12000)(&value, 98, 0) == 0 && value == 0);  // what the device does not have
+  WANT(of("cuModuleLoadData", 12000)(&none, "neither PTX nor a cubin") == 200 && of("cuModuleLoadData", 12000)(&none, none) == 1);
+  WANT(of("cuModuleLoadData", 12000)(&none, "\177ELF, and nothing more of one behind that, in 64 bytes and above") == 200);
+  WANT(of("cuModuleLoad", 12000)(&none, "/no/such/file") == 301 && of("cuModuleGetFunction", 12000)(&none, module, "no") == 500);
+  WANT(of("cuModuleGetFunction", 12000)(&none, none, "twice") == 400 && of("cuModuleGetFunction", 12000)(&none, module, none) == 1);
+  WANT(of("cuFuncSetAttribute", 12000)(kernel, 4, 3) == 1);
+  WANT(of("cuMemAlloc", 12000)(&none, (size_t)0) == 1 && of("cuMemsetD32", 12000)(memory + 1, 0, (size_t)1) == 1);
+  if (count > 1) {  // the two that are findings
+    WANT(of("cuFuncSetAttribute", 12000)(kernel, 8, 1 << 20) == 1);
+    WANT(of("cuLaunchKernel", 12000)(kernel, 0, 1, 1, 32, 1, 1, 0, none, arguments, none) == 1);
+  }
+  WANT(of("cuLaunchKernel", 12000)(none, 1, 1, 1, 32, 1, 1, 0, none, arguments, none) == 400);
+  WANT(of("cuStreamCreate", 12000)(&none, 64) == 1 && of("cuEventCreate", 12000)(&none, 256) == 1);
+  WANT(of("cuEventRecord", 12000)(none, none) == 400 && of("cuProfilerStart", 12000)() == 0);
+
   Address rows = 0;  // 4 x 3 ints to rows of 512 bytes and back
   WANT(of("cuMemAllocPitch", 12000)(&rows, &pitch, (size_t)12, (size_t)4, 4) == 0 && pitch == 512);
   struct Copy2D in = {0, 0, 1, values, 0, 0, 12, 0, 0, 2, 0, rows, 0, pitch, 12, 4};
@@ -89,6 +121,7 @@ int main() {
   WANT(of("cuMemHostUnregister", 12000)(values) == 0);
   const char *said = "";
   WANT(of("cuGetErrorName", 13000)(719, &said) == 0 && !strcmp(said, "CUDA_ERROR_LAUNCH_FAILED"));
+  WANT(of("cuGetErrorString", 13000)(719, &said) == 0 && !strcmp(said, "unspecified launch failure"));
   WANT(of("cuGetErrorString", 13000)(12345, &said) == 1 && !said);
   int pools = 0;  // they are served
   WANT(of("cuDeviceGetAttribute", 12000)(&pools, 115, 0) == 0 && pools == 1);

@@ -36,8 +36,8 @@ def program(tmp_path_factory) -> Path:
 
 
 def test_a_program_that_loads_the_driver_runs(program):
-    ran = done(sys.executable, "-m", "emulated_gpu", "run", program)
-    assert (ran.stdout, ran.returncode) == ("OK\n", 0), ran.stderr
+    ran = done(sys.executable, "-m", "emulated_gpu", "run", program, "refused")
+    assert (ran.stdout, ran.returncode) == ("OK\n", 1) and "2 launches, 2 findings" in ran.stderr, ran.stderr
 
 
 def test_files_in_the_users_folder_are_no_modules_of_pythons(monkeypatch, tmp_path):
