@@ -27,7 +27,7 @@ SMOOTH_NS = 300.0  # over which its rate is averaged: about a round trip
 COLOURS = {
     "tensor busy": "#2a9d3a", "waiting for loads, HBM at its limit": "#d1495b", "waiting for loads": "#f4a259",
     "MMA warp waits for others": "#8e6bbf", "waiting for the launch before": "#cfe1f2", "prologue": "#7fa7d6",
-    "epilogue and exit": "#3b6ea5", "other": "#b8b8b8",
+    "epilogue and exit": "#3b6ea5", "SM runs": "#b8b8b8",
     "SM idle, other SMs run": "#5c5c5c", "between launches": "#111111",
 }  # fmt: skip
 
@@ -123,7 +123,7 @@ class Timeline:
             state[sm, max(low - 1, 0) : max(high - 1, 0)] = number[name]
 
         for key, (start, end) in self.life.items():
-            paint(self.sm_of[key], start, end, "other")
+            paint(self.sm_of[key], start, end, "SM runs")
         running = (state != number["between launches"]).any(axis=0)
         state[(state == number["between launches"]) & running[None, :]] = number["SM idle, other SMs run"]
         waits = []
