@@ -11,6 +11,7 @@ import os
 import random
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -295,15 +296,24 @@ def exit_status(raised: BaseException | None) -> int:
 
 
 def run_once(script: str, args: list[str], options: Options, installs: bool) -> dict:
-    """Run the script; what emulated_gpu/RUN.md says of JSON reports."""
+    """Run the script; what emulated_gpu/RUN.md says of JSON reports, on Ctrl-C of what was done until then."""
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as folder:
         findings = Path(folder, "findings.jsonl")
         findings.touch()
-        status = run_script(script, args, dataclasses.replace(options, findings=str(findings)), installs)
+        try:
+            status = run_script(script, args, dataclasses.replace(options, findings=str(findings)), installs)
+        except KeyboardInterrupt:
+            status = interrupted()
         rows = [json.loads(line) for line in findings.read_text().splitlines()]
     found = report_of(rows, options.schedule, status, options.events)
     status = found["exit_status"]
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": [found]}
+
+
+def interrupted() -> int:
+    """Say that Ctrl-C has ended what is running; returns the exit status."""
+    print("\ninterrupted by SIGINT", file=sys.stderr, flush=True)
+    return 128 + signal.SIGINT
 
 
 def report_of(rows: list[dict], schedule: int, status: int, events: bool) -> dict:
@@ -323,7 +333,7 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
 
     jobs: how many at a time. With more than one, what each says is shown when it has ended, in the order of schedules.
     """
-    runs, processes = [], []
+    runs, processes, ended = [], [], 0
     drawn = {SEED: str(random.randrange(2**31))}
 
     def one(seed: int) -> tuple[dict | None, int, tuple[bytes | None, bytes | None]]:
@@ -357,10 +367,12 @@ def run_schedules(script: str, args: list[str], options: Options, installs: bool
                 kinds = ", ".join(each["kind"] for each in findings if each["class"] == WRONG)
                 print(f"emulated-gpu: schedule {seed}: {kinds or f'exit status {status}'}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
+            ended = interrupted()
             pool.shutdown(wait=False, cancel_futures=True)
             for process in processes:
                 process.terminate()
-    status = next((each["exit_status"] for each in runs if each["exit_status"]), int(len(runs) < count))
+    failed = ended or int(len(runs) < count)
+    status = next((each["exit_status"] for each in runs if each["exit_status"]), failed)
     return {"script": script, "args": args, "machine": options.machine, "exit_status": status, "runs": runs}
 
 

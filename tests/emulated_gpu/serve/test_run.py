@@ -1,5 +1,6 @@
 """`python -m emulated_gpu`: scripts and their child processes on the emulated device, and what a PTX file needs."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -141,12 +142,14 @@ def test_what_is_no_script_is_refused_with_what_to_do(tmp_path, name, what):
 
 
 def test_ctrl_c_ends_a_shells_background_job(tmp_path):
-    """Which begins with SIGINT ignored. It ends as eval.py's commands do."""
+    """Which begins with SIGINT ignored. It ends as eval.py's commands do, and writes what was done."""
     script = tmp_path / "own.py"
     script.write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(90)\n")
-    command = f"trap '' INT; exec {sys.executable} -m emulated_gpu run {script}"
+    command = f"trap '' INT; exec {sys.executable} -m emulated_gpu run --json {tmp_path}/report.json {script}"
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 130 and done.stderr.endswith("\ninterrupted by SIGINT\n"), done
+    said = "\ninterrupted by SIGINT\nemulated-gpu: 0 launches, 0 findings\n"
+    assert done.returncode == 130 and done.stderr.endswith(said), done
+    assert json.loads((tmp_path / "report.json").read_text())["runs"][0]["exit_status"] == 130
 
 
 def test_exit_status_is_the_scripts(tmp_path):
