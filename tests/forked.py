@@ -1,4 +1,5 @@
-"""`python -m MODULE ..` in a process that has imported torch and the emulator already, which takes two seconds.
+"""`python -m MODULE ..` or `python -c CODE ..` in a process that has imported torch and the emulator already, which
+takes two seconds.
 
 One process for each worker of pytest imports them, and forks for each command. What a process finds at its start is
 the business of tests that start one.
@@ -32,7 +33,7 @@ def emulated_gpu(*arguments: object, cwd: str | Path = ROOT) -> subprocess.Compl
 
 
 def module(name: str, *arguments: object, cwd: str | Path = ROOT, **variables: str) -> subprocess.CompletedProcess:
-    """Run `python -m NAME` with these arguments, and return what came out.
+    """Run `python -m NAME` with these arguments, or `python -c` with code and arguments, and return what came out.
 
     variables: what its environment has beside this process's.
     """
@@ -45,15 +46,18 @@ def module(name: str, *arguments: object, cwd: str | Path = ROOT, **variables: s
 
 
 def become(arguments: list[str], cwd: str, environment: dict[str, str], files: list[str]) -> None:
-    """In a child: be `python -m` with these arguments, a module's name first, its output in these files."""
+    """In a child: be `python` with these arguments, a module's name or `-c` first, its output in these files."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[0], sys.argv = cwd, arguments
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    sys.path[:1], sys.argv = [cwd, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))], arguments
+    if arguments[0] == "-c":
+        exec(arguments.pop(1), vars(sys.modules["__main__"]))
+    else:
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,7 @@
 import base64
 import dataclasses
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -24,6 +21,7 @@ from ragged_moe.reference import layer as d
 from ragged_moe.runtime import device
 from ragged_moe.runtime import sizes as p
 from ragged_moe.tuning import sm90, sm100
+from tests import forked
 from tests.submission.test_machine_code import most_used
 from tests.thorough import all_but
 
@@ -189,9 +187,8 @@ print(base64.b64encode(made.artifacts.CUBIN).decode())
 @pytest.mark.parametrize("arch", all_but(["sm_100a"], ["sm_90a", "sm_100a"]))
 def test_an_sm_has_room_for_two_ctas_of_routing(arch, tmp_path):
     """Of its 65536 registers: those of two layers at once must all be under way, as they wait for each other."""
-    env = os.environ | {"CUTE_DSL_ARCH": arch, "CUTE_DSL_KEEP": "cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
-    env |= {"CUTE_DSL_DUMP_DIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([sys.executable, "-c", COMPILE], cwd=tmp_path, env=env, capture_output=True, text=True)
+    variables = {"CUTE_DSL_ARCH": arch, "CUTE_DSL_KEEP": "cubin", "CUTE_DSL_KEEP_CUBIN": "1"}
+    done = forked.module("-c", COMPILE, CUTE_DSL_DUMP_DIR=str(tmp_path), **variables)
     assert done.returncode == 0, done.stderr
     registers = most_used(base64.b64decode(done.stdout.splitlines()[-1]))["registers"]
     assert 0 < registers * 2 * THREADS <= 65536, registers
@@ -237,8 +234,7 @@ def test_packed(tmp_path):
         " print(ragged_moe.layers.deepseek_layer.__file__);"
     )
     code += f" print(*inspect.signature(m.{function}).parameters)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
-                          capture_output=True, text=True)  # fmt: skip
+    done = forked.module("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     where, parameters = done.stdout.splitlines()
     assert where.startswith(str(tmp_path)) and parameters.split() == [*vars(d.draw(SIZES, 0)), "output"]

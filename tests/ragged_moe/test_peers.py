@@ -4,13 +4,13 @@ What peers' real tests say is on ragged_moe/PEERS.md.
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from ragged_moe.checks.peers.stand_ins import Absent, Finder, NotServed
+from tests import forked
 
 ROOT = Path(__file__).parents[2]
 ENUMS = """
@@ -116,8 +116,7 @@ def test_what_is_said_of_each_test(tmp_path):
         tmp_path.joinpath(name).write_text(text)
     table = tmp_path / "table.json"
     options = ["--each", "2", "--most", "100", "--seconds", "60", "--table", str(table)]
-    done = subprocess.run([sys.executable, "-c", RUN, "flashinfer", str(tmp_path), *options], cwd=ROOT, text=True,
-                          capture_output=True, timeout=300)  # fmt: skip
+    done = forked.module("-c", RUN, "flashinfer", tmp_path, *options)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = {row["test"].rpartition("::")[2]: row for row in json.loads(table.read_text())}
     broken = rows.pop("tests/moe/test_broken.py")

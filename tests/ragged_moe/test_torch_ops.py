@@ -1,14 +1,13 @@
 """What `import ragged_moe` alone gives."""
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import ragged_moe
 from ragged_moe.runtime import gradients
+from tests import forked
 
 NAMES = "batched_experts batched_experts_out experts experts_out grouped_gemm_fp8 grouped_gemm_fp8_out route".split()
 CODE = """
@@ -20,8 +19,8 @@ assert "cutlass" not in sys.modules  # an emulated GPU may still be installed
 
 
 def test_operators_are_there_after_the_import():
-    """In a fresh process, before a function has been touched, and without CuTe DSL."""
-    done = subprocess.run([sys.executable, "-c", CODE, *NAMES], capture_output=True, text=True)
+    """In a process of its own, before a function has been touched, and without CuTe DSL."""
+    done = forked.module("-c", CODE, *NAMES)
     assert done.returncode == 0, done.stderr
     assert [line.partition("(")[0] for line in done.stdout.splitlines()] == [f"ragged_moe::{name}" for name in NAMES]
 

@@ -15,6 +15,7 @@ import pytest
 import submission
 from emulated_gpu.formats.cubin import resources
 from emulated_gpu.formats.elf import sections
+from tests import forked
 from tests.submission.test_host import SCHEDULE
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,14 +59,13 @@ OTHERS = [
 
 def compile_submission(python, folder, *kernels: tuple[str, int, dict], root=ROOT) -> list[tuple[str, bytes]]:
     """(PTX, cubin) of submission.py in `root` for each (name of the kernel, groups, entries of the Config)."""
-    env = {
-        **os.environ,
-        "CUTE_DSL_DUMP_DIR": str(folder),
-        "PYTHONPATH": f"{root}{os.pathsep}{ROOT}",
-        "PYTHONWARNINGS": "ignore",
-    }
-    command = [str(python), "-c", COMPILE, json.dumps(kernels)]
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=240)
+    variables = {"CUTE_DSL_DUMP_DIR": str(folder), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    if python == sys.executable:
+        done = forked.module("-c", COMPILE, json.dumps(kernels), cwd=root, **variables)
+    else:
+        command = [str(python), "-c", COMPILE, json.dumps(kernels)]
+        env = os.environ | variables
+        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return [(ptx, base64.b64decode(cubin)) for ptx, cubin in json.loads(done.stderr.splitlines()[-1])]
 

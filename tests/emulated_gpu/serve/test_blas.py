@@ -1,7 +1,6 @@
 """cuBLAS and cuBLASLt as programs call them to check kernels of their own: against loops (blas.cpp)."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,9 @@ import pytest
 
 from emulated_gpu.formats.element_types import BF16, E4M3, E5M2, F16, F32, S8
 from emulated_gpu.serve.cuda_cpp import blas, toolkit
+from tests import forked
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
 LIBRARIES = "-lcublasLt", "-lcublas", "-lcudart"
 
 
@@ -21,9 +20,7 @@ def test_products_are_those_of_loops(tmp_path):
     command += [f"-I{toolkit.HEADERS}", f"-L{runtime}", f"-L{toolkit.blas().parent}", *LIBRARIES]
     built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    ran = subprocess.run(
-        [sys.executable, "-m", "emulated_gpu", "run", str(program)], cwd=ROOT, capture_output=True, text=True
-    )
+    ran = forked.emulated_gpu("run", program)
     assert (ran.stdout, ran.returncode) == ("OK\n", 0), ran.stderr
 
 

@@ -1,11 +1,11 @@
 """CUDA C++ on the emulator. The checks share one process, which nothing else may share with them."""
 
+import functools
 import json
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 
 from emulated_gpu.errors import Unsupported
 from emulated_gpu.serve.cuda_cpp import executables, nvcc, static_runtime, toolkit
+from tests import forked
 
 CHECKS = Path(__file__).with_name("cuda_cpp_checks.py")
 ROOT = Path(__file__).resolve().parents[3]
@@ -110,8 +111,7 @@ def program(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_a_program_runs_and_its_faults_are_found(program):
-    command = [sys.executable, "-m", "emulated_gpu", "run", "--keep-going", "2", str(program), "given", "more"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = forked.emulated_gpu("run", "--keep-going", 2, program, "given", "more")
     assert (done.returncode, done.stdout) == (7, "given 31\n"), done.stderr
     assert "out-of-bounds: write of 4 bytes" in done.stderr and "p.cu:3)" in done.stderr, done.stderr
     assert "1 launch, 1 finding" in done.stderr and "Traceback" not in done.stderr
@@ -121,8 +121,7 @@ def test_a_program_runs_and_its_faults_are_found(program):
 def test_what_a_program_launches_is_modelled(program, tmp_path):
     """It has not been computed when the program looks for it; what is written is as of a script."""
     options = ["--machine", "h200", "--no-gains", "--out", tmp_path, "--json", tmp_path / "found.json"]
-    command = [sys.executable, "-m", "emulated_gpu", "profile", *options, program, "given"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = forked.emulated_gpu("profile", *options, program, "given")
     assert (done.returncode, done.stdout[:8]) == (0, "given 0\n"), done.stderr
     assert "modelling 1 launch;" in done.stderr and "ended with exit status 7" in done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
@@ -134,10 +133,9 @@ def test_what_a_program_launches_is_modelled(program, tmp_path):
 def run_source(name: str, folder: Path, *options: str) -> Callable[..., subprocess.CompletedProcess]:
     """Build a program that lies beside this file for an H200; returns what runs it."""
     program, source = folder / "program", Path(__file__).with_name(name)
-    command = [sys.executable, "-m", "emulated_gpu", "nvcc", "-arch=sm_90", source, *options, "-o", program]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    command = [sys.executable, "-m", "emulated_gpu", "run", "--machine", "h200", str(program)]
-    return lambda *args: subprocess.run([*command, *args], cwd=ROOT, capture_output=True, text=True)
+    done = forked.emulated_gpu("nvcc", "-arch=sm_90", source, *options, "-o", program)
+    assert done.returncode == 0, done.stderr
+    return functools.partial(forked.emulated_gpu, "run", "--machine", "h200", program)
 
 
 @pytest.mark.slow
@@ -159,10 +157,8 @@ def test_graphs_run_again_what_they_were_given_and_leave_unordered_what_they_do_
 
 @pytest.mark.thorough  # nvcc takes half a minute of CPU time
 def test_cubs_algorithms_of_the_device(tmp_path):
-    command = [sys.executable, "-m", "emulated_gpu", "nvcc", Path(__file__).with_name("cub.cu"), "-o", "cub"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    command = [sys.executable, "-m", "emulated_gpu", "run", str(tmp_path / "cub")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    forked.emulated_gpu("nvcc", Path(__file__).with_name("cub.cu"), "-o", tmp_path / "cub").check_returncode()
+    done = forked.emulated_gpu("run", tmp_path / "cub")
     right = "reduce right\nscan right\nsort right\nmerge right\n"
     assert (done.returncode, done.stdout) == (0, right), done.stdout + done.stderr
 

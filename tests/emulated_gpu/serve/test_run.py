@@ -73,8 +73,7 @@ if __name__ == "__main__":
 """
     (tmp_path / "kernel.py").write_text(KERNEL)
     (tmp_path / "script.py").write_text(script)
-    command = [sys.executable, "-m", "emulated_gpu", "run", str(tmp_path / "script.py"), "--size", "2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = forked.emulated_gpu("run", tmp_path / "script.py", "--size", 2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["10", "42", "cuda:0", "(10,", "0)", "False"]
 
