@@ -25,14 +25,23 @@ void scan_rows(const T *from, T *to, int64_t rows, int64_t n, T identity, Combin
   }
 }
 // Along the only dimension, as CUB does: 128 threads, each of which adds up its own elements; then the lanes of a warp, then
-// the warps, then tiles. An H200 gives these bits for three tiles at least; of more, it is chance which sums a tile meets.
+// the warps, then the tiles before, 32 at a time, by a tree. An H200 gives these bits for 23 tiles at least; of more, it is
+// chance which sums a tile meets.
 template <typename T, typename Combine>
 void scan_alone(const T *from, T *to, int64_t n, T identity, Combine combine) {
   constexpr int64_t THREADS = 128, LANES = 32, EACH = std::clamp<int64_t>(15 * 4 / sizeof(T), 1, 30);
-  std::optional<T> tiles;
+  std::vector<T> done;  // sums of the tiles before
   auto after = [&](const std::optional<T> &before, T x) { return before ? combine(*before, x) : x; };
   for (int64_t first = 0; first < n; first += THREADS * EACH) {
     const int64_t m = std::min(n - first, THREADS * EACH), threads = (m + EACH - 1) / EACH;
+    std::optional<T> tiles;
+    for (auto last = done.rbegin(); last != done.rend();) {
+      const auto newest = std::exchange(last, last + std::min(LANES, done.rend() - last));
+      std::vector<T> window(newest, last);
+      for (size_t s = 1; s < window.size(); s *= 2)
+        for (size_t i = 0; i + s < window.size(); i++) window[i] = combine(window[i + s], window[i]);
+      tiles = tiles ? combine(window[0], *tiles) : window[0];
+    }
     std::vector<T> sums(THREADS, identity);
     for (int64_t t = 0; t < threads; t++) {
       sums[t] = from[first + t * EACH];
@@ -52,7 +61,7 @@ void scan_alone(const T *from, T *to, int64_t n, T identity, Combine combine) {
       }
       warps = after(warps, sums[warp + LANES - 1]);
     }
-    tiles = after(tiles, *warps);
+    done.push_back(*warps);
   }
 }
 template <typename Run>
@@ -89,7 +98,8 @@ Tensor cumprod(const Tensor &self, int64_t dim, std::optional<at::ScalarType> dt
 Tensor logcumsumexp(const Tensor &x, int64_t dim) {
   if (!scans(x, dim)) return at::_logcumsumexp(x, dim);
   return scan(x, dim, -std::numeric_limits<double>::infinity(), []<typename T>(T a, T b) {
-    const float x = a, y = b, low = std::isnan(y) ? y : std::min(x, y), high = std::isnan(y) ? y : std::max(x, y);
+    const at::acc_type<T, true> x = a, y = b;
+    const auto low = std::isnan(y) ? y : std::min(x, y), high = std::isnan(y) ? y : std::max(x, y);
     return low != high || std::isfinite(low) ? T(std::log1p(std::exp(low - high)) + high) : a;
   });
 }
