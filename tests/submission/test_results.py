@@ -337,7 +337,7 @@ def refused(submission, data, pattern):
 @pytest.fixture(scope="module")
 def three_groups(submission):
     """A good problem, called once: its kernel is compiled and its tensors are known."""
-    good = problem([(256, 256, 256)] * 3)
+    good = problem([(32, 32, 256)] * 3)
     check(submission, good)
     return good
 
