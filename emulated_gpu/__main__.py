@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 
@@ -34,10 +35,16 @@ LAUNCHES = click.option(
     "--launches", type=click.IntRange(1), default=8, show_default=True, help="Time the first N launches."
 )
 JOBS = click.option("--jobs", type=click.IntRange(1), default=os.cpu_count(), show_default="cores", help="Processes.")
-JSON = click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
-    help="Write the report there.",
-)  # fmt: skip
+
+
+def written(*names: str, what: str):
+    """Make an option that names a file to which something is written."""
+    return click.option(
+        *names, type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE", help=f"Write {what} there."
+    )
+
+
+JSON = written("--json", "json_file", what="the report")
 
 
 class Script(click.Path):
@@ -115,33 +122,6 @@ def order(_context, _parameter, text: str) -> str:
         raise click.BadParameter(str(why)) from None
 
 
-@dataclasses.dataclass(frozen=True)
-class RunOptions:
-    """What the command line asks of `run`: the Options of serve/run.py, how often it runs, and where findings go."""
-
-    schedule: int
-    schedules: int | None
-    explore: int
-    replay: str
-    machine: str
-    checks: bool
-    most: int
-    timed: bool
-    json_file: str | None
-    sarif: str | None
-    html: str | None
-    events: bool
-    github: bool
-    strict: bool
-    crowded: bool
-    installs: bool
-    timeout: float
-    devices: int
-    ranks: int
-    must_launch: bool
-    jobs: int
-
-
 @cli.command(context_settings={"allow_interspersed_args": False})  # options behind SCRIPT are its own
 @click.option("--schedule", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of events.")
 @click.option("--schedules", type=click.IntRange(1), metavar="N", help="Run SCRIPT N times, with seeds 0 to N - 1.")
@@ -152,12 +132,9 @@ class RunOptions:
 @click.option("--checks/--no-checks", default=True, show_default=True, help="Look for races and wrong accesses.")
 @click.option("--keep-going", "most", type=click.IntRange(1), default=1, metavar="N", help="Stop at the Nth finding.")
 @click.option("--timed", is_flag=True, help="Times between events are modelled; else they are nan.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
-              help="Write the findings there.")  # fmt: skip
-@click.option("--sarif", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
-              help="Write the findings there as SARIF.")  # fmt: skip
-@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
-              help="Write a page of the findings there.")  # fmt: skip
+@written("--json", "json_file", what="the findings")
+@written("--sarif", what="the findings as SARIF")
+@written("--html", what="a page of the findings")
 @click.option("--events", is_flag=True, help="Keep in --json what happened last in launches with findings.")
 @click.option("--github", is_flag=True, help="Print the findings as annotations of a GitHub workflow.")
 @click.option("--strict", is_flag=True, help="What the PTX ISA does not promise is wrong, though it is seen to work.")
@@ -183,7 +160,7 @@ def run(script, args, **given):
     from .serve.profile import sources
     from .serve.run import Options, run_once, run_schedules, summary
 
-    asked = RunOptions(**given)
+    asked = SimpleNamespace(**given)
     if asked.timed and asked.machine not in profiles.names():
         known = ", ".join(profiles.names())
         raise click.UsageError(f"--timed: no profile says how fast a machine {asked.machine} is; there are {known}")
@@ -227,8 +204,7 @@ def run(script, args, **given):
     callback=to_be_written, metavar="DIR", help="For timeline.json.gz and overview.png.",
 )  # fmt: skip
 @JSON
-@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
-              help="Write a page of it there.")  # fmt: skip
+@written("--html", what="a page of it")
 @click.option("--baseline", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="A page that was written before: --html holds this one against it.")  # fmt: skip
 @click.option("--devices", type=click.IntRange(1, 16), default=1, show_default=True,
@@ -296,8 +272,7 @@ def profile(script, args, machine, launches, out, json_file, html, **given):
 @LAUNCHES
 @JOBS
 @JSON
-@click.option("--html", type=click.Path(dir_okay=False), callback=to_be_written, metavar="FILE",
-              help="Write a page of both there, side by side.")  # fmt: skip
+@written("--html", what="a page of both")
 @click.argument("a", type=ScriptWithArguments())
 @click.argument("b", type=ScriptWithArguments())
 def compare(machine, launches, jobs, json_file, html, a, b):
