@@ -1,5 +1,6 @@
 """Does the commands of cli.py, each a function of its options that returns the exit code. Raises Failure."""
 
+import contextlib
 import dataclasses
 import inspect
 import os
@@ -61,9 +62,11 @@ def check(submission, compiled, task_dir, json_file) -> int:
         read_folder(task_dir, submission, None)
         compiled = False
     task = task_of_file(Path(submission))
-    cases = [f"{name} {case.spec}" for name in ("tests", "benchmarks") for case in task_cases(task, name)]
+    cases = [f"{name} {case.spec}" for name in ("tests", "benchmarks") for case in task_cases(task, name)] * compiled
+    compiling = Screen().progress("compiling", [1.0] * len(cases), workers=None)
     try:
-        findings, spent = check_submission(Path(submission), cases if compiled else None, any_board=bool(task_dir))
+        with compiling if cases else contextlib.nullcontext(lambda index: None) as done:
+            findings, spent = check_submission(Path(submission), cases or None, any_board=bool(task_dir), done=done)
     except OSError as error:
         raise Failure(f"cannot read the submission {submission}: {error.strerror or error}") from None
     for f in findings:

@@ -272,11 +272,12 @@ def check_automatic_review(text: str) -> list[Finding]:
 
 
 def check(
-    path: Path, cases: list[str] | None = None, any_board: bool = False
-) -> tuple[list[Finding], dict[str, float]]:
+    path: Path, cases: list[str] | None = None, any_board: bool = False,
+    done: Callable[[int], None] = lambda index: None,
+) -> tuple[list[Finding], dict[str, float]]:  # fmt: skip
     """Finds everything, in the order of the file; also returns the seconds by section. cases: as of
-    compile_time.measure, None to compile nothing. any_board: the header may name any. Raises OSError if the file
-    cannot be read.
+    compile_time.measure, None to compile nothing. any_board: the header may name any. done: of check_compile_time.
+    Raises OSError if the file cannot be read.
     """
     content = read_file(path)
     findings = check_file(path.name, content)
@@ -299,6 +300,6 @@ def check(
     spent: dict[str, float] = {}
     # What may patch the evaluator or start processes is not run.
     if cases is not None and not any(f.severity == "error" for f in findings):
-        timings, spent = check_compile_time(path, cases)
+        timings, spent = check_compile_time(path, cases, done=done)
         findings += timings
     return sorted(set(findings)), spent

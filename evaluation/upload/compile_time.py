@@ -10,9 +10,12 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from emulated_gpu.serve.host.beside import beside
 from evaluation import ROOT
 from evaluation.upload.findings import Finding
 
@@ -60,23 +63,31 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
                 timed(section, time.perf_counter(), prepare)
 
 
-def check_compile_time(submission: Path, cases: list[str], limits: dict = LIMITS) -> tuple[list[Finding], dict]:
-    """Measures on this machine, in a process of its own: findings, and seconds by section. cases: as of measure."""
+def check_compile_time(
+    submission: Path, cases: list[str], limits: dict = LIMITS, done: Callable[[int], None] = lambda index: None
+) -> tuple[list[Finding], dict]:
+    """Measures on this machine, in a process of its own: findings, and seconds by section. cases: as of measure.
+
+    done: is told the index of each case that is compiled, while others are being compiled.
+    """
     spent = dict.fromkeys(limits, 0.0)
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory, "results")
-        command = [
-            sys.executable,
-            "-u",
-            "-m",
-            "evaluation.upload.compile_time",
-            str(submission.resolve()),
-            str(results),
-            *cases,
-        ]
+        command = [sys.executable, "-u", "-m", "evaluation.upload.compile_time", str(submission.resolve())]
+        command += [str(results), *cases]
+
+        def tell(over: threading.Event) -> None:
+            told = 0
+            while not over.wait(0.2):
+                come = results.read_text().count("\n") - 1 if results.exists() else 0  # the first is the import
+                for index in range(told, come):
+                    done(index)
+                told = max(told, come)
+
         try:
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-            output = subprocess.run(command, cwd=ROOT, timeout=sum(limits.values()), **pipes).stdout
+            with beside(tell):
+                output = subprocess.run(command, cwd=ROOT, timeout=sum(limits.values()), **pipes).stdout
         except subprocess.TimeoutExpired:
             message = f"not done after {sum(limits.values()):g} s on this machine, killed"
             return [Finding(0, 0, "compile-time", "error", message)], spent

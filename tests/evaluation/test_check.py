@@ -338,7 +338,9 @@ def test_compile_time(tmp_path):
     path = tmp_path / "submission.py"
     path.write_text(SLOW)
     cases = [f"tests {CASE}", f"benchmarks {CASE}", f"benchmarks {CASE.replace('m: [16]', 'm: [32]')}"]
-    findings, spent = compile_time.check_compile_time(path, cases, {"import": 600, "tests": 1.1, "benchmarks": 0.5})
+    limits, told = {"import": 600, "tests": 1.1, "benchmarks": 0.5}, []
+    findings, spent = compile_time.check_compile_time(path, cases, limits, told.append)
+    assert told[:1] == [0]  # while the second sleeps
     assert [(f.rule, f.severity, f.line) for f in findings] == [
         ("compile", "error", 6),
         ("compile-time", "warning", 0),
@@ -393,7 +395,8 @@ def test_what_cannot_be_measured_is_an_error(text, limits, message, tmp_path):
 
 def test_only_clean_code_is_run(tmp_path, monkeypatch):
     ran = []
-    monkeypatch.setattr(checks, "check_compile_time", lambda path, cases: ran.append(path) or ([], {"tests": 1.0}))
+    timed = [], {"tests": 1.0}
+    monkeypatch.setattr(checks, "check_compile_time", lambda path, cases, done: ran.append(path) or timed)
     path = tmp_path / "submission.py"
     path.write_text(HEADER + KERNEL)
     assert checks.check(path, [CASE])[1] == {"tests": 1.0}
