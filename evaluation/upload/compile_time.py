@@ -6,6 +6,7 @@ for all Configs among which the submission would choose there. RESULTS gets a li
 error] each.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -22,9 +23,16 @@ from evaluation.upload.findings import Finding
 LIMITS = {"import": 120, "tests": 180, "benchmarks": 180}  # seconds, for all cases of a section together
 
 
+def clock() -> float:
+    """Return seconds that pass, but for those in which this thread waits for a core that others use."""
+    with contextlib.suppress(OSError):  # of a kernel that does not count them
+        return time.perf_counter() - int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return time.perf_counter()
+
+
 def measure(submission: str, results: str, cases: list[str]) -> None:
     """Runs as the measuring process's main function. cases: "tests CASE" or "benchmarks CASE" each."""
-    begin = time.perf_counter()
+    begin = clock()
     import emulated_gpu
     import utils
     from emulated_gpu.serve.torch_device.install import install
@@ -44,7 +52,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
             except BaseException as error:
                 print(json.dumps([what, explain(error)]), file=file)
                 raise SystemExit(1) from error
-            print(json.dumps([what, time.perf_counter() - begin]), file=file)
+            print(json.dumps([what, clock() - begin]), file=file)
             return value
 
         kernel = timed("import", begin, load_submission, submission)  # with torch and the DSL
@@ -60,7 +68,7 @@ def measure(submission: str, results: str, cases: list[str]) -> None:
                     for _ in each_other(sys.modules["submission"], args) if emulated else ():
                         kernel(data)
 
-                timed(section, time.perf_counter(), prepare)
+                timed(section, clock(), prepare)
 
 
 def check_compile_time(

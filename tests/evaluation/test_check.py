@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -391,6 +393,12 @@ def test_what_cannot_be_measured_is_an_error(text, limits, message, tmp_path):
     path.write_text(text)
     findings, _ = compile_time.check_compile_time(path, [f"tests {CASE}"], limits)
     assert [f.message for f in findings if f.severity == "error"] == [message]
+
+
+def test_waiting_for_a_core_counts_for_nobody(monkeypatch):
+    waited = SimpleNamespace(read_text=lambda: "0 5000000000 1\n")
+    monkeypatch.setattr(compile_time, "Path", lambda of: waited)
+    assert time.perf_counter() - compile_time.clock() == pytest.approx(5.0, abs=0.01)
 
 
 def test_only_clean_code_is_run(tmp_path, monkeypatch):
