@@ -40,6 +40,8 @@ def validate(screen: Screen, folder: TaskFolder, submission: str, timeout: float
     if emulated:
         screen.line("its times are those of this CPU: what it says of speed, and of passing by speed, is void")
     passed, total = said.get("passed_shapes"), said.get("total_shapes")
+    if None in (passed, total):
+        raise Failure(f"{folder.validation['script']} counts nothing: its JSON has no passed_shapes and total_shapes")
     screen.line(f"{passed} of {total} shapes validated, by its own count")
     if json_file:
         dump_json(json_file, {"command": "validate", "device": describe_device(device), "validation": said})

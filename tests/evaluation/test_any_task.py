@@ -601,6 +601,9 @@ def test_a_folders_mini_training(tmp_path, monkeypatch):
     own.write_text("1 / 0\n")
     result = CliRunner().invoke(cli, command)
     assert result.exit_code == 2 and "has written no line of JSON" in result.output, result.output
+    monkeypatch.setattr(validate, "of_program", lambda *given: ({"passed": True}, 0))
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 2 and "training.py counts nothing: its JSON has no passed_shapes" in result.output
 
 
 EVALUATOR = """
