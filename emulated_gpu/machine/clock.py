@@ -202,5 +202,8 @@ class Clock(ABC):
     def shared_access(self, group, addresses, size: int) -> None:
         """Lanes of a group load or store `size` bytes each in shared memory, at addresses of their own or at one."""
 
+    def matrix_load(self, group, addresses, size: int) -> None:
+        """A warp's ldmatrix reads rows of `size` bytes at these addresses in shared memory."""
+
     def tensormap_acquire(self, group) -> None:
         """fence.proxy.tensormap acquires a change."""

@@ -37,6 +37,7 @@ def tell(clock, trace) -> None:
     told("global_load", "global loads", sectors)
     told("global_store", "global stores", sectors)
     told("shared_access", "shared memory", clock.wavefronts_of)
+    told("matrix_load", "shared memory", clock.wavefronts_of)
     told("parameter_load", "parameters")
     told("constant_load", "constants")
     told("atomic", "atomics")

@@ -78,7 +78,7 @@ ACCESSES = (
         "applypriority.global.L2::evict_normal [g], 128;", CLASS, "nothing: a hint", f"{PROBE}: 19 to 25 cycles for two"
     ),
     Access("discard.global.L2 [g], 128;", CLASS, "nothing: lines are dropped", f"{PROBE}: 19 to 25 cycles for two"),
-    Access("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {x}, [s];", "shared_access", INSIDE, f"{POINTS}: issue/shared"),
+    Access("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {x}, [s];", "matrix_load", INSIDE, "silicon/probes/mma_sync.py"),
     Access("stmatrix.sync.aligned.m8n8.x1.shared.b16 [s], {x};", "shared_access", INSIDE, f"{POINTS}: issue/shared"),
     Access("mapa.shared::cluster.u32 x, s, 0;", CLASS, SEEN, "as alu, which it mostly is: no measurement"),
     # -- copies

@@ -437,6 +437,13 @@ class TimingClock(Clock):
         passed = sm.shared.access(group.begun, wavefronts * slower) - unit["shared_queue_cycles"]
         group.t = max(group.t + (wavefronts * unit["wavefront_cycles"] - issued) * slower, group.t, passed)
 
+    def matrix_load(self, group, addresses: np.ndarray, size: int) -> None:
+        """The warp goes on meanwhile; a conflict of banks makes its block longer, or all that the SM's warps read."""
+        sm, slower = self.sms[group.cta.sm], self.clocks.slower(group.cta.sm, group.begun)
+        wavefronts, least = self.wavefronts_of(addresses, size)
+        passed = sm.shared.access(group.begun, wavefronts * slower) - group.launch.costs[group.pc].cycles * slower
+        group.t = max(group.t + (wavefronts - least) * self.p["sm"]["wavefront_cycles"] * slower, passed)
+
     def wavefronts_of(self, addresses: np.ndarray, size: int) -> tuple[int, int]:
         """Cycles of an access, and what it would take without bank conflicts: 128 bytes of lanes at a time, and of
         those one word a bank (PTX ISA has no word on it; CUDA programming guide, "Shared Memory": 32 banks of 4

@@ -19,6 +19,7 @@ from .scoreboard import LATE, SOON, Late, Results, pending
 
 MMA = "mma_"  # how the classes of mma.sync begin
 OVERLAPPING = {"fence_tensormap", "publish_tensormap"}  # one starts while others of its kind are under way
+QUEUED = {"matrix_load"}  # the warp goes on; a unit takes what is used first before the rest, as ptxas orders it
 UNORDERED = {"alu", "multiply", "move", "constant"}  # what does not wait for them
 
 
@@ -80,11 +81,26 @@ def _block_cycles(
 ) -> Cost | Untimed:
     """owed: registers, a bit each, that something before the block may owe; compiled: instructions, by number, that
     have another class than their PTX says."""
-    time, slots, tensor = 0.0, 0.0, 0.0
+    time, slots, tensor, queue = 0.0, 0.0, 0.0, 0.0
     ready: dict[int, float] = {}  # cycle a register can be read in
     arithmetic: set[int] = set()  # registers that came from integer units
     under_way, until = "", 0.0  # kind of an overlapping operation, and when the last is complete
     board = Board(owed)
+    queued: dict[int, tuple] = {}  # register -> what is to write it, as `deliver` has it
+
+    def deliver(number: int, group: str, writes: set[int], begin: float) -> None:
+        usable = begin + figures[group][1]
+        ready.update(dict.fromkeys(writes, usable))
+        board.write(number, group, writes, begin, usable)
+
+    def take(number: int, group: str, writes: set[int], begin: float) -> None:
+        nonlocal queue
+        begin = max(begin, queue)
+        queue = begin + figures[group][0]
+        deliver(number, group, writes, begin)
+        for r in writes:
+            del queued[r]
+
     decides, parting = _decides(program, block), 0.0
     for number in range(program.start[block], program.end[block]):
         if number == decides:
@@ -97,6 +113,9 @@ def _block_cycles(
         reads, writes = program.effects[number]
         if group == "global_store":  # ptxas computes the addresses of a row of stores ahead
             reads = [r for r in reads if r not in arithmetic]
+        for r in (*reads, *writes) if queued else ():
+            if r in queued:
+                take(*queued[r])
         begin = max([time, *(ready[r] for r in reads if r in ready)])
         if group != under_way and group not in UNORDERED:
             begin, under_way = max(begin, until), ""
@@ -108,15 +127,19 @@ def _block_cycles(
             board.move(reads, writes)
             continue
         board.use(reads, begin)
-        board.write(number, group, writes, begin, begin + latency)
-        time = begin + issue
         took = busy[0] if busy else issue
+        time = begin + (took if group in QUEUED else issue)
         slots += took
         tensor += took if group.startswith(MMA) else 0.0
         for r in writes:
-            ready[r] = begin + latency
             (arithmetic.add if group == "alu" else arithmetic.discard)(r)
-    cycles = max(time, until, 1.0)
+        if group in QUEUED:
+            queued |= dict.fromkeys(writes, (number, group, writes, begin))
+        else:
+            deliver(number, group, writes, begin)
+    while queued:
+        take(*next(iter(queued.values())))
+    cycles = max(time, until, queue, 1.0)
     results, size = board.results(cycles, program.live_out[block]), program.end[block] - program.start[block]
     return Cost(cycles, slots, tuple(board.needs.items()), results, parting, size, tensor)
 

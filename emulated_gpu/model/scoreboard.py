@@ -20,7 +20,8 @@ LONG, SHORT = "long scoreboard", "short scoreboard"
 # Classes of instructions (ptx/isa): what delivers so late that its use begins a block, and what delivers soon
 LATE = {"global_load": LONG, "global_atomic": LONG, "shared_atomic": SHORT, "cluster_load": SHORT}
 SOON = {
-    "local": LONG, "shared": SHORT, "shuffle": SHORT, "special": SHORT, "divide": SHORT, "indexed_constant": SHORT,
+    "local": LONG, "shared": SHORT, "matrix_load": SHORT, "shuffle": SHORT, "special": SHORT, "divide": SHORT,
+    "indexed_constant": SHORT,
 }  # fmt: skip
 VANISHING = "move"
 _waiting: WeakKeyDictionary[ControlFlow, ControlFlow] = WeakKeyDictionary()

@@ -569,7 +569,7 @@ def ldmatrix(g: LaneGroup, address, count: int, bits: int, trans: bool):
         raise Fault("divergence", "ldmatrix needs the whole warp")
     rows = g.lane_array(address).astype(np.uint64)
     rows = rows[: (16 if bits < 16 and trans else 8) * count]
-    g.clock.shared_access(g, rows, 16)
+    g.clock.matrix_load(g, rows, 16)
     if (rows % np.uint64(16)).any():
         raise Fault("misaligned", "ldmatrix row that is not 16-byte aligned")
     places, size = PARTS_OF_ROW[bits]

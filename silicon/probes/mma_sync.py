@@ -4,8 +4,8 @@
     python -m silicon.probes.mma_sync model            the same PTX on the model, beside mma_sync.json
 
 Each warp of a CTA executes COUNT of them ROUNDS times, on one accumulator or on several in turn, with `fmas`
-independent fma.rn.f32 behind each. The value is cycles per mma of the slowest warp, clock64 at the end less clock64 at
-the beginning.
+independent fma.rn.f32 behind each, or what is BESIDE before each. The value is cycles per mma of the slowest warp,
+clock64 at the end less clock64 at the beginning.
 """
 
 from __future__ import annotations
@@ -32,12 +32,19 @@ FORMS = (
     ("m8n8k128", "b1", "s32"), ("m16n8k128", "b1", "s32"), ("m16n8k256", "b1", "s32"),
     ("m8n8k4", "f64", "f64"), ("m16n8k4", "f64", "f64"), ("m16n8k8", "f64", "f64"), ("m16n8k16", "f64", "f64"),
 )  # fmt: skip
+# An access of a warp before each mma, to registers and shared memory of its own: by its number and an offset
+BESIDE = {
+    "": "",
+    "ldmatrix.x4": "  ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{x{0}, y{0}, z{0}, v{0}}}, [s+{1}];\n",
+    "cp.async": "  cp.async.cg.shared.global [s+{1}], [g], 16;\n",
+}
 
 
 @dataclass(frozen=True)
 class Loop:
     """A loop of one form: warps of the CTA, accumulators in turn (`sets`), fma.rn.f32 behind each mma.
 
+    beside: a key of BESIDE.
     fresh: each register of A and B is another value each time, by an add.u32, so that ptxas converts FP8 each time.
     """
 
@@ -48,11 +55,13 @@ class Loop:
     sets: int = 1
     fmas: int = 0
     fresh: bool = False
+    beside: str = ""
 
     @property
     def name(self) -> str:
         rest = f" {self.sets} accumulators" * (self.sets > 1) + f" {self.fmas} fma" * (self.fmas > 0)
-        return f"{self.shape} {self.d}.{self.kind} {self.warps} warps" + rest + " fresh" * self.fresh
+        rest += " fresh" * self.fresh + f" {self.beside}".rstrip()
+        return f"{self.shape} {self.d}.{self.kind} {self.warps} warps" + rest
 
     @property
     def opcode(self) -> str:
@@ -70,11 +79,11 @@ class Loop:
         a, b = ([f"{x}{j}" for j in range(count)] for x, count in (("a", of_b * m // 8), ("b", of_b)))
         sets = [[f"d{i}_{j}" for j in range(of_d)] for i in range(self.sets)]
         vector = lambda names: "{" + ", ".join(names) + "}"  # noqa: E731
-        body = ""
+        body = "  xor.b32 s, s, 512;\n" * bool(self.beside)
         for i in range(COUNT):
             d = vector(sets[i % self.sets])
             body += "".join(f"  add.u32 {x}, {x}, 1;\n" for x in a + b if self.fresh)
-            body += f"  {self.opcode} {d}, {vector(a)}, {vector(b)}, {d};\n"
+            body += BESIDE[self.beside].format(i, 1024 * i) + f"  {self.opcode} {d}, {vector(a)}, {vector(b)}, {d};\n"
             body += "".join(f"  fma.rn.f32 f{j % 8}, f{j % 8}, f8, f8;\n" for j in range(self.fmas))
         every = sum(sets, [])
         cleared = {"f32": "0f00000000", "f64": "0d0000000000000000"}.get(d_kind, "0")
@@ -82,6 +91,8 @@ class Loop:
         begun = "".join(f"  mov.{size if d_kind[0] == 'f' else 'b32'} {d}, {cleared};\n" for d in every)
         kept = "".join(f"  @p st.global.{size} [o+256], {d};\n" for d in every)
         kept += "".join(f"  @p st.global.b32 [o+256], f{j};\n" for j in range(8))
+        read = range(COUNT if self.beside == "ldmatrix.x4" else 0)
+        kept += "".join(f"  @p st.global.v4.b32 [o+256], {{x{i}, y{i}, z{i}, v{i}}};\n" for i in read)
         source = "cvt.rn.f64.u32 {}, r0" if wide else "mov.b32 {}, r0"
         filled = "".join(f"  {source.format(x)};\n" for x in a + b)
         return f""".version 8.8
@@ -89,9 +100,11 @@ class Loop:
 .address_size 64
 .visible .entry kernel(.param .u64 out)
 {{
-  .reg .pred p; .reg .b32 r<8>; .reg .f32 f<9>; .reg .b64 start, stop, o, w;
+  .reg .pred p; .reg .b32 r<8>; .reg .f32 f<9>; .reg .b64 start, stop, o, w, g;
+  .shared .align 16 .b8 shared[{1024 * COUNT}]; .reg .b32 s, x<{COUNT}>, y<{COUNT}>, z<{COUNT}>, v<{COUNT}>;
   .reg .{kind} {", ".join(a + b)}; .reg .{d_kind} {", ".join(every)};
   ld.param.u64 o, [out]; mov.u32 r0, %tid.x; shr.u32 r1, r0, 5; mul.wide.u32 w, r1, 8; add.u64 w, w, o;
+  and.b32 r2, r0, 31; mov.u32 s, shared; mad.lo.u32 s, r2, 16, s; mul.wide.u32 g, r2, 16; add.u64 g, g, o;
 {filled}{begun}{"".join(f"  mov.b32 f{j}, r0;{chr(10)}" for j in range(9))}
   mov.b32 r6, {ROUNDS}; bar.sync 0;
   mov.u64 start, %clock64;
@@ -113,6 +126,7 @@ def loops() -> dict[str, Loop]:
     fresh = most, *(form for form in FORMS if form[1] in ("e4m3", "s4"))
     found += [Loop(*form, *way, fresh=True) for form in fresh for way in ((1, 1), (1, 8), (8, 8), (16, 4))]
     found += [Loop(*most, warps, 8, fmas) for warps in (1, 4, 8, 16) for fmas in (1, 2, 4, 8)]
+    found += [Loop(*most, warps, 8, beside=x) for x in BESIDE if x for warps in (1, 4, 8, 16)]
     return {loop.name: loop for loop in found}
 
 

@@ -224,7 +224,7 @@ def _getctarank(w, i, m):
     w.write(i.operands[0], f"alu.resize(({address}) >> 24, 32)")
 
 
-@op("ldmatrix.sync.aligned", cost="shared", dst=1, collective=True)
+@op("ldmatrix.sync.aligned", cost="matrix_load", dst=1, collective=True)
 def _ldmatrix(w, i, m):
     shape = m.one_of("m8n8", "m16n16", "m8n16")
     count = int(m.one_of("x1", "x2", "x4")[1:])

@@ -23,6 +23,9 @@ F16 = "m16n8k16 f32.f16"
     (f"{F16} 8 warps 8 accumulators", 0.12),  # two warps a scheduler, which the branch keeps busy in the model
     ("m16n8k32 f32.e4m3 8 warps 8 accumulators fresh", 0.08),
     ("m16n8k8 f64.f64 1 warps", 0.03),
+    (f"{F16} 1 warps 8 accumulators ldmatrix.x4", 0.05),  # both go on beside each other
+    (f"{F16} 8 warps 8 accumulators ldmatrix.x4", 0.05),  # shared memory's way out binds
+    (f"{F16} 8 warps 8 accumulators cp.async", 0.06),
 ])  # fmt: skip
 def test_a_loop_takes_what_it_took(name, within, monkeypatch):
     monkeypatch.setattr(mma_sync, "ROUNDS", 16)
