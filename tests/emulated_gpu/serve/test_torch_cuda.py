@@ -1,15 +1,13 @@
 """torch's cuda device on the emulator. The checks share one process, which nothing else may share with them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import check_scripts
 import pytest
 
+from tests import forked
+
 CHECKS = Path(__file__).with_name("torch_cuda_checks.py")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +25,8 @@ def test_torch_cuda(results, name):
 
 def test_who_has_no_compiler_is_told_so(tmp_path):
     (tmp_path / "script.py").write_text("import torch\ntorch.ones(1, device='cuda')\n")
-    variables = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PATH": str(tmp_path), "EMULATED_GPU_CACHE": ""}
-    command = [sys.executable, "-m", "emulated_gpu", "run", str(tmp_path / "script.py")]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    variables = {"XDG_CACHE_HOME": str(tmp_path), "PATH": str(tmp_path), "EMULATED_GPU_CACHE": ""}
+    done = forked.module("emulated_gpu", "run", tmp_path / "script.py", **variables)
     assert done.returncode == 1 and "needs g++ once" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
@@ -38,4 +35,5 @@ def test_importing_the_emulator_changes_nothing():
         "import torch, emulated_gpu.serve.torch_device.scaled_mm; "
         "assert not torch.cuda.is_available(); assert not torch.ones(2).is_cuda"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    done = forked.module("-c", code)
+    assert done.returncode == 0, done.stderr
