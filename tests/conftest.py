@@ -1,4 +1,7 @@
-"""Fixtures: submissions to judge and how to judge them, and submission.py on the emulated B200."""
+"""Fixtures: submissions to judge and how to judge them, and submission.py on the emulated B200.
+
+What imports torch is imported in them: pytest's first process, for which the others wait, needs none of it.
+"""
 
 import ctypes
 import itertools
@@ -11,9 +14,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: pytest has a proc
 import pytest
 
 import emulated_gpu
-from evaluation.judge import sandbox
-from evaluation.judge.judge import Options, judge
-from task import TestCase, format_case
 from tests import quick_dsl
 
 quick_dsl.collect_garbage_rarely()
@@ -64,6 +64,8 @@ def freed_memory_is_given_back():
 @pytest.fixture(scope="session", autouse=True)
 def preloaded():
     """The judge's processes are forked from one that has the DSL and the emulator: half a second less for each."""
+    from evaluation.judge import sandbox
+
     with pytest.MonkeyPatch.context() as patch:
         spawn = sandbox.Nursery.spawn
         # One that is to import nothing, as those of test_sandbox.py, forks what needs neither
@@ -82,6 +84,8 @@ def honest(tmp_path) -> Path:
 @pytest.fixture
 def judged():
     """judged(submission, *sizes, **options): verdicts on the emulated device, by one process; sizes are (m, n, k)."""
+    from evaluation.judge.judge import Options, judge
+    from task import TestCase, format_case
 
     def run(submission, *sizes, **options):
         cases = []
