@@ -37,9 +37,9 @@ from ragged_moe.layers.signatures import (
     U8,
     packing,
 )
-from ragged_moe.runtime.device import Device, current_device, device_of
+from ragged_moe.runtime.device import current_device, device_of
 from ragged_moe.runtime.operands import is_int, said
-from ragged_moe.runtime.sizes import BF16, E4M3, F32, Inputs, Sizes
+from ragged_moe.runtime.sizes import BF16, E4M3, Inputs, Sizes
 from ragged_moe.runtime.workspace import Arena
 
 
@@ -131,6 +131,8 @@ def experts(
         return out
     if (w13_input_scale is not None or w2_input_scale is not None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
         w13_input_scale = w2_input_scale = None
+    if hidden_scale is not None:
+        hidden_scale = side_by_side(hidden, hidden_scale, hidden_scale_layout)
     given = operands = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
     there = None  # which operands are given, unless those alone that calls of weights with scales have
     none_more = (  # by `is`: to compare a tuple of tensors with one of None takes 12 us
@@ -261,7 +263,8 @@ def inputs_of(checked: Checked, operands: Mapping) -> Inputs:
     """The layer's inputs: these operands, tensors or what stands for them."""
     scale = operands["hidden_scale"]
     if scale is not None:
-        scale = scale_by_block(scale, checked.options["hidden_scale_layout"], checked.gpu)
+        by_block = scale.t() if checked.options["hidden_scale_layout"] == "tokens_first" else scale
+        scale = scale.of(by_block) if isinstance(scale, Recorded) else by_block
     weights = [operands[name] for name in ("w13", "w13_scale", "w2", "w2_scale")]
     inputs = None, None, operands["hidden"], scale, *weights, int(checked.options["local_expert_offset"])
     if checked.signature in E4M3_EXPERTS.values() or checked.signature is BF16_EXPERTS:
@@ -334,14 +337,21 @@ def layout_of(layout: str | None, given: Mapping[str, torch.Tensor | None]) -> s
     return {(tokens, blocks): "tokens_first", (blocks, tokens): "blocks_first"}.get(tuple(scale.shape))
 
 
-def scale_by_block(scale: torch.Tensor | Recorded, layout: str, gpu: Device) -> torch.Tensor | Recorded:
-    """hidden_scale as [H/128, T], contiguous: what is given, of which alone the address counts, or a copy."""
-    given = scale.tensor if isinstance(scale, Recorded) else scale
-    by_block = given.t() if layout == "tokens_first" else given
+def side_by_side(hidden: torch.Tensor, scale: torch.Tensor, layout: str | None) -> torch.Tensor:
+    """hidden_scale, or a copy in which the scales of a k-block lie side by side: of which the launches can be noted.
+
+    What is wrong stays as it is, to be complained of.
+    """
+    if not all(isinstance(x, torch.Tensor) and x.dim() == 2 for x in (hidden, scale)) or scale.device != hidden.device:
+        return scale
+    by_token = layout == "tokens_first" or layout is None and len(scale) == len(hidden)
+    by_block = scale.t() if by_token else scale
     if by_block.is_contiguous():
-        return scale.of(by_block) if isinstance(scale, Recorded) else by_block
-    (copy,) = gpu.tensors(torch.empty(by_block.shape, dtype=F32, device=by_block.device))
-    return copy.copy_(by_block)
+        return scale
+    empty = torch.empty(by_block.shape, dtype=scale.dtype, device=scale.device)
+    (copy,) = device_of(hidden.device, "hidden").tensors(empty)
+    copy.copy_(by_block)
+    return copy.t() if by_token else copy
 
 
 @functools.cache

@@ -425,13 +425,12 @@ def test_operands_at_one_place(launched):
     assert repeated == words_of(launched, call)
 
 
-def test_a_call_that_leaves_an_operand_out_is_not_noted(launched):
-    """Scales that torch copies: no launch reads the operand."""
+@pytest.mark.parametrize("layout", ["tokens_first", "blocks_first", None])
+def test_scales_are_noted_however_they_lie(launched, layout, monkeypatch):
+    """Torch copies those that kernels do not read as they lie, before the call is looked for."""
     given = torch.zeros(5, 256, dtype=p.E4M3), torch.zeros(5, 2, dtype=torch.int32), torch.rand(5, 2)
-    x, scale = d.draw(SIZES, 5), torch.ones(5, 2)
+    x, scale = d.draw(SIZES, 5), torch.ones(2, 10)[:, ::2] if layout == "blocks_first" else torch.ones(5, 2)
     weights = x.gemm1_weights, x.gemm1_weights_scale, x.gemm2_weights, x.gemm2_weights_scale
-    for layout, of, noted in (("tokens_first", scale, 0), ("blocks_first", scale.t().contiguous(), 1)):
-        routed_experts.calls.known.clear()
-        routed_experts.experts(*given, *weights, hidden_scale=of, hidden_scale_layout=layout)
-        (arena,) = workspace.arenas.values()
-        assert len(arena.tapes) == noted
+    for first in (routed_experts.FUNCTION.first, None):
+        monkeypatch.setattr(routed_experts.FUNCTION, "first", first)
+        routed_experts.experts(*given, *weights, hidden_scale=scale, hidden_scale_layout=layout)
