@@ -28,6 +28,7 @@ def prepare() -> None:
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"] = str(toolkit.led())
     if os.access(toolkit.HOST_COMPILER, os.X_OK):  # an installer may have lost the permission
         os.environ.setdefault("CXX", str(toolkit.HOST_COMPILER))
+        os.environ["EMULATED_GPU_PRECOMPILED"] = str(toolkit.precompiled())
     major, minor = DEVICE.chip.capability
     suffix = "a" if DEVICE.chip.arch.endswith("a") else ""
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}{suffix}")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from . import nvcc
 HERE = Path(__file__).parent
 BLAS_HEADERS = "include/cublas_v2.h", "include/cublasLt.h"
 HEADERS = HERE / "include"  # in the place of those that torch's headers include and torch's CPU build or nvcc lack
+LIGHT = HERE / "light"  # headers that are tried before torch's own
 PROFILER = HERE / "profiler" / "cuda_profiler_api.h"
 HOST_COMPILER = HERE / "bin" / "g++"  # the system's C++ compiler, by light_first.sh
 RUNTIME, DRIVER, TORCH = "libcudart.so.13", "libcuda.so.1", "libtorch_cuda.so"
@@ -93,9 +94,8 @@ def led() -> Path:
     target = build_cache.writable() / f"{LED}{digest}"
     if target.exists():
         return target
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
-        made = Path(folder, "made")
-        (made / "bin").mkdir(parents=True)
+    with making(target) as made:
+        (made / "bin").mkdir()
         for one in [*home.iterdir(), *(home / "bin").iterdir()]:
             place = made / one.relative_to(home)
             if not place.exists():
@@ -106,9 +106,18 @@ def led() -> Path:
         nvcc_here.unlink()
         nvcc_here.write_text(f'#!/bin/sh\nexec {compiler()} "$@"\n')
         nvcc_here.chmod(0o755)
-        with contextlib.suppress(OSError):  # another process was faster
-            os.rename(made, target)
     return target
+
+
+@contextlib.contextmanager
+def making(target: Path) -> Iterator[Path]:
+    """Give a new folder, which becomes `target` in the end, unless another process was faster."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
+        made = Path(folder, "made")
+        made.mkdir()
+        yield made
+        with contextlib.suppress(OSError):
+            os.rename(made, target)
 
 
 def place_of(name: str, texts: list[str], command: list[str], *depends: str) -> str:
@@ -132,25 +141,21 @@ def built(name: str, texts: list[str], command: list[str], *depends: str, where:
     if there is not None:
         return there
     target = build_cache.writable() / place_of(name, texts, command, *depends)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
-        files = [os.path.join(folder, f"{i}.cpp") for i in range(len(texts))]
+    with making(target) as made:
+        files = [made.parent / f"{i}.cpp" for i in range(len(texts))]
         for file, text in zip(files, texts):
-            Path(file).write_text(text)
-        made = os.path.join(folder, "made")
-        os.mkdir(made)
-        gxx = ["g++", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", *files, *command, *where]
-        gxx += ["-o", f"{made}/{name}"]
-        done = subprocess.run(gxx, capture_output=True, text=True)
-        if done.returncode:
-            raise Unsupported(f"g++ cannot build {name}:\n{done.stderr[-3000:]}")
+            file.write_text(text)
+        gxx("-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", *files, *command, *where, "-o", made / name)
         for alias in NAMES.get(name, ()):
-            os.symlink(name, os.path.join(made, alias))
-        try:
-            os.rename(made, target)
-        except OSError:  # another process was faster
-            if not (target / name).exists():
-                raise
+            (made / alias).symlink_to(name)
     return target / name
+
+
+def gxx(*arguments: str | Path) -> None:
+    """Run g++, which is to make its last argument. Raises Unsupported with its errors."""
+    done = subprocess.run(["g++", *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode:
+        raise Unsupported(f"g++ cannot build {Path(arguments[-1]).name}:\n{done.stderr[-3000:]}")
 
 
 RUNTIME_FUNCTION = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
@@ -379,6 +384,36 @@ def for_python() -> dict[str, str]:
     }
 
 
+def torchs_includes() -> list[str]:
+    """Return options by which g++ finds torch's headers and CUDA's."""
+    import torch
+
+    root = Path(torch.__file__).parent / "include"
+    return [f"-I{folder}" for folder in (root, root / "torch" / "csrc" / "api" / "include", find().include)]
+
+
+@functools.cache
+def precompiled() -> Path:
+    """Return a folder that has torch/extension.h of light/ precompiled, which g++ takes before the header itself; makes
+    it if there is none yet (13 s, 240 MB).
+
+    A build with other options than those that torch's `load_inline` has of itself does not get it.
+    """
+    import torch
+
+    texts = [file.read_text() for file in sorted(LIGHT.rglob("*.h"))]
+    command = ["-std=c++20", "-fPIC", "-DTORCH_API_INCLUDE_EXTENSION_H", "-x", "c++-header"]
+    gxx_version = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True).stdout
+    versions = torch.__version__, str(torch.version.git_version), gxx_version
+    target = build_cache.writable() / place_of("torch-headers", texts, command, *versions)
+    if not target.exists():
+        where = [f"-I{LIGHT}", *torchs_includes(), f"-I{sysconfig.get_paths()['include']}"]
+        with making(target) as made:
+            (made / "torch").mkdir()
+            gxx(*where, *command, LIGHT / "torch" / "extension.h", "-o", made / "torch" / "extension.h.gch")
+    return target
+
+
 @functools.cache
 def libraries() -> tuple[Path, Path]:
     """Return the stand-ins for CUDA's runtime and for torch's libraries; builds what there is not yet (15 s)."""
@@ -386,9 +421,8 @@ def libraries() -> tuple[Path, Path]:
 
     toolkit = find()
     root = Path(torch.__file__).parent
-    includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include", toolkit.include]
     command = ["-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
-    where = [*(f"-I{folder}" for folder in includes), "-idirafter", str(HEADERS), f"-L{root / 'lib'}"]
+    where = [*torchs_includes(), "-idirafter", str(HEADERS), f"-L{root / 'lib'}"]
     command += [f"-L{cudart().parent}", "-lcudart", "-ltorch", "-ltorch_cpu", "-lc10"]
     text, *headers = (file.read_text() for file in (HERE / "torch_cuda.cpp", *sorted(HEADERS.rglob("*.h"))))
     versions = torch.__version__, str(torch.version.git_version), version(toolkit)

@@ -225,7 +225,7 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
         return allocate_for_graph(size)
     if int(size) > DEVICE.chip.memory // 64 and int(size) > (left := memory_info()[0]):
         raise launches.WrongCall(f"an allocation of {int(size)} bytes, of which {left} are left", NO_MEMORY)
-    array = allocate(int(size), mmap.PAGESIZE if managed else ALIGNMENT)
+    array = own_memory(int(size), mmap.PAGESIZE if managed else ALIGNMENT)
     region = DEVICE.adopt(array, f"allocation {len(_allocations)}")
     _allocations[array.ctypes.data] = array
     region.fresh = not managed and DEVICE.node is None
@@ -242,6 +242,14 @@ def allocate_bytes(size: int, stream: int | None = None, managed: bool = False) 
     return array.ctypes.data
 
 
+def own_memory(size: int, align: int) -> np.ndarray:
+    """Return memory of this process. Raises WrongCall where it can have no more."""
+    try:
+        return allocate(size, align)
+    except (OSError, MemoryError) as why:
+        raise launches.WrongCall(f"an allocation of {size} bytes, which this machine does not have", NO_MEMORY) from why
+
+
 def allocate_some(size: int) -> int:
     """cuMemAlloc, which makes no empty allocation."""
     if not int(size):
@@ -251,7 +259,7 @@ def allocate_some(size: int) -> int:
 
 def allocate_for_graph(size: int) -> int:
     """Return where memory begins that nodes of a graph have: it stays, and who frees it frees nothing."""
-    array = allocate(int(size))
+    array = own_memory(int(size), ALIGNMENT)
     DEVICE.adopt(array, f"memory {len(_of_graphs)} of graphs")
     _of_graphs[array.ctypes.data] = array
     return array.ctypes.data
@@ -287,7 +295,7 @@ def free_bytes(address, stream: int | None = None, by: str = "cudaFree") -> None
 
 
 def allocate_pinned(size: int) -> int:
-    array = allocate(int(size), mmap.PAGESIZE)
+    array = own_memory(int(size), mmap.PAGESIZE)
     DEVICE.pin(array)
     guarded_pages.install()
     _pinned[array.ctypes.data] = array

@@ -150,7 +150,7 @@ def attribute(function, number) -> int:
         MAX_DYNAMIC_SHARED: lambda: kernel.dynamic_shared or DEVICE.chip.shared_by_default,
         9: lambda: -1,  # carve-out: no preference
         10: lambda: int(any(cluster)),
-        **{number: lambda i=i: cluster[i] for i, number in enumerate(CLUSTER_SIZES)},
+        **{number: functools.partial(int, size) for number, size in zip(CLUSTER_SIZES, cluster)},
     }
     if not 0 <= int(number) <= LAST_CHANGED:
         raise WrongCall(f"function attribute {int(number)}, which there is not")

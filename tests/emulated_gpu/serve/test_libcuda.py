@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import emulated_gpu
+from emulated_gpu.errors import WrongCall
 from emulated_gpu.serve.cuda_cpp import libcuda, static_runtime, toolkit
 from emulated_gpu.serve.cute import cute_dsl
-from emulated_gpu.serve.driver import launches
+from emulated_gpu.serve.driver import cuda_bindings, launches
 from emulated_gpu.serve.torch_device import memory
 from tests import forked
 
@@ -112,6 +113,17 @@ def interrupted(*_):
 def test_no_callback_loses_ctrl_c(callback, monkeypatch):
     with pytest.raises(KeyboardInterrupt), emulated_gpu.session():
         callback(monkeypatch.setattr)
+
+
+@pytest.mark.parametrize("make", [cuda_bindings.allocate_bytes, cuda_bindings.allocate_pinned])
+def test_memory_that_the_machine_lacks_is_cudas_error(make, monkeypatch):
+    def lacking(*_):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(cuda_bindings, "allocate", lacking)
+    with pytest.raises(WrongCall, match="64 bytes, which this machine does not have") as why:
+        make(64)
+    assert why.value.status == cuda_bindings.NO_MEMORY
 
 
 def test_a_cubin_that_nvcc_makes_is_known_by_its_ptx(tmp_path):

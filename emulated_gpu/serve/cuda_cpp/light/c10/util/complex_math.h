@@ -1,0 +1,1 @@
+#pragma once  // functions of c10::complex, of which nothing else takes one
