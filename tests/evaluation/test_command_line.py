@@ -108,7 +108,7 @@ def test_a_page_of_what_was_found(honest, run, tmp_path):
     sarif = tmp_path / "found.sarif"
     files = "--html", str(page), "--sarif", str(sarif), "--github"
     code, output = run("test", "--spec", f"m: [2]; {sizes}", "--spec", f"m: [3]; {sizes}", *files)
-    assert code == 1 and "case 1: race" in output
+    assert code == 1 and "case 0, 1: race" in output
     assert output.count("::error file=/etc/passwd,line=1,title=emulated-gpu%3A race::") == 1  # of both cases
     (result,) = json.loads(sarif.read_text())["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("race", "error")
