@@ -71,3 +71,9 @@ C10_EXPORT int warp_size() { return 32; }
 C10_EXPORT bool canDeviceAccessPeer(c10::DeviceIndex, c10::DeviceIndex) { return false; }
 
 }  // namespace at::cuda
+
+// torch/csrc/inductor/aoti_torch/c/shim.h: for extensions by torch's stable interface
+extern "C" C10_EXPORT int32_t aoti_torch_get_current_cuda_stream(int32_t index, void **stream) {
+  *stream = c10::cuda::getCurrentCUDAStream(index).stream();
+  return 0;
+}
