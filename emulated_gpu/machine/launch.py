@@ -253,8 +253,8 @@ class Launch:
         self.last_store = 0.0  # when the last store is acknowledged (timing)
         self._stall_mark = -1
         self.registers = self._registers()
-        shared, threads = rounded(self.shared_bytes, SHARED_PORTION), rounded(math.prod(self.block), 32)
-        self.needs = Needs(shared, threads, self._registers_of_cta())
+        shared_bytes, threads = rounded(self.shared_bytes, SHARED_PORTION), rounded(math.prod(self.block), 32)
+        self.needs = Needs(shared_bytes, threads, self._registers_of_cta())
         self.thread_index: dict[tuple, object] = {}  # axis, warp of a CTA, its lanes -> what they read from %tid
         self.tmem_columns = 0  # the most that a CTA had at once
 

@@ -6,6 +6,7 @@ import ctypes
 import enum
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +140,7 @@ def attribute(function, number) -> int:
     used = cubin.of_kernel(loaded.machine_code, kernel.name)
     required = loaded.program(kernel.name).kernel.directives.get("reqnctapercluster")
     cluster = (*required, 1, 1)[:3] if required else (0, 0, 0)
-    answers = {
+    answers: dict[int, Callable[[], int]] = {
         0: lambda: DEVICE.chip.threads_per_cta,
         STATIC_SHARED: lambda: modules.static_shared(loaded, kernel.name),
         2: lambda: sum(v.size for v in loaded.module.variables.values() if v.space == "const"),

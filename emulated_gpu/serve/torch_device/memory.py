@@ -115,7 +115,7 @@ class TorchMemory:
     def reuses(self, step: Callable[[Region, Stream], None], region: Region, event: Event) -> None:
         """Let the order know that memory is given back or taken, for a stream: now, or in every replay."""
         capture, device, stream = DEVICE.capture, max(event.device, 0), DEVICE.order.stream
-        if capture is not None and event.queue in (capture.streams or ()):
+        if capture is not None and capture.streams and event.queue in capture.streams:
             if len(capture.streams) > 1:
                 capture.note("memory", lambda queue: step(region, stream(device, queue)), event.queue)
         elif DEVICE.order.several:
