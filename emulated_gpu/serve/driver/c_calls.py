@@ -240,15 +240,18 @@ def set_size(function: int, size: int) -> None:
     params[:] = params[:size].ljust(size, b"\0")
 
 
+def set_bytes(function: int, offset: int, value: bytes) -> None:
+    cuda_modules.kernel_of(function).params[offset : offset + len(value)] = value
+
+
 def set_parameter(kind: type[ctypes._SimpleCData]):
     """Return cuParamSeti, or cuParamSetf."""
-    return lambda function, offset, value: set_parameters(function, offset, ctypes.addressof(kind(value)), 4)
+    return lambda function, offset, value: set_bytes(function, offset, bytes(kind(value)))
 
 
 def set_parameters(function: int, offset: int, at: int, size: int) -> None:
     """cuParamSetv."""
-    params = cuda_modules.kernel_of(function).params
-    params[offset : offset + size] = ctypes.string_at(at, size)
+    set_bytes(function, offset, ctypes.string_at(at, size))
 
 
 def launch_grid(function: int, x: int = 1, y: int = 1, queue: int = 0) -> None:

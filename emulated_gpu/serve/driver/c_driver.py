@@ -226,8 +226,8 @@ def link_add(link: int, kind: int, data: int, size: int, name: bytes, *_) -> Non
 def link_add_file(link: int, kind: int, name: int, *_) -> None:
     """cuLinkAddFile."""
     if kind != LIBRARY_INPUT:
-        text = cuda_modules.file_of(ctypes.string_at(not_null(name)))
-        link_add(link, kind, ctypes.addressof(ctypes.create_string_buffer(text)), len(text), b"")
+        text = ctypes.create_string_buffer(cuda_modules.file_of(ctypes.string_at(not_null(name))))
+        link_add(link, kind, ctypes.addressof(text), len(text) - 1, b"")
 
 
 def link_complete(link: int, out: int, size: int) -> None:

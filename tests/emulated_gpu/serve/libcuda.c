@@ -3,7 +3,9 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *ptx =
     ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry twice(.param .u64 p) {\n"
@@ -69,15 +71,21 @@ int main(int count, char **words) {
 
   // The oldest way to launch, of four values twice again
   WANT(of("cuFuncSetBlockShape", 12000)(kernel, 4, 1, 1) == 0 && of("cuParamSetSize", 12000)(kernel, 8) == 0);
-  WANT(of("cuParamSetv", 12000)(kernel, 0, &memory, 8) == 0 && of("cuLaunchGrid", 12000)(kernel, 1, 1) == 0);
+  WANT(of("cuParamSetv", 12000)(kernel, 0, &number, 8) == 0 && of("cuParamSeti", 12000)(kernel, 0, (int)memory) == 0);
+  WANT(of("cuParamSeti", 12000)(kernel, 4, (int)(memory >> 32)) == 0 && of("cuLaunchGrid", 12000)(kernel, 1, 1) == 0);
   WANT(of("cuMemcpyDtoH", 12000)(back, memory, (size_t)128) == 0 && back[3] == 12 && back[4] == 8);
 
   char log[8] = "garbage";  // of a link, whose compiler says nothing
   int logs[] = {5, 6};
-  void *link, *kept[] = {log, (void *)sizeof log};
+  void *image, *link, *kept[] = {log, (void *)sizeof log};
   WANT(of("cuLinkCreate", 12000)(2, logs, kept, &link) == 0 && !*log && !kept[1]);
   WANT(of("cuLinkAddFile", 12000)(link, 4, "libcudadevrt.a", 0, (void *)0, (void *)0) == 0);
   WANT(of("cuLinkAddFile", 12000)(link, 1, "/no/such/file", 0, (void *)0, (void *)0) == 301);
+  char path[] = "/tmp/twiceXXXXXX";
+  int file = mkstemp(path);
+  WANT(write(file, ptx, strlen(ptx)) == strlen(ptx) && close(file) == 0);
+  WANT(of("cuLinkAddFile", 12000)(link, 1, path, 0, (void *)0, (void *)0) == 0 && unlink(path) == 0);
+  WANT(of("cuLinkComplete", 12000)(link, &image, &size) == 0 && of("cuModuleLoadData", 12000)(&module, image) == 0);
 
   int value = 0;  // wrong calls, which have no effect
   void *none = 0;
