@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass, field
 
 from ..errors import Unsupported
+from .function_names import readable
 
 TYPE_BITS = {
     "pred": 1,
@@ -150,8 +151,8 @@ class Kernel:
 
     @property
     def title(self) -> str:
-        """The kernel's name for a report: its function's, or its own as far as it is short."""
-        return self.function or (self.name if len(self.name) <= 60 else f"{self.name[:57]}...")
+        """The kernel's name for a report."""
+        return self.function or readable(self.name)
 
     @property
     def param_bytes(self) -> int:
