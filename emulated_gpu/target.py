@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from .chip import Chip
 from .errors import Fault, Unsupported
-from .ptx.syntax import Instr, Special
+from .ptx.syntax import Imm, Instr, Special
 
 FAMILIES = {100: (100, 103, 107), 103: (103, 107), 107: (107,), 110: (110,), 120: (120, 121), 121: (121,)}
 EVER = range(1000)
@@ -48,7 +48,8 @@ RULES = [
     (r"(fence|membar)\.(proxy\.(async|tens)|mbarrier_init)|elect\.sync|griddepcontrol", EVER[90:], "sm_90 and later"),
     (r"fence\.(acquire|release)|(fence|ld|st|atom|red|isspacep|cvta)\..*cluster", EVER[90:], "sm_90 and later"),
     (r"stmatrix.*\.b8", (*DATA_CENTRE, *GEFORCE), "sm_100a, sm_120a"),
-    (r"tensormap.*swizzle_atomicity", EVER[100:], "sm_100a and later"),
+    (r"tensormap.*swizzle_mode.* 4$", (103, 107), "sm_103a, sm_107a"),
+    (r"tensormap.*(swizzle_atomicity|elemtype.* 1[345]$)", EVER[100:], "sm_100a and later"),
     (r"mapa|getctarank|barrier\.cluster|stmatrix|tensormap\.|prefetch.*\.tensormap", EVER[90:], "sm_90 and later"),
     (r"ldmatrix.*(\.b8x16|m16n16)", EVER[100:], "sm_100a, sm_120a"),
     (r"(add|sub|mul|fma)\b.*\.f32(x2|\.b?f16)|(min|max)\b.*\.f32 4", EVER[100:], "sm_100 and later"),
@@ -71,7 +72,8 @@ SPECIFIC = re.compile(
 )
 # What those with an f lack, too, behind their compute capability
 EXACT = re.compile(
-    r"\d+ (tcgen05\.(shift|mma.*kind::i8)|cvt\.rs|cvt.*s2f6|.*mma\.sp.*kind::mxf4)|12\d multimem.*\.e[45]m"
+    r"\d+ (tcgen05\.(shift|mma.*kind::i8)|cvt\.rs|cvt.*s2f6|.*mma\.sp.*kind::mxf4|tensormap.*swizzle_mode.* 4$)"
+    r"|12\d multimem.*\.e[45]m"
 )
 _RULES = [(re.compile(pattern), frozenset(have), names) for pattern, have, names in RULES]
 
@@ -95,9 +97,11 @@ def runs_on(target: str, chip: Chip) -> bool:
 
 
 def form_of(one: Instr) -> str:
-    """Return an opcode with what else tells targets apart: how many operands it has, and which special registers."""
+    """Return an opcode with what else tells targets apart: how many operands it has, which special registers, and what
+    is put into a tensor map."""
     special = "".join(f" %{operand.name}" for operand in one.operands if isinstance(operand, Special))
-    return f"{one.op} {len(one.operands)}{special}"
+    put = [operand.value for operand in one.operands[-1:] if one.parts[0] == "tensormap" and isinstance(operand, Imm)]
+    return f"{one.op} {len(one.operands)}{special}" + "".join(f" {value}" for value in put)
 
 
 @lru_cache(maxsize=4096)

@@ -49,8 +49,9 @@ constexpr int DIMENSIONS = 8, DEVICES = 64, OPERANDS = 6, NAME = 48, GONE = -1, 
 constexpr size_t WORKS = 1024;  // of operators that are kept for who looks later
 constexpr size_t QUARANTINE = size_t(16) << 20, MOST_IN_QUARANTINE = 4096;  // bytes, allocations
 
-// What became memory of a device, or ceased to be (bytes: GONE), or is for the next tensor of its capture (GRAPH_KEEPS). dtype: of the first tensor in it, or -1. recorded: whether
-// record_stream was called. queue: for which it was allocated; born: how many operators had run then.
+// What became memory of a device, or ceased to be (bytes: GONE), or is for the next tensor of its capture
+// (GRAPH_KEEPS). dtype: of the first tensor in it, or -1. recorded: whether record_stream was called. queue: for which it
+// was allocated; born: how many operators had run then.
 struct Event {
   void *at;
   int64_t bytes;

@@ -100,6 +100,10 @@ clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.m
 multimem.ld_reduce.weak.global.add.e5m2x4 r1, [d1]; prefetch.param.tensormap [d1]; cvta.shared::cluster.u64 d2, d1
 membar.proxy.async; cvta.to.shared::cluster.u64 d2, d1; fence.proxy.alias
 tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [d1], 1
+tensormap.replace.tile.elemtype.global.b1024.b32 [d1], 12
+tensormap.replace.tile.elemtype.global.b1024.b32 [d1], 13; tensormap.replace.tile.elemtype.global.b1024.b32 [d1], 15
+tensormap.replace.tile.swizzle_mode.global.b1024.b32 [d1], 3
+tensormap.replace.tile.swizzle_mode.global.b1024.b32 [d1], 4
 """.replace("\n", "; ")
         .strip("; ")
         .split("; ")
