@@ -111,6 +111,17 @@ def by_spread(result: dict, head: str, cell: Callable[[list[dict]], str]) -> str
     return markdown([head, *(f"{m} tokens in the mean" if m > 1 else "1 token" for m in counts)], body)
 
 
+def gemm_modelled_summary(result: dict) -> str:
+    """Rows of a B200 by tokens an expert: between which TFLOPS they lie, and these over the published."""
+    body = []
+    for m in sorted({x["m"] for x in result["rows"]}):
+        rows = [x for x in result["rows"] if x["m"] == m]
+        rates, over = [x["TFLOPS"] for x in rows], [round(x["TFLOPS"] / x["published TFLOPS"], 2) for x in rows]
+        ends = (dict.fromkeys((min(of), max(of))) for of in (rates, over))
+        body.append([f"{m}: {len(rows)}", *(" to ".join(map(str, of)) for of in ends)])
+    return markdown(["tokens an expert: problems", "modelled TFLOPS", "over the published"], body)
+
+
 def gemm_modelled(result: dict) -> str:
     """Rows of a B200 beside what is published for one."""
     head = ["experts x tokens", "N, K", "us", "may be", "the model's own us", "its TFLOPS", "of the bytes' floor",
@@ -338,6 +349,7 @@ PLACES: dict[Path, dict[str, Table]] = {
     MOE / "README.md": {
         "grouped_gemm run": (gemm_run, "grouped_gemm_h200"),
         "grouped_gemm summary": (gemm_summary, "grouped_gemm_h200"),
+        "grouped_gemm modelled": (gemm_modelled_summary, "grouped_gemm_b200"),
         "nvfp4 layer": (fp4_layer, "layer_nvfp4_h200"),
     },
     MOE / "NVFP4.md": {
