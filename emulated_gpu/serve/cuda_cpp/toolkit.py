@@ -408,7 +408,7 @@ def precompiled() -> Path:
     target = build_cache.writable() / place_of("torch-headers", texts, command, *versions)
     if not target.exists():
         where = [f"-I{LIGHT}", *torchs_includes(), f"-I{sysconfig.get_paths()['include']}"]
-        with making(target) as made:
+        with making(target) as made, contextlib.suppress(Unsupported):  # a torch that it does not fit goes without
             (made / "torch").mkdir()
             gxx(*where, *command, LIGHT / "torch" / "extension.h", "-o", made / "torch" / "extension.h.gch")
     return target

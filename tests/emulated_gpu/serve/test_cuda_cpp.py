@@ -76,6 +76,15 @@ def test_what_is_not_served_is_said_in_a_sentence():
     assert not why("undefined reference to `mine'")
 
 
+def test_a_torch_whose_headers_cannot_be_precompiled_goes_without(monkeypatch, tmp_path):
+    def fails(*arguments):
+        raise Unsupported("g++ cannot build extension.h.gch")
+
+    monkeypatch.setattr(toolkit, "gxx", fails)
+    monkeypatch.setattr(toolkit.build_cache, "writable", lambda: tmp_path)
+    assert [*toolkit.precompiled.__wrapped__().rglob("*.gch")] == []
+
+
 def test_a_machine_without_nvcc_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr(toolkit, "candidates", list)
     toolkit.find.cache_clear()
