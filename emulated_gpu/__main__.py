@@ -89,8 +89,9 @@ class Commands(click.Group):
         except click.NoSuchOption as error:
             raise of_other_commands(error, self) from None
         except KeyboardInterrupt:
-            click.echo("\ninterrupted by SIGINT", err=True)
-            ctx.exit(128 + signal.SIGINT)
+            from .serve.run import interrupted
+
+            ctx.exit(interrupted())
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
