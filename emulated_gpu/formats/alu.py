@@ -102,7 +102,7 @@ def select(p, a, b, bits: int):
     if type(p) is Value:
         if bits == 128:
             raise Untranslated("128 bits")
-        return p.code.choose(p, a, b, bits)
+        return where(p, p.code.cast(a, bits), p.code.cast(b, bits))
     if p is True:
         return a
     if p is False:
@@ -242,8 +242,8 @@ def shr(a, b, bits: int, sign: bool):
         return shifted(a, resize(b, 32), bits, False)
     n = resize(min_int(b, bits - 1, 32, False), bits)
     if type(a) is Value or type(n) is Value:
-        code = writer_of(a, n)
-        return code.shift("ashr", code.cast(a, bits), n)
+        a, n = (code := writer_of(a, n)).pair(code.cast(a, bits), n)
+        return code.value(f"ashr {a}, {n.text}", bits, a.vary)
     if is_array(a) or is_array(n):
         return (signed(arr(a, bits), bits) >> (n.view(S[bits]) if is_array(n) else n)).view(U[bits])
     return signed(a, bits) >> n & MASK[bits]
@@ -580,7 +580,7 @@ def fused(x, y, z, mode: str = "rn"):
     if (code := writer_of(x, y, z)) is not None:
         if mode != "rn":
             raise Untranslated(ONE_LESS)
-        return code.intrinsic("fma", *code.alike_reals(x, y, z))
+        return code.intrinsic("fma", *code.pair(x, y, z))
     if mode == "rn" and precision(x) == 32:  # the product of two f32 is exact in f64
         x, y, z = (np.asarray(v, np.float64) for v in (x, y, z))
         s = x * y + z

@@ -62,31 +62,30 @@ class Value:
         return one if self.real else self.code.cast(one, 64)
 
     def any(self) -> Value:
-        return self.code.compare("ne", self.code.lanes_true(self), 0)
+        return self.code.lanes_true(self) != 0
 
     def all(self) -> Value:
-        return self.code.compare("eq", self.code.lanes_true(self), -1)
+        return self.code.lanes_true(self) == -1
 
     def __neg__(self):
-        if not self.real:
-            return self.code.binary("sub", 0, self)
-        return self.code.value(f"fneg {self}", self.bits, self.vary, True)
+        return self.code.value(f"fneg {self}", self.bits, self.vary, True) if self.real else 0 - self
 
     def __abs__(self):
         return self.code.intrinsic("fabs", self)
 
     def __invert__(self):
-        return self.code.binary("xor", self, -1)
+        return self ^ -1
 
 
 def _operator(integers: str, reals: str, swapped: bool = False, compares: bool = False):
     def apply(self: Value, other):
-        a, b = self.code.pair(self, other)
+        a, b = self.code.pair(*((other, self) if swapped else (self, other)))
         what = reals if a.real else integers
         if not what:
             return NotImplemented
-        a, b = (b, a) if swapped else (a, b)
-        return self.code.compare(what, a, b) if compares else self.code.binary(what, a, b)
+        if compares:
+            return self.code.value(f"{'fcmp' if a.real else 'icmp'} {what} {a}, {b.text}", 1, a.vary)
+        return self.code.value(f"{what} {a}, {b.text}", a.bits, a.vary, a.real)
 
     return apply
 
@@ -176,13 +175,11 @@ class Code:
     def constant(self, value: Any, bits: int, vary: int = 0) -> Value:
         value = int(value) & ((1 << bits) - 1)
         one = str(value) if bits > 1 else ("true" if value else "false")
-        vary = LANES if vary is True else vary
         return Value(f"splat (i{bits} {one})" if vary else one, bits, vary, False, self)
 
     def real(self, value: float, bits: int, vary: int = 0) -> Value:
         """A constant number, which a float of this many bits represents exactly."""
         one = f"0x{int.from_bytes(bytes(ctypes.c_double(value)), 'little'):016X}"
-        vary = LANES if vary is True else vary
         return Value(f"splat ({REALS[bits]} {one})" if vary else one, bits, vary, True, self)
 
     def constants(self, array: np.ndarray) -> Value:
@@ -194,11 +191,11 @@ class Code:
         kind, mask = type_of(bits, 0), (1 << bits) - 1
         return Value(f"<{', '.join(f'{kind} {int(v) & mask}' for v in array)}>", bits, len(array), False, self)
 
-    def pair(self, a, b) -> tuple[Value, ...]:
-        """Two operands in the type of one of them."""
-        a, b = (self.constants(x) if hasattr(x, "dtype") and x.ndim else x for x in (a, b))
-        like = max((v for v in (a, b) if isinstance(v, Value)), key=lambda v: (v.real, v.vary, v.bits))
-        return tuple(self.shaped(v, like) for v in (a, b))
+    def pair(self, *values) -> tuple[Value, ...]:
+        """Operands in the type of one of them."""
+        each = [self.constants(v) if hasattr(v, "dtype") and v.ndim else v for v in values]
+        like = max((v for v in each if isinstance(v, Value)), key=lambda v: (v.real, v.vary, v.bits))
+        return tuple(self.shaped(v, like) for v in each)
 
     def shaped(self, v, like: Value) -> Value:
         """A value in the type of another one, or as it is if it is a vector or wider; it becomes no other number."""
@@ -223,25 +220,12 @@ class Code:
 
     def cast(self, v: Value | int, bits: int, sign: bool = False) -> Value:
         """An integer in another width: cut, or extended by zeros or its sign."""
-        if isinstance(v, int):
+        if not isinstance(v, Value):
             return self.constant(v, bits)
         if v.bits == bits:
             return v
         how = "trunc" if bits < v.bits else "sext" if sign else "zext"
         return self.value(f"{how} {v} to {type_of(bits, v.vary)}", bits, v.vary)
-
-    def alike(self, *values: Value | int, bits: int = 0) -> list[Value]:
-        """The values in one shape and the width of the widest, or `bits`; of ints alone, 64 bits."""
-        known = [v for v in values if isinstance(v, Value)]
-        bits = bits or max((v.bits for v in known), default=64)
-        vary = max((v.vary for v in known), default=0)
-        out = [self.cast(v, bits) if isinstance(v, Value) else self.constant(v, bits, vary) for v in values]
-        return [self.spread(v, vary) for v in out] if vary else out
-
-    def alike_reals(self, *values) -> list[Value]:
-        """Numbers in the type of one of them."""
-        like = max((v for v in values if isinstance(v, Value)), key=lambda v: v.vary)
-        return [self.shaped(v, like) for v in values]
 
     def as_real(self, v: Value) -> Value:
         """Bits as the number that they stand for."""
@@ -256,62 +240,18 @@ class Code:
         return self.value(f"bitcast {v} to {type_of(v.bits, v.vary)}", v.bits, v.vary)
 
     # -- operations --------------------------------------------------------------------------------------------
-    def binary(self, what: str, a: Any, b: Any, bits: int = 0) -> Value:
-        """An operation on two integers, or on two numbers: add, sub, mul, and, or, xor, udiv; fadd, fmul, ..."""
-        if not (isinstance(a, Value) and a.real):
-            a, b = self.alike(a, b, bits=bits)
-        elif a.vary != b.vary:
-            a, b = (self.spread(v, a.vary or b.vary) for v in (a, b))
-        return self.value(f"{what} {a}, {b.text}", a.bits, a.vary, a.real)
-
-    def shift(self, what: str, a: Value | int, n: Value | int) -> Value:
-        """shl, lshr or ashr; the amount must be less than the width, but a constant may be anything."""
-        if isinstance(n, int) and isinstance(a, Value):
-            if n >= a.bits:
-                if what != "ashr":
-                    return self.constant(0, a.bits, a.vary)
-                n = a.bits - 1
-            return self.value(f"{what} {a}, {self.constant(n, a.bits, a.vary).text}", a.bits, a.vary)
-        a, n = self.alike(a, n)
-        return self.value(f"{what} {a}, {n.text}", a.bits, a.vary)
-
-    def compare(self, how: str, a: Any, b: Any, bits: int = 0) -> Value:
-        """icmp eq, ult, slt, ... of integers, fcmp oeq, uno, ... of numbers: one bit."""
-        if isinstance(a, Value) and a.real:
-            if a.vary != b.vary:
-                a, b = (self.spread(v, a.vary or b.vary) for v in (a, b))
-            return self.value(f"fcmp {how} {a}, {b.text}", 1, a.vary)
-        a, b = self.alike(a, b, bits=bits)
-        return self.value(f"icmp {how} {a}, {b.text}", 1, a.vary)
-
-    def choose(self, p: Value, a: Any, b: Any, bits: int = 0) -> Value:
-        """p ? a : b, of all lanes where one of the three is."""
-        if not (isinstance(a, Value) and a.real):
-            a, b = self.alike(a, b, bits=bits)
-        if p.vary or a.vary or b.vary:
-            a, b = (self.spread(v, p.vary or a.vary or b.vary) for v in (a, b))
-        return self.value(f"select {p}, {a}, {b}", a.bits, a.vary, a.real)
-
-    def invert(self, p: Value) -> Value:
-        return self.binary("xor", p, 1)
-
     def intrinsic(self, what: str, *values: Value, flags: str = "", result: Value | None = None) -> Value:
         """llvm.WHAT of values of one shape. flags: constant arguments behind them; result: of which type it is."""
         if n := max(v.vary for v in values):
             values = tuple(self.spread(v, n) for v in values)
-        first = values[0]
-        one = ("f" if first.real else "i") + str(first.bits)
-        suffix = f"v{n}{one}" if n else one
-        out = first if result is None else result
-        if result is not None:  # a conversion names both types
-            to = ("f" if out.real else "i") + str(out.bits)
-            suffix = (f"v{n}{to}" if n else to) + "." + suffix
+        out = values[0] if result is None else result
+        named = [out] if result is None else [out, values[0]]  # a conversion names both types
+        suffix = ".".join(f"{f'v{n}' if n else ''}{'f' if v.real else 'i'}{v.bits}" for v in named)
         name = f"@llvm.{what}.{suffix}"
-        kind = type_of(out.bits, first.vary, out.real)
         types = [v.type for v in values] + [f.split()[0] for f in flags.split(", ") if f]
-        self.declarations[name] = f"declare {kind} {name}({', '.join(types)})"
+        self.declarations[name] = f"declare {out.type} {name}({', '.join(types)})"
         arguments = ", ".join([*map(str, values), *([flags] if flags else [])])
-        return self.value(f"call {kind} {name}({arguments})", out.bits, first.vary, out.real)
+        return self.value(f"call {out.type} {name}({arguments})", out.bits, n, out.real)
 
     def lanes_true(self, p: Value) -> Value:
         """The lanes in which p holds, a bit each."""

@@ -121,11 +121,9 @@ def where(p, a, b):
     p, a, b = (code.constants(x) if isinstance(x, np.ndarray) else x for x in (p, a, b))
     if not isinstance(p, Value):
         return a if p else b
-    if isinstance(a, Value) or isinstance(b, Value):
-        a, b = code.pair(a, b)
-    else:
-        a, b = (code.constant(x, 64) for x in (a, b))
-    return code.choose(p, a, b)
+    a, b = code.pair(a if isinstance(a, Value) or isinstance(b, Value) else code.constant(a, 64), b)
+    a, b = (code.spread(v, p.vary) for v in (a, b)) if p.vary else (a, b)
+    return code.value(f"select {p}, {a}, {b}", a.bits, a.vary, a.real)
 
 
 def bits(mask) -> Any:
@@ -288,7 +286,27 @@ OPERATORS: dict[type, Any] = {
 }  # fmt: skip
 
 
-class Writer(Code):
+class Expressions(Code):
+    """Writes what Python's operators say of Values and constants."""
+
+    def expression(self, node: Any) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Tuple() | ast.List():
+                return tuple(self.expression(e) for e in node.elts)
+            case ast.BinOp():
+                return OPERATORS[type(node.op)](self.expression(node.left), self.expression(node.right))
+            case ast.UnaryOp():
+                return OPERATORS[type(node.op)](self.expression(node.operand))
+            case ast.Compare():
+                sides = [self.expression(e) for e in (node.left, *node.comparators)]
+                each = [OPERATORS[type(o)](a, b) for o, a, b in zip(node.ops, sides, sides[1:])]
+                return functools.reduce(operator.and_, each)
+        raise Untranslated(ast.unparse(node))
+
+
+class Writer(Expressions):
     """Writes one rule for some constants."""
 
     def __init__(self, rule: Rule, arguments: tuple, name: str):
@@ -404,7 +422,7 @@ class Writer(Code):
                 value = self.expression(node)
                 if not isinstance(value, Value):
                     return bool(value)
-                self.branch(value if value.bits == 1 else self.compare("ne", value, 0), yes, no)
+                self.branch(value if value.bits == 1 else value != 0, yes, no)
                 return None
 
     def truth(self, node: ast.expr) -> Any:
@@ -497,8 +515,6 @@ class Writer(Code):
     # -- expressions -------------------------------------------------------------------------------------------
     def expression(self, node: Any) -> Any:
         match node:
-            case ast.Constant():
-                return node.value
             case ast.Name(id=name):
                 if name in self.local:
                     return self.local[name]
@@ -508,25 +524,15 @@ class Writer(Code):
                 return self.outside[name]
             case ast.Attribute():
                 return getattr(self.expression(node.value), node.attr)
-            case ast.Tuple() | ast.List():
-                return tuple(self.expression(e) for e in node.elts)
             case ast.Subscript(slice=ast.Slice()) if isinstance(array := self.expression(node.value), Array):
                 first, n = self.piece(node.slice)
                 return array.load(self, first, n)
             case ast.Subscript():
                 return self.expression(node.value)[self.expression(node.slice)]
-            case ast.BinOp():
-                return OPERATORS[type(node.op)](self.expression(node.left), self.expression(node.right))
             case ast.UnaryOp(op=ast.Not()) | ast.BoolOp():
                 return self.truth(node)
-            case ast.UnaryOp():
-                return OPERATORS[type(node.op)](self.expression(node.operand))
             case ast.Compare(ops=[ast.Is() | ast.IsNot() as how], comparators=[ast.Constant(value=None)]):
                 return (self.expression(node.left) is None) == isinstance(how, ast.Is)
-            case ast.Compare():
-                sides = [self.expression(e) for e in (node.left, *node.comparators)]
-                each = [OPERATORS[type(o)](a, b) for o, a, b in zip(node.ops, sides, sides[1:])]
-                return functools.reduce(operator.and_, each)
             case ast.IfExp():
                 test = self.expression(node.test)
                 if isinstance(test, Value):
@@ -541,7 +547,7 @@ class Writer(Code):
                     return kind(self.value(f"ptrtoint ptr {name} to i64", 64, 0))
                 return function(*map(self.expression, node.args))
             case _:
-                raise Untranslated(ast.unparse(node))
+                return super().expression(node)
 
     def piece(self, part: Any) -> tuple:
         """The first element and the size of a slice."""

@@ -167,10 +167,10 @@ class Region:
         every, some = code.name("every"), code.name("some")
         if guard.vary:
             lanes = code.lanes_true(guard)
-            code.branch(code.compare("eq", lanes, -1), every, some)
+            code.branch(lanes == -1, every, some)
             code.label(some)
             none, parts = code.name("none"), code.name("parts")
-            code.branch(code.compare("eq", lanes, 0), none, parts)
+            code.branch(lanes == 0, none, parts)
             code.label(parts)
             parting = ends[2].value if isinstance(ends[2], ast.Return) else None
             together = ast.literal_eval(parting.args[-1]) if isinstance(parting, ast.Call) else None
@@ -202,7 +202,7 @@ class Region:
         over = code.value(f"fcmp ogt double %{later}, {limit.text}", 1, False)
         meets = code.value("load i64, ptr %meet", 64, False)
         met = code.value(f"icmp eq i64 {meets.text}, {following}", 1, False)
-        code.branch(code.binary("or", over, met), f"leave.{b}.{following}", on)
+        code.branch(over | met, f"leave.{b}.{following}", on)
         code.label(on)
         code.emit(f"store double %{later}, ptr %time")
         code.jump(stay)

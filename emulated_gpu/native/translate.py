@@ -13,17 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..formats import alu, convert, lanes
-from ..jit.llvm import LANES, Code, Untranslated, Value, type_of, writer_of
-from ..jit.rules import c_function, float64, int32, pick, rule, vector
+from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
+from ..jit.rules import Expressions, c_function, float64, int32, pick, rule, vector, where
 from ..state.images import FIELDS, OBJECTS
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, textures
 
-OPERATORS = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor",
-    ast.LShift: "shl", ast.RShift: "lshr",
-}  # fmt: skip
-COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "ult", ast.LtE: "ule", ast.Gt: "ugt", ast.GtE: "uge"}
 FORMATS = {"alu": alu, "convert": convert, "lanes": lanes}
 FULL = (1 << LANES) - 1
 EVERY_LANE = np.arange(LANES, dtype=np.uint32)
@@ -151,7 +146,7 @@ def constant_of(node: ast.AST):
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
-class Translator(Code):
+class Translator(Expressions):
     """Writes the instructions of a function. Registers and the like are variables in memory, which LLVM removes."""
 
     def __init__(self, bits: dict[int, int], varying: set[int]):
@@ -202,9 +197,7 @@ class Translator(Code):
             raise Untranslated("masks that differ")
         members = self.cast(members, 32)
         here, alive = self.header("lane_mask"), self.header("live_mask")
-        strange = self.binary("and", here, self.binary("xor", members, -1))
-        missing = self.binary("and", self.binary("and", members, alive), self.binary("xor", here, -1))
-        return self.compare("ne", self.binary("or", strange, missing), 0)
+        return (here & ~members | members & alive & ~here) != 0
 
     def assign(self, target: ast.expr, value) -> None:
         if isinstance(target, ast.Tuple):
@@ -232,26 +225,12 @@ class Translator(Code):
     # -- expressions -------------------------------------------------------------------------------------------
     def expression(self, node: ast.expr):
         match node:
-            case ast.Constant():
-                return node.value
             case ast.Name():
                 return self.named(node.id)
-            case ast.Tuple():
-                return tuple(self.expression(e) for e in node.elts)
-            case ast.BinOp():
-                return self.operation(node)
-            case ast.UnaryOp(op=ast.USub()):
-                value = self.expression(node.operand)
-                return -value if isinstance(value, int) else self.binary("sub", 0, value)
-            case ast.Compare(left=left, ops=[how], comparators=[right]) if type(how) in COMPARISONS:
-                a, b = self.expression(left), self.expression(right)
-                if isinstance(a, int) and isinstance(b, int):
-                    raise Untranslated("comparison of constants")
-                return self.compare(COMPARISONS[type(how)], a, b)
-            case ast.IfExp(test=ast.Name(id="computes_mma")):
+            case ast.BinOp(op=ast.LShift() | ast.RShift()) if not isinstance(node.right, ast.Constant):
+                raise Untranslated("shifts by a register")  # those are alu.shl and alu.shr
+            case ast.IfExp(test=ast.Name(id="computes_mma") | ast.Compare(ops=[ast.IsNot()])):
                 return self.expression(node.body)  # machine code does not run where the clock moves no data
-            case ast.IfExp(test=ast.Compare(ops=[ast.IsNot()])):
-                return self.expression(node.body)
             case ast.Lambda():
                 return self.function(node)
             case ast.Call():
@@ -261,7 +240,7 @@ class Translator(Code):
                     return EVERY_LANE
                 if ast.unparse(node) == "g.lane_mask":
                     return self.header("lane_mask")
-        raise Untranslated(ast.unparse(node))
+        return super().expression(node)
 
     def named(self, name: str):
         number = register_of(name)
@@ -274,25 +253,6 @@ class Translator(Code):
             raise Untranslated("128 bits")
         self.registers.add(number)
         return self.value(f"load {type_of(bits, vary)}, ptr %r{number}", bits, vary)
-
-    def operation(self, node: ast.BinOp):
-        what = OPERATORS.get(type(node.op))
-        a, b = self.expression(node.left), self.expression(node.right)
-        if what is None or not all(isinstance(v, (int, Value)) for v in (a, b)):
-            raise Untranslated(ast.unparse(node))
-        if isinstance(a, int) and isinstance(b, int):
-            return {"add": a + b, "sub": a - b, "mul": a * b, "and": a & b, "or": a | b, "xor": a ^ b}.get(what) or (
-                a << b if what == "shl" else a >> b if what == "lshr" else 0
-            )
-        if what == "and":  # a mask that changes nothing
-            for v, mask in ((a, b), (b, a)):
-                if isinstance(mask, int) and isinstance(v, Value) and (mask & ((1 << v.bits) - 1)) == (1 << v.bits) - 1:
-                    return v
-        if what in ("shl", "lshr"):
-            if isinstance(b, Value):
-                raise Untranslated("shifts by a register")  # those are alu.shl and alu.shr
-            return self.shift(what, a, b)
-        return self.binary(what, a, b)
 
     def function(self, node: ast.Lambda):
         names = [a.arg for a in node.args.args]
@@ -346,8 +306,7 @@ class Translator(Code):
     def meet(self) -> None:
         """The next epoch of the warp: Actor.meet."""
         self.meets = True
-        following = self.binary("and", self.binary("add", self.epoch(), STRIDE), EPOCHS - 1)
-        self.emit(f"store {following}, ptr %epoch")
+        self.emit(f"store {self.epoch() + STRIDE & EPOCHS - 1}, ptr %epoch")
 
     def access(self, node: ast.Call, write: bool):
         """A weak load or store of shared or global memory."""
@@ -368,11 +327,7 @@ class Translator(Code):
         if space == "shared" and not address.vary and address.bits == 64:
             address = self.cast(address, 32)
         active = self.header("active") if write else self.constant(FULL if vary else 1, 32)
-        if isinstance(mask, Value):
-            if mask.vary:
-                active = self.binary("and", active, self.lanes_true(mask))
-            else:
-                active = self.choose(mask, active, 0)
+        active = self.guarded(active, mask)
         self.scratch["values"] = 32 * LANES
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         places = [self.value_place(k * LANES * size) for k in range(count)]
@@ -389,13 +344,19 @@ class Translator(Code):
         values = [self.value(f"load {kind}, ptr {p}", 8 * size, vary) for p in places]
         return tuple(self.cast(v, max(8 * size, 16)) for v in values)
 
+    def guarded(self, active: Value, mask) -> Value:
+        """The lanes of some that a guard lets through."""
+        if not isinstance(mask, Value):
+            return active
+        return active & self.lanes_true(mask) if mask.vary else where(mask, active, 0)
+
     def ask(self, form, addresses: Value, active: Value, sizes: Value | None = None, one: bool = False) -> None:
         """Do what a form says at addresses, with `values`, and for copies with sizes; or leave it to Python."""
         self.forms.add(form)
         self.declarations[str(form)] = f"declare i1 @{form}({', '.join(f'i{bits}' for bits in access.ARGUMENTS)})"
         kept = self.value("ptrtoint ptr %values to i64", 64, 0)
         if sizes is None:
-            sizes = self.cast(self.cast(self.shift("shl", self.epoch(), LANE_BITS), 32), 64)
+            sizes = self.cast(self.cast(self.epoch() << LANE_BITS, 32), 64)
         given = f"i64 %context, {addresses}, {self.cast(active, 64)}, {kept}, i64 {self.index}, {sizes}"
         self.bail_where(self.value(f"call i1 @{form}({given}, {self.constant(one, 1)})", 1, 0))
 
@@ -408,10 +369,7 @@ class Translator(Code):
         to, source, size, some, mask = map(self.expression, nodes)
         if not all(isinstance(at, Value) for at in (to, source)):
             raise Untranslated("a constant address")
-        active = self.header("active")
-        if isinstance(mask, Value):
-            lanes = self.lanes_true(mask) if mask.vary else self.choose(mask, active, 0)
-            active = self.binary("and", active, lanes)
+        active = self.guarded(self.header("active"), mask)
         rows = [self.spread(self.cast(v, 64)) for v in (to, source, some)]
         to, source, sizes = (self.kept(v, name) for v, name in zip(rows, ("s64.0", "values", "s64.1"), strict=True))
         self.scratch["values"] = 32 * LANES
@@ -437,16 +395,13 @@ class Translator(Code):
         differ = [v.vary for v in (*where, mask) if isinstance(v, Value)]
         if geometry not in textures.AXES or not isinstance(handle, Value) or handle.vary or not any(differ):
             raise Untranslated("this fetch")
-        active = self.header("active")
-        if isinstance(mask, Value):
-            active = self.binary("and", active, self.lanes_true(mask)) if mask.vary else self.choose(mask, active, 0)
-        self.bail_where(self.compare("uge", handle, OBJECTS.ROOM))
+        active = self.guarded(self.header("active"), mask)
+        self.bail_where(handle >= OBJECTS.ROOM)
         self.scratch["values"], self.scratch["coordinates"] = 32 * LANES, 4 * 4 * LANES
         coordinates = self.value("ptrtoint ptr %coordinates to i64", 64, 0)
         for k, v in enumerate(where):
             int32(coordinates).store(self, k * LANES, self.spread(self.cast(v, 32)), LANES)
-        rows = self.given(Input("textures.rows()", 64, False))
-        row = self.binary("add", self.binary("mul", handle, 8 * FIELDS), rows)
+        row = handle * (8 * FIELDS) + self.given(Input("textures.rows()", 64, False))
         self.ask(textures.Fetch(geometry, integers), coordinates, active, row)
         values = self.value("ptrtoint ptr %values to i64", 64, 0)
         return tuple(vector(int32(values), k * LANES, LANES) for k in range(4))
@@ -460,8 +415,8 @@ class Translator(Code):
         if isinstance(guard, bool) or not guard.vary:
             return guard
         bits = self.lanes_true(guard)
-        every = self.compare("eq", bits, -1)
-        self.bail_where(self.binary("and", self.invert(every), self.compare("ne", bits, 0)))
+        every = bits == -1
+        self.bail_where(~every & (bits != 0))
         return every
 
     # -- what formats/ asks for of a warp --------------------------------------------------------------------------
@@ -471,14 +426,14 @@ class Translator(Code):
     def bail_where(self, condition: Value) -> None:
         """Leave the instruction to Python if the condition holds in any lane."""
         if condition.vary:
-            condition = self.compare("ne", self.lanes_true(condition), 0)
+            condition = condition.any()
         on = self.name("on")
         self.branch(condition, self.bail_to(), on)
         self.label(on)
 
     def need_whole_warp(self) -> None:
         """Leave the instruction to Python unless all lanes are here."""
-        self.bail_where(self.compare("ne", self.header("lane_mask"), FULL))
+        self.bail_where(self.header("lane_mask") != FULL)
 
     def across(self, what: str, a: Value) -> Value:
         """Reduce a over the lanes."""
