@@ -6,13 +6,11 @@ finds out what is wrong, if anything is.
 
 from __future__ import annotations
 
-import functools
 import struct
 
 import numpy as np
 
-from .llvm import compiler
-from .rules import Function, int8, int32, int64, pointer, rule
+from .rules import Function, Later, int8, int32, int64, pointer, rule
 
 COLD = 5000  # questions of a process before machine code pays
 EXCEPTIONS = 2  # components of which later events count as known, too
@@ -173,18 +171,4 @@ class Happened:
         return found
 
 
-_cold = COLD
-
-
-def happened() -> Happened | None:
-    """The process's functions; None for its first questions, and without llvmlite."""
-    global _cold
-    if _cold:
-        _cold -= 1
-        return None
-    return _functions()
-
-
-@functools.cache
-def _functions() -> Happened | None:
-    return Happened() if compiler() else None
+happened = Later(Happened, COLD)

@@ -313,9 +313,6 @@ class Compiler:
 
 
 @functools.cache
-def compiler() -> Any:
-    """The process's compiler; None where llvmlite is not installed, and all blocks stay Python."""
-    try:
-        return Compiler()
-    except ImportError:
-        return None
+def compiler() -> Compiler:
+    """The process's compiler."""
+    return Compiler()

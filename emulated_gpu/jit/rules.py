@@ -580,3 +580,21 @@ class Function:
         with self.lock:
             self.pack(self.arguments, 0, *arguments)
             return self.run()
+
+
+class Later:
+    """What `make` makes of rules, when what a process does without it has cost more than compiling will."""
+
+    __slots__ = ("make", "left", "made")
+
+    def __init__(self, make, cost: float):
+        self.make, self.left, self.made = make, cost, None
+
+    def __call__(self, cost: float = 1) -> Any:
+        """It; None as long as it does not pay. cost: of one use in another way."""
+        if self.left > 0:
+            self.left -= cost
+            return None
+        if self.made is None:
+            self.made = self.make()
+        return self.made

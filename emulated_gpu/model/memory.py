@@ -27,19 +27,13 @@ import math
 
 import numpy as np
 
-from ..jit.llvm import compiler
 from ..jit.rules import Function, pointer
 from . import halves
 from . import lines as of
 from .lines import LINE
 
+compiled = functools.cache(Function)  # a rule of lines.py
 Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one region
-
-
-@functools.cache
-def compiled(rule):
-    """Return a rule of lines.py as machine code; without LLVM it runs as it is."""
-    return Function(rule) if compiler() else rule
 
 
 class L2Region:
@@ -233,9 +227,7 @@ class MemoryModel:
             self.scratch(2 * count)
         return count, self.look(region.at, self.at, *where, count, half)
 
-    def _miss(
-        self, region: L2Region, missing: int, half: int, time: float, gone_first: bool
-    ) -> tuple[int, float]:
+    def _miss(self, region: L2Region, missing: int, half: int, time: float, gone_first: bool) -> tuple[int, float]:
         """Lines that a half does not have come from the other one, or from the HBM: how many from there, when the last.
 
         Those of the other half stay in both. missing: how many, of which `missing` has the numbers.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from ..formats.alu import number
 from ..formats.convert import integral
-from ..jit.llvm import compiler
-from ..jit.rules import Function, float64, int64, pointer, rule, where
+from ..jit.rules import Function, Later, float64, int64, pointer, rule, where
 
 WIDE = 8  # columns that are computed together
 BIAS = 1 << 12  # of exponents, which have no sign here
@@ -50,29 +47,20 @@ def align(a, b, ea, eb, sums, largest, rows, columns, terms, bits):
             float64(sums)[place : place + WIDE] = total / to_units
 
 
-_cold = COLD
+function = Later(lambda: Function(align), COLD)
 
 
-def serves(rows: int, columns: int, terms: int) -> bool:
-    """Whether machine code is to add these: not a process's first ones, and with llvmlite."""
-    global _cold
-    _cold -= rows * columns * terms + CALL
-    return _cold < 0 and columns % WIDE == 0 and compiler() is not None
-
-
-@functools.cache
-def _function() -> Function:
-    return Function(align)
-
-
-def products(a, b, ea, eb, c, ec, fraction_bits: int) -> np.ndarray:
-    """a @ b.T + c, float64 [M, N], of which each term loses what lies fraction_bits below the largest exponent.
+def products(a, b, ea, eb, c, ec, fraction_bits: int) -> np.ndarray | None:
+    """a @ b.T + c, float64 [M, N], of which each term loses what lies fraction_bits below the largest exponent. None
+    where machine code does not serve, or does not pay yet.
 
     a [M, K], b [N, K], c [M, N]: exact float64; ea, eb, ec: exponents of their elements, int64.
     """
+    if len(b) % WIDE or (run := function(c.size * a.shape[1] + CALL)) is None:
+        return None
     sums, biased = np.array(c, np.float64, order="C"), ((ea, BIAS), (eb.T, BIAS), (ec, 2 * BIAS))
     operands = [np.ascontiguousarray(a), np.ascontiguousarray(b.T), *(np.ascontiguousarray(e + n) for e, n in biased)]
     at_a, at_b, at_ea, at_eb, at_ec = map(pointer, operands)
     sizes = (*sums.shape, a.shape[1])
-    _function()(at_a, at_b, at_ea, at_eb, pointer(sums), at_ec, *sizes, fraction_bits + 2 * BIAS)
+    run(at_a, at_b, at_ea, at_eb, pointer(sums), at_ec, *sizes, fraction_bits + 2 * BIAS)
     return sums

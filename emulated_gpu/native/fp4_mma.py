@@ -9,15 +9,13 @@ from __future__ import annotations
 import functools
 import threading
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ..formats import matrix_descriptor
 from ..formats.alu import fused
 from ..formats.convert import whole_number
-from ..jit.llvm import compiler
-from ..jit.rules import Function, float32, int8, int32, int64, pick, pointer, room, rule, vector, where
+from ..jit.rules import Function, Later, float32, int8, int32, int64, pick, pointer, room, rule, vector, where
 from ..state.tensor_memory import COLUMNS, TensorMemory
 
 ROWS, K, MOST = 128, 64, 256  # MOST: columns of D
@@ -160,51 +158,24 @@ def multiply(cells, written, column, n, added, a, b):
                 int8(written)[place : place + WIDE] = 1
 
 
-class Rows(NamedTuple):
-    """The 16-byte chunks of rows of an operand in shared memory: their numbers, int64 [rows, 2], and the address of
-    those; the end of the last one."""
-
-    chunks: np.ndarray
-    address: int
-    end: int
-
-
 @functools.lru_cache(maxsize=8192)
-def rows_of(desc: int, rows: int) -> Rows:
-    """Where a descriptor has this many rows. Raises Fault."""
+def rows_of(desc: int, rows: int) -> tuple[np.ndarray, int, int]:
+    """Where a descriptor has this many rows: the numbers of their 16-byte chunks in shared memory, int64 [rows, 2], the
+    address of those, the end of the last one. Raises Fault."""
     chunks, _, end = matrix_descriptor.located(desc, rows, K, False, 4)
-    return Rows(chunks, pointer(chunks), end)
-
-
-class Table(NamedTuple):
-    """Scale factors by their codes, float32, and the address of those."""
-
-    values: np.ndarray
-    address: int
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Table:
-        return cls(values, pointer(values))
+    return chunks, pointer(chunks), end
 
 
 class Place(NamedTuple):
-    """Addresses of a CTA's shared memory, `smem`, and of its tensor memory's cells and of what says which are
-    written."""
+    """Addresses of a CTA's shared memory, and of its tensor memory's cells and of what says which are written."""
 
-    smem: np.ndarray
     bytes: int
     cells: int
     written: int
 
     @classmethod
     def of(cls, smem: np.ndarray, tmem: TensorMemory) -> Place:
-        found = _places.get(tmem)
-        if found is None or found.smem is not smem:
-            _places[tmem] = found = cls(smem, pointer(smem), pointer(tmem.cells), pointer(tmem.written))
-        return found
-
-
-_places: WeakKeyDictionary[TensorMemory, Place] = WeakKeyDictionary()
+        return cls(pointer(smem), pointer(tmem.cells), pointer(tmem.written))
 
 
 class Fp4Mma:
@@ -250,18 +221,4 @@ class Fp4Mma:
         return float(self.largest.max())
 
 
-_cold = COLD
-
-
-def fp4_mma() -> Fp4Mma | None:
-    """The process's loops; None for its first MMAs, and without llvmlite."""
-    global _cold
-    if _cold:
-        _cold -= 1
-        return None
-    return _loops()
-
-
-@functools.cache
-def _loops() -> Fp4Mma | None:
-    return Fp4Mma() if compiler() else None
+fp4_mma = Later(Fp4Mma, COLD)

@@ -10,7 +10,6 @@ from types import ModuleType
 
 import numpy as np
 
-from ..jit.llvm import compiler
 from ..ptx.control_flow import ControlFlow
 from ..ptx.isa.registry import is_float
 from ..ptx.syntax import TYPE_BITS, Instr
@@ -40,7 +39,7 @@ def price(instr: Instr, varies: bool = True) -> float:
 def block(program: ControlFlow, index: int, units: Mapping[str, ModuleType]):
     """The function of a block for several lanes, on its way to machine code if that may ever pay."""
     python = program.block(index, units)
-    worth = program.end[index] > program.start[index] and compiler() is not None
+    worth = program.end[index] > program.start[index]
     program.blocks[index] = Cold(program, index, units, python) if worth else python
     return program.blocks[index]
 

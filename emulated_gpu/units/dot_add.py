@@ -51,8 +51,8 @@ def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndar
         if result is not None:
             return round_f16(result) if d_type is F16 else round_f32(result)
     c, ec, special = accumulator(c, special, d_type)
-    if machine_code.serves(*special.shape, k):
-        return rounded(machine_code.products(a, b, ea, eb, c, ec, fraction_bits), special, d_type)
+    if (sums := machine_code.products(a, b, ea, eb, c, ec, fraction_bits)) is not None:
+        return rounded(sums, special, d_type)
     largest = ec
     for i in range(k):
         largest = np.maximum(largest, ea[:, None, i] + eb[:, i])

@@ -37,6 +37,7 @@ from ..formats.element_types import (
 )
 from ..formats.instruction_descriptor import InstructionDescriptor, MmaForm
 from ..formats.mma_scaled_form import MmaScaledForm
+from ..jit.rules import pointer
 from ..native import fp4_mma
 from ..state.tensor_memory import COLUMNS, TensorMemory
 from .dot_add import aligned_sum, dot_add, exact_sum, exact_type, fits_float32, round_f32
@@ -303,10 +304,10 @@ def accumulator_columns(d_addr: int, d: InstructionDescriptor, pair: bool) -> tu
 
 
 @lru_cache(maxsize=4)
-def _table(scale: ElementType, negate: bool) -> fp4_mma.Table:
-    """The table of scale factors, negated or not."""
+def _table(scale: ElementType, negate: bool) -> np.ndarray:
+    """Scale factors by their codes, float32, negated or not."""
     values = scale.values.astype(np.float32)
-    return fp4_mma.Table.of(-values if negate else values)
+    return -values if negate else values
 
 
 def _has_multiplied(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: list) -> bool:
@@ -320,20 +321,20 @@ def _has_multiplied(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: 
         return False
     to, sfa, sfb = o.d, o.sfa & ~(3 << 30), o.sfb & ~(3 << 30)
     ranges = (to, to + n), (sfa, sfa + fp4_mma.ROWS // 32), (sfb, sfb + -(-n // 32))
-    a, b = fp4_mma.rows_of(o.a, fp4_mma.ROWS), fp4_mma.rows_of(o.b, n // group)
+    (_, a, a_end), (_, b, b_end) = fp4_mma.rows_of(o.a, fp4_mma.ROWS), fp4_mma.rows_of(o.b, n // group)
     for smem, tmem in ctas:
         usable = tmem.usable.tobytes()
-        if tmem.columns != COLUMNS or max(a.end, b.end) > smem.size:
+        if tmem.columns != COLUMNS or max(a_end, b_end) > smem.size:
             return False
         if any(end > COLUMNS or 0 in usable[at:end] for at, end in ranges):
             return False
     places = [fp4_mma.Place.of(*cta) for cta in ctas]
-    of_a = _table(d.scale_type, d.negate_a != d.negate_b).address
-    of_b = b.address, sfb, _table(d.scale_type, False).address
+    of_a = pointer(_table(d.scale_type, d.negate_a != d.negate_b))
+    of_b = b, sfb, pointer(_table(d.scale_type, False))
     b_parts = [fp4_mma.Part(n // group, i * n // group, place.bytes, *of_b) for i, place in enumerate(places)]
     with loops.lock:
         for place, to_a, to_b in zip(places, loops.a, loops.b):
-            a_part = fp4_mma.Part(fp4_mma.ROWS, 0, place.bytes, a.address, sfa, of_a)
+            a_part = fp4_mma.Part(fp4_mma.ROWS, 0, place.bytes, a, sfa, of_a)
             seen = loops.operands(a_part, b_parts, place, (to_a, to_b), n)
             if seen is None or not _is_exact(d, *seen, loops, place, o):
                 return False

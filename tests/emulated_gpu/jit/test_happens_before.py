@@ -68,7 +68,7 @@ def asked(seed: int) -> list:
 @pytest.fixture(params=["machine code", "rules as Python"])
 def answered(monkeypatch, request):
     """Answers by Python alone and by the rules, and how often those said yes."""
-    functions, yes = happens_before._functions(), []
+    functions, yes = happens_before.Happened(), []
     counting = happens_before.Happened.__new__(happens_before.Happened)
     counting.__dict__ = dict(vars(functions))
     for name in ("knows", "note_reads"):
@@ -104,12 +104,7 @@ def test_an_exception_is_of_one_cluster(answered):
     key, elsewhere = mine.key("mma"), other.key("mma")
     assert key[1] == elsewhere[1]
     plane.written[:] = order.next(elsewhere)
-    assert happens_before._functions().all_known(plane._written_at, slice(0, 4), actor, KNOWN, {key: EVER}) is False
-
-
-def test_the_first_questions_of_a_process_stay_python(monkeypatch):
-    monkeypatch.setattr(happens_before, "_cold", 2)
-    assert [happens_before.happened() is None for _ in range(3)] == [True, True, False]
+    assert happens_before.Happened().all_known(plane._written_at, slice(0, 4), actor, KNOWN, {key: EVER}) is False
 
 
 def test_who_polls_learns_again_only_what_is_new():

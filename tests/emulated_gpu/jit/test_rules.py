@@ -9,6 +9,7 @@ from emulated_gpu.jit.llvm import Untranslated
 from emulated_gpu.jit.rules import (
     Array,
     Function,
+    Later,
     bits,
     count_ones,
     fill,
@@ -142,3 +143,8 @@ def with_resource(at):
 def test_what_has_no_machine_code_is_refused(text, says):
     with pytest.raises(Untranslated, match=says):
         Function(text)
+
+
+def test_machine_code_comes_when_it_pays():
+    later = Later(lambda: 7, 5)
+    assert [later(2) for _ in range(4)] == [None, None, None, 7]

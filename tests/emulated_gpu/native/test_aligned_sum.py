@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from emulated_gpu.formats.element_types import BF16, F16, F32
+from emulated_gpu.jit.rules import Function
 from emulated_gpu.native import aligned_sum
 from emulated_gpu.units.wgmma_arithmetic import sums
 
@@ -32,7 +33,7 @@ def drawn(seed: int) -> tuple:
 def test_is_what_numpy_computes(seed, monkeypatch):
     case, found = drawn(seed), []
     for cold in (10**12, 0):
-        monkeypatch.setattr(aligned_sum, "_cold", cold)
+        monkeypatch.setattr(aligned_sum.function, "left", cold)
         found.append(sums(*case))
     whole = np.uint16 if case[2] is F16 else np.uint32
     np.testing.assert_array_equal(*(d.view(whole) for d in found))
@@ -40,14 +41,7 @@ def test_is_what_numpy_computes(seed, monkeypatch):
 
 def test_the_rule_as_python_is_the_same(monkeypatch):
     case, found = drawn(0), []
-    monkeypatch.setattr(aligned_sum, "_cold", 0)
-    for function in (aligned_sum._function(), aligned_sum.align):
-        monkeypatch.setattr(aligned_sum, "_function", lambda function=function: function)
+    for function in (Function(aligned_sum.align), aligned_sum.align):
+        monkeypatch.setattr(aligned_sum, "function", lambda cost, function=function: function)
         found.append(sums(*case))
     np.testing.assert_array_equal(*found)
-
-
-def test_machine_code_comes_when_it_pays(monkeypatch):
-    monkeypatch.setattr(aligned_sum, "_cold", 3 * aligned_sum.CALL)
-    assert [aligned_sum.serves(16, 8, 16) for _ in range(4)] == [False, False, True, True]
-    assert not aligned_sum.serves(16, 4, 16)

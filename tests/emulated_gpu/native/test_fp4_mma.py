@@ -45,7 +45,7 @@ def descriptor_of(group: int, n: int, negate: bool):
 def both(monkeypatch):
     """Executes an MMA both ways on equal memory; returns how many of its own machine code did, and both results: cells
     and what is written of each CTA, or the fault."""
-    monkeypatch.setattr(fp4_mma, "_cold", 0)
+    monkeypatch.setattr(fp4_mma.fp4_mma, "left", 0)
 
     def run(group, n, accumulate=True, scales=TASK, spoil=lambda tmem: None, negate=False, seed=0):
         form, d = descriptor_of(group, n, negate)
@@ -130,8 +130,3 @@ def test_faults_are_those_of_the_python(both, group, spoil, says):
     assert done == 0
     assert native == python
     assert says in native
-
-
-def test_the_first_mmas_of_a_process_stay_python(monkeypatch):
-    monkeypatch.setattr(fp4_mma, "_cold", 2)
-    assert [fp4_mma.fp4_mma() is None for _ in range(3)] == [True, True, False]

@@ -590,9 +590,3 @@ def test_timed_runs_stay_python(monkeypatch):
     out, given = np.zeros(256, np.uint32), np.arange(256, dtype=np.uint32)
     with emulated_gpu.timing("b200"):
         emulated_gpu.launch(HEADER + MEMORY, "k", 2, 64, [out, given])
-
-
-def test_without_llvmlite_all_stays_python(monkeypatch):
-    monkeypatch.setattr(hot_blocks, "compiler", lambda: None)
-    program = straight([Instr("mov.u32", (register(32, 0), Imm(3)), None, False, 1, "mov.u32 a, 3")])
-    assert hot_blocks.block(program, 0, UNITS) is program.block(0, UNITS)
