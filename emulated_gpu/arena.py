@@ -29,17 +29,19 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 
 
+def map_at(address: int, size: int, fd: int, of: int, how: int = MAP_FIXED) -> None:
+    """Let `size` bytes at an address be those of a file from `of` on, for all processes that map them."""
+    flags = mmap.MAP_SHARED | MAP_NORESERVE | how
+    if _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, of) != address:
+        raise MemoryError(f"{size} bytes at {address:#x}: {os.strerror(ctypes.get_errno())}")
+
+
 class Arena:
     """`size` bytes at BASE. Pages that nobody touches cost nothing; what is never written is zero."""
 
     def __init__(self, fd: int, size: int):
         self.fd, self.size, self.end = fd, size, BASE + size
-        self._map(BASE, size, BASE, MAP_FIXED_NOREPLACE)
-
-    def _map(self, address: int, size: int, of: int, how: int) -> None:
-        flags = mmap.MAP_SHARED | MAP_NORESERVE | how
-        if _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, self.fd, of - BASE) != address:
-            raise MemoryError(f"{size} bytes at {address:#x}: {os.strerror(ctypes.get_errno())}")
+        map_at(BASE, size, fd, 0, MAP_FIXED_NOREPLACE)
 
     @classmethod
     def create(cls, size: int) -> Arena:
@@ -52,7 +54,7 @@ class Arena:
         for first, end in parts:
             for at in range(first - BASE, end - BASE, CHUNK):
                 os.pwrite(self.fd, os.pread(old, min(CHUNK, end - BASE - at), at), at)
-        self._map(BASE, self.size, BASE, MAP_FIXED)
+        map_at(BASE, self.size, self.fd, 0)
         os.close(old)
 
     def view(self, address: int, size: int) -> np.ndarray:

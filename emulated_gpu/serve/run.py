@@ -171,9 +171,11 @@ def install() -> None:
     DEVICE.become(options.devices)
     installing.forbid()
     if packages.has("torch"):
+        from .ranks import distributed
         from .torch_device.install import install as install_torch
 
         install_torch()
+        distributed.offer(distributed.Alone)
     else:
         doors.install()
         after_import("triton", lambda: packages.need("Triton on the emulated GPU", "torch"))

@@ -1,4 +1,4 @@
-"""`torch.distributed` among ranks that are threads of this process: the store, and the backend "nccl".
+"""`torch.distributed` for ranks that are threads of this process, or one alone: the store, and the backend "nccl".
 
 A collective is carried out by the CPU when all ranks of its group have come to it. What it orders is what it must: who
 gets data of another rank comes after what that one's device had done. https://docs.pytorch.org/docs/stable/distributed.html
@@ -20,7 +20,6 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 
 from ...device import DEVICE
 from ...errors import Hang, Unsupported
-from ...machine.hosts import Hosts
 from ...machine.node import learn
 
 # What torch.distributed keeps of a process, by its names there.
@@ -130,18 +129,18 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         pass
 
     # -- collectives -------------------------------------------------------------------------------------------
-    def _begin(self, what: str, tensors) -> Hosts:
-        """Wait for the devices of the tensors; return the ranks."""
+    def _begin(self, what: str, tensors) -> None:
+        """Wait for the devices of the tensors."""
         if DEVICE.capture is not None:
             raise Unsupported(f"{what} inside the capture of a CUDA graph on the emulated device")
         for index in {DEVICE.index} | {tensor.get_device() for tensor in tensors if tensor.is_cuda}:
             DEVICE.synchronize(index, host=False)
-        return DEVICE.together()[1]
 
     def _exchange(self, what: str, tensors: list[torch.Tensor], sources=None) -> list[list[torch.Tensor]]:
         """Return copies of the tensors of each rank. sources: of whom this one needs something, if not of all."""
-        hosts = self._begin(what, tensors)
-        node, device, host = DEVICE.together()[0], DEVICE.index, hosts.now
+        self._begin(what, tensors)
+        (node, hosts), device = DEVICE.together(), DEVICE.index
+        host = hosts.now
         brought = _copies(tensors), node.clocks_of(device), dict(host.known)
         all_ = hosts.exchange(self._ranks, what, brought)
         for source in range(self._size) if sources is None else sources:
@@ -249,8 +248,9 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     # -- from one rank to another ------------------------------------------------------------------------------
     def send(self, tensors, target: int, tag: int):
         """Leave a copy for a rank of the group, which need not ask for it yet, as little as the stream need wait."""
-        hosts = self._begin("send", tensors)
-        copies, clocks = _copies(tensors), DEVICE.together()[0].clocks_of(DEVICE.index)
+        self._begin("send", tensors)
+        node, hosts = DEVICE.together()
+        copies, clocks = _copies(tensors), node.clocks_of(DEVICE.index)
         _sent.setdefault((self._ranks, self._rank, target), []).append((copies, clocks, dict(hosts.now.known)))
         return _done(tensors)
 
@@ -335,6 +335,19 @@ class ProcessGroupGloo(ProcessGroupNCCL):
         super().__init__(store, rank, size, Options())
 
 
+class Alone(ProcessGroupNCCL):
+    """The group of a process that is the only one: a collective gives it what it has brought."""
+
+    def __init__(self, store, rank: int, size: int, options: types.SimpleNamespace):
+        if size > 1:
+            raise Unsupported(f"nccl among processes on the emulated device: `run --devices {size}` has {size} ranks")
+        super().__init__(store, rank, size, options)
+
+    def _exchange(self, what: str, tensors: list[torch.Tensor], sources=None) -> list[list[torch.Tensor]]:
+        self._begin(what, tensors)
+        return [_copies(tensors)]
+
+
 def fresh() -> dict:
     """Return what torch.distributed has of a process in which nothing was initialised."""
     empty = {name: type(value)() for name, value in ((name, getattr(c10d, name)) for name in KEPT) if value is not None}
@@ -351,17 +364,24 @@ def put_back(state: dict) -> None:
         setattr(c10d, name, value)
 
 
-def install() -> None:
-    """Make "nccl" and "gloo" backends of torch.distributed that ranks in this process have."""
-    Store.contents = {}
-    _sent.clear()
-    _set_thread_isolation_mode(True)
-    os.environ["TORCH_FAKE_TENSOR_DISPATCH_CACHE"] = "0"  # it keeps devices of the rank that comes first
+def offer(nccl: type[ProcessGroupNCCL]) -> None:
+    """Make "nccl" a backend of torch.distributed."""
     for module in c10d, dist:
-        vars(module).update(ProcessGroupNCCL=ProcessGroupNCCL, ProcessGroupGloo=ProcessGroupGloo)
+        vars(module)["ProcessGroupNCCL"] = nccl
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     torch.cuda.nccl.version = lambda: NCCL_VERSION
     c10d.is_nccl_available = dist.is_nccl_available = lambda: True
+
+
+def install() -> None:
+    """Make "nccl" and "gloo" backends that ranks in this process have."""
+    Store.contents = {}
+    _sent.clear()
+    _set_thread_isolation_mode(True)
+    os.environ["TORCH_FAKE_TENSOR_DISPATCH_CACHE"] = "0"  # it keeps devices of the rank that comes first
+    offer(ProcessGroupNCCL)
+    for module in c10d, dist:
+        vars(module)["ProcessGroupGloo"] = ProcessGroupGloo
     for scheme in ("env", "tcp"):
         _rendezvous_handlers[scheme] = meeting

@@ -437,13 +437,31 @@ Tensor permutation(int64_t n, const at::Generator &given) {
 
 Tensor cumsum(const Tensor &self, int64_t dim, std::optional<at::ScalarType> dtype);  // of rounded.cpp, as CUDA rounds
 
+// Adds a row's numbers as a block of CUDA's threads does; each sum is rounded to T.
+template <typename T>
+T sum_of_block(const T *x, int64_t n) {
+  std::vector<T> sums(1024, T(0));  // of a thread each, then of a warp
+  const int64_t threads = std::min<int64_t>(1024, (n + 31) / 32 * 32);
+  for (int64_t i = 0; i < n; i++) sums[i % threads] += x[i];
+  for (int warps : {32, 1})
+    for (int warp = 0; warp < warps; warp++) {
+      T *of = &sums[warp * 32];
+      for (int lanes = 16; lanes; lanes /= 2)
+        for (int lane = 0; lane < lanes; lane++) of[lane] += of[lane + lanes];
+      sums[warp] = of[0];
+    }
+  return sums[0];
+}
+
 // One number a sample, looked for among sums of a row's shares: MultinomialKernel.cu.
 Tensor with_replacement(const Tensor &p, int64_t n, Generator &g) {
-  const Tensor rows = p.dim() == 1 ? p.unsqueeze(0) : p, shares = (rows / rows.sum(1, true)).contiguous(), sums = emulated::cumsum(shares, 1, {});
+  const Tensor rows = (p.dim() == 1 ? p.unsqueeze(0) : p).contiguous(), whole = at::empty({rows.size(0), 1}, rows.options());
   const int64_t classes = rows.size(1), some = rows.size(0), grid = std::clamp<int64_t>(some, 1, 65535);
   const int64_t threads = (n + 127) / 128 * 128;  // of a row of blocks
   Tensor made = at::empty({some, n}, at::kLong);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, p.scalar_type(), "multinomial", [&] {
+    for (int64_t row = 0; row < some; row++) whole.data_ptr<scalar_t>()[row] = sum_of_block(rows.const_data_ptr<scalar_t>() + row * classes, classes);
+    const Tensor shares = rows / whole, sums = emulated::cumsum(shares, 1, {});
     for (int64_t row = 0; row < some; row++) {
       const scalar_t *share = shares.const_data_ptr<scalar_t>() + row * classes, *sum = sums.const_data_ptr<scalar_t>() + row * classes;
       for (int64_t i = 0; i < n; i++) {
@@ -458,15 +476,42 @@ Tensor with_replacement(const Tensor &p, int64_t n, Generator &g) {
   return p.dim() == 1 ? made.squeeze(0) : made;
 }
 
-Tensor poisson(const Tensor &mean, Generator &g) {
-  if (mean.ge(64).any().item<bool>()) return at::native::_s_poisson_cpu(mean, g.of_cpu(20));  // curand's tables are not told here
-  return by_threads(mean, g, 20, 1, 1, [](Thread &thread, auto mean, int64_t) {
+// What curand_poisson.h puts in place of the regularized gamma function of a mean, and of its inverse.
+struct Gamma {
+  float mean, slope, shift;
+  explicit Gamma(float mean) : mean(mean) {
+    slope = std::fma(1.43248035f, 1 / std::sqrt(mean - 0.124009793f), 0.000253610749f);
+    shift = std::fma(0.210967349f, 1 / std::sqrt(mean - 1.97381164f), 0.942017341f);
+  }
+  float of(float x) const {
+    const float t = 1 + std::exp(std::fma(slope, mean - x, -shift));
+    return 1 / (t * t);
+  }
+  float inverse(float y) const { return std::fma(-(shift + std::log(1 / std::sqrt(y) - 1)), 1 / slope, mean); }
+};
+
+float poisson(Thread &thread, double mean) {
+  if (mean > 4000) {
+    Words words;
+    for (auto &word : words) word[0] = thread.word();
+    return float(uint32_t(std::sqrt(mean) * AsNormal<double>(words, 1).value[0][0] + mean + 0.5));
+  }
+  if (mean < 64) {  // Knuth's
     int k = -1;
-    float p = std::exp(float(mean));  // Knuth's
+    float p = std::exp(float(mean));
     do k++, p *= thread.uniform();
     while (p > 1);
-    return decltype(mean)(float(k));
-  });
+    return float(k);
+  }
+  const Gamma gamma{float(mean)};
+  while (true) {  // by rejection
+    const float x = std::floor(gamma.inverse(thread.uniform())), bound = (gamma.of(x + 1) - gamma.of(x)) * 1.3f;
+    const float drawn = thread.uniform() * bound, logarithm = std::fma(x, std::log(gamma.mean), -gamma.mean) - float(std::lgamma(1 + double(x)));
+    if (drawn < std::exp(logarithm) && bound >= 1e-20f) return x;
+  }
+}
+Tensor poisson(const Tensor &mean, Generator &g) {
+  return by_threads(mean, g, 20, 1, 1, [](Thread &thread, auto mean, int64_t) { return decltype(mean)(poisson(thread, double(mean))); });
 }
 Tensor gamma(const Tensor &shape, Generator &g) {
   return by_threads(shape, g, 12, 1, 1, []<typename T>(Thread &thread, T shape, int64_t) {

@@ -12,7 +12,7 @@ from .. import doors
 from ..cuda_cpp import extension
 from ..host.after_import import after_import
 from ..triton import triton_driver
-from . import compilers, kernels, names, parallel
+from . import compilers, kernels, names
 from .memory import TorchMemory, before, spoilt, told, undefined
 
 
@@ -33,6 +33,5 @@ def install() -> None:
     kernels.install()
     names.install()
     compilers.install()
-    parallel.refuse_nccl()
     after_import("triton", triton_driver.install)
     after_import("torch.utils.cpp_extension", extension.install)

@@ -329,9 +329,9 @@ class Pool {
     keep_free(at, size);
   }
 
-  bool empty_pages(uintptr_t first, uintptr_t last) {
-    int how = shared_ ? MADV_REMOVE : MADV_DONTNEED;
-    return first < last && madvise(reinterpret_cast<void *>(first), last - first, how) == 0;
+  bool empty_pages(uintptr_t first, uintptr_t last) {  // of a file's, which other processes map, only REMOVE makes zeros
+    auto become_zeros = [&](int how) { return madvise(reinterpret_cast<void *>(first), last - first, how) == 0; };
+    return first < last && (become_zeros(MADV_REMOVE) || become_zeros(MADV_DONTNEED));
   }
 
   void keep_free(uintptr_t at, size_t size) {

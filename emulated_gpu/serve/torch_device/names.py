@@ -5,16 +5,14 @@ Python of torch's own stays where it is, and calls these. What is not here is re
 
 from __future__ import annotations
 
-import threading
 import types
-from multiprocessing.reduction import ForkingPickler
 
 import torch
 
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..driver import c_calls, launches
-from . import allocations, parallel
+from . import allocations, other_processes, parallel
 from .library import load
 from .memory import is_capturing, synchronize
 from .streams import CUDAGraph, Event, ExternalStream, Stream, index_of
@@ -39,20 +37,6 @@ def refusal(name: str):
         raise Unsupported(f"{name} on the emulated device")
 
     return refuse
-
-
-class Refused:
-    """A handle of CUDA IPC: whoever unpickles it is refused."""
-
-    def __reduce__(self) -> tuple:
-        return share, ()
-
-
-def share(*_) -> tuple:
-    """Refuse CUDA IPC. A queue's thread, of whose errors its reader hears nothing, sends him a handle that does."""
-    if threading.current_thread().name == "QueueFeederThread":
-        return 0, Refused(), *[0] * 6
-    raise Unsupported("a tensor or event that torch.multiprocessing hands to another process, on the emulated device")
 
 
 class Properties(types.SimpleNamespace):
@@ -303,8 +287,7 @@ def install() -> None:
     for name in allocations.names():  # which torch.cuda.memory has by name
         if name in vars(torch.cuda.memory):
             setattr(torch.cuda.memory, name, served[name])
-    setattr(torch.UntypedStorage, "_share_cuda_", share)  # noqa: B010
-    ForkingPickler.register(Event, lambda event: share()[1].__reduce__())
+    other_processes.install()
     torch.cuda.nvtx._nvtx = Ranges()
     torch.set_default_tensor_type = with_default_kind(torch.set_default_tensor_type)
     torch.UntypedStorage.__new__ = storage_of(torch.UntypedStorage.__new__)

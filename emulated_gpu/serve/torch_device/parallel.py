@@ -1,14 +1,8 @@
-"""What torch.nn.DataParallel asks of `torch._C`: tensors of one device on several, and back; who has NCCL."""
+"""What torch.nn.DataParallel asks of `torch._C`: tensors of one device on several, and back."""
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
-from torch import distributed
-
-from ...errors import Unsupported
 
 
 def broadcast(tensor, devices) -> list[torch.Tensor]:
@@ -44,27 +38,6 @@ def gather(tensors, dim, destination=None) -> torch.Tensor:
 
 def gather_out(tensors, out, dim) -> torch.Tensor:
     return out.copy_(torch.cat([tensor.to(out.device) for tensor in tensors], dim))
-
-
-def refuse_nccl() -> None:
-    """A process by itself has no NCCL; ranks have (serve/ranks)."""
-    if not distributed.is_available():
-        return
-    c10d: Any = distributed.distributed_c10d
-    make = c10d._new_process_group_helper
-
-    @functools.wraps(make)
-    def made(size, rank, ranks, backend, *given, **options):
-        try:
-            return make(size, rank, ranks, backend, *given, **options)
-        except RuntimeError as error:
-            if "NCCL built in" not in str(error):
-                raise
-            text = "torch.distributed's nccl in a single process: `run --devices 2` starts ranks, gloo wants none"
-            raise Unsupported(text) from None
-
-    c10d._new_process_group_helper = made
-    c10d.is_nccl_available = distributed.is_nccl_available = lambda: False
 
 
 def names() -> dict:

@@ -700,12 +700,6 @@ def check_names_that_are_not_served():
     assert not hasattr(torch._C, "_cuda_nothing_of_the_kind")
     raises(Unsupported, "_cuda_cudaHostAllocator", lambda: torch._C._cuda_cudaHostAllocator())
     raises(AttributeError, "no attribute", lambda: torch._C._nothing_of_the_kind)
-    x = torch.ones(3, device="cuda")
-    raises(Unsupported, "multiprocessing", lambda: torch.multiprocessing.SimpleQueue().put(x))
-    queue = torch.multiprocessing.Queue()  # whose thread sends what is put: its reader is refused, and waits no longer
-    for sent in ({"x": x}, torch.cuda.Event(interprocess=True)):
-        queue.put(sent)
-        raises(Unsupported, "multiprocessing", lambda: queue.get(timeout=20))
     raises(Unsupported, "one pool", lambda: torch.cuda.MemPool().snapshot())
     importlib.import_module("torch._inductor.cudagraph_trees")  # torch.compile of an optimizer's step does
     raises(NotImplementedError, "_cslt_compress", lambda: torch._cslt_compress(torch.eye(8, device="cuda")))
@@ -728,11 +722,38 @@ def check_torch_in_a_capture_of_the_driver():
     assert x.tolist() == [3] * 4
 
 
-def check_nccl_wants_ranks():
-    store = torch.distributed.HashStore()
-    alone = functools.partial(torch.distributed.init_process_group, store=store, rank=0, world_size=1)
+def check_nccl_of_one_process():
+    dist = torch.distributed
+    many = functools.partial(dist.init_process_group, "nccl", store=dist.HashStore(), rank=0, world_size=2)
+    raises(Unsupported, "--devices 2", many)
     for backend in "nccl", "cpu:gloo,cuda:nccl", None:
-        raises(Unsupported, "single process", functools.partial(alone, backend))
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        x, outs = torch.arange(3.0, device="cuda"), [torch.empty(3, device="cuda") for _ in range(3)]
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        dist.reduce_scatter_tensor(outs[0], x)
+        dist.all_gather(outs[1:2], x)
+        dist.all_to_all_single(outs[2], x)
+        dist.barrier()
+        assert [one.tolist() for one in outs] == [[0, 1, 2]] * 3
+        reduce = functools.partial(dist.all_reduce, x)
+        raises(Unsupported, "capture of a CUDA graph", functools.partial(captured, reduce))
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        dist.destroy_process_group()
+
+
+def check_what_multiprocessing_hands_over():
+    """A reader, here the same process, has the memory at other addresses: of small ones on one page, of a large one."""
+    queue = torch.multiprocessing.Queue()
+    given = [torch.arange(n, device="cuda") for n in (3, 5, 1 << 18)]
+    queue.put([x[1:] for x in given])
+    got = queue.get(timeout=20)
+    for x, there in zip(given, got, strict=True):
+        assert there.is_cuda and there.data_ptr() != x[1:].data_ptr() and there.tolist() == x[1:].tolist()
+        there[0] = 7
+        assert x[1] == 7
+        x.zero_()
+        assert not there.any()
+    raises(Unsupported, "multiprocessing", lambda: queue.put(torch.cuda.Event(interprocess=True)))
 
 
 def check_gloo_in_one_process():
@@ -746,7 +767,7 @@ def check_gloo_in_one_process():
     dist.all_to_all_single(outs[1], x)
     dist.scatter(outs[2], [x])
     assert [one.tolist() for one in outs] == [[0, 1, 2]] * 3
-    raises(RuntimeError, "capture that has failed", functools.partial(captured, lambda: dist.all_reduce(x)))
+    raises(RuntimeError, "capture that has failed", functools.partial(captured, functools.partial(dist.all_reduce, x)))
     torch.cuda.set_stream(torch.cuda.default_stream())
     dist.destroy_process_group()
 
