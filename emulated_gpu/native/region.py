@@ -32,7 +32,7 @@ from ..jit.llvm import LANES, Untranslated, compiler, type_of
 from ..ptx.control_flow import EXIT, ControlFlow, bits_of
 from . import access, memory
 from . import context_fields as layout
-from .translate import Input, Kinds, Translator
+from .translate import Input, Translator
 
 # The buffer: what machine code is told, numbers of one value, then a row for each that varies
 HEADER = "<qddqIIqq"  # entry, time, limit, block where the lanes meet others, lanes here, alive, context, epoch
@@ -110,32 +110,36 @@ class Region:
 
     # -- translation -------------------------------------------------------------------------------------------
     def translate(self) -> None:
-        kinds = Kinds(self.varying)
-        bodies = [step.body for b in self.blocks for step in self.steps[b]]
-        while any([kinds.follow(body) for body in bodies]):
-            pass
-        self.varying, self.varies = kinds.varying, mask_of(kinds.varying)
+        self.varying = set(self.varying)
         self.code = code = Translator(self.bits, self.varying)
-        for b in self.blocks:
-            for n, step in enumerate(self.steps[b]):
-                bails: list[str] = []
+        alike: dict[int, set[int]] = {}  # by block, registers that it takes for one value
+        while some := [b for b in self.blocks if b not in alike or alike[b] & self.varying]:
+            for b in some:
+                code.alike = alike[b] = set()
+                for n, step in enumerate(self.steps[b]):
+                    self._translate(b, n, step)
+        self.varies = mask_of(self.varying)
 
-                def bail(b=b, n=n, bails=bails):
-                    bails.append(n)
-                    return f"bail.{b}.{n}"
+    def _translate(self, b: int, n: int, step: Step) -> None:
+        code, bails = self.code, []
 
-                last = n == len(self.steps[b]) - 1
-                body = [s for s in step.body if not (last and self._ends(s))]
-                used = set(code.registers)
-                code.index = self.program.start[b] + n
-                try:
-                    step.text = code.instruction(body, bail)
-                    step.bails = bool(bails)
-                    if last:
-                        self._end(b, step, bail)
-                except Untranslated:
-                    step.text, step.bails = None, False
-                    code.registers = used
+        def bail():
+            bails.append(n)
+            return f"bail.{b}.{n}"
+
+        last = n == len(self.steps[b]) - 1
+        body = [s for s in step.body if not (last and self._ends(s))]
+        used = set(code.registers)
+        code.index = self.program.start[b] + n
+        try:
+            step.text = code.instruction(body, bail)
+            step.bails = bool(bails)
+            if last:
+                self._end(b, step, bail)
+        except Untranslated:
+            step.text, step.bails = None, False
+            code.registers = used
+            code.leave(step.body, set(bits_of(step.writes)))
 
     @staticmethod
     def _ends(statement: ast.stmt) -> bool:

@@ -74,72 +74,6 @@ def register_of(name: str) -> int | None:
     return int(name[1:]) if name[0] == "r" and name[1:].isdigit() else None
 
 
-# -- which values differ from lane to lane -----------------------------------------------------------------------------
-UNIFORM_CALLS = {"lanes.vote", "lanes.match_all", "lanes.reduce", "lanes.reduce_float", "g.uniform"}
-
-
-class Kinds:
-    """The registers that hold a value for each lane; it only grows. Those of one value for all are ints in Python."""
-
-    def __init__(self, varying: set[int]):
-        self.varying = set(varying)
-
-    def follow(self, body: list[ast.stmt]) -> bool:
-        """Follow one instruction; returns whether a register has become one that varies."""
-        before = len(self.varying)
-        self.local: dict[str, bool] = {}
-        for statement in body:
-            self._statement(statement, False)
-        return len(self.varying) > before
-
-    def _statement(self, node: ast.stmt, guarded: bool) -> None:
-        if isinstance(node, ast.If):
-            guarded = guarded or self.varies(node.test)
-            for inner in node.body:
-                self._statement(inner, guarded)
-        elif isinstance(node, ast.Assign):
-            self._assign(node.targets[0], node.value, guarded)
-
-    def _assign(self, target, value, guarded: bool) -> None:
-        if isinstance(target, ast.Tuple):
-            if isinstance(value, ast.Tuple):
-                each = [self.varies(v) for v in value.elts]
-            else:
-                each = [self.varies(value)] * len(target.elts)
-            for t, v in zip(target.elts, each, strict=True):
-                self._name(t, v or guarded)
-        else:
-            self._name(target, self.varies(value) or guarded)
-
-    def _name(self, target, vary: bool) -> None:
-        if not isinstance(target, ast.Name):
-            return
-        number = register_of(target.id)
-        if number is None:
-            self.local[target.id] = vary
-        elif vary:
-            self.varying.add(number)
-
-    def varies(self, node) -> bool:
-        if isinstance(node, ast.Name):
-            number = register_of(node.id)
-            return self.local.get(node.id, False) if number is None else number in self.varying
-        if isinstance(node, ast.Subscript):
-            return True  # a register that a unit has delivered
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            if called in UNIFORM_CALLS:
-                return False
-            if found := input_of(node):
-                return found.vary
-            if called == "g.elect":
-                return True
-            if called == "lanes.shuffle":
-                mode, _, b, clamp = (constant_of(a) for a in node.args[1:])
-                return not lanes.from_one(mode, b, clamp)
-        return any(self.varies(child) for child in ast.iter_child_nodes(node))
-
-
 def constant_of(node: ast.AST):
     """A literal's value, or None."""
     return node.value if isinstance(node, ast.Constant) else None
@@ -151,7 +85,8 @@ class Translator(Expressions):
 
     def __init__(self, bits: dict[int, int], varying: set[int]):
         super().__init__()
-        self.bits, self.varying = bits, varying
+        self.bits, self.varying = bits, varying  # which only grows
+        self.alike: set[int] = set()  # registers that were taken for one value
         self.registers: set[int] = set()  # that are used
         self.inputs: dict[str, Input] = {}
         self.scratch: dict[str, int] = {}  # bytes of memory by name
@@ -215,12 +150,32 @@ class Translator(Expressions):
         if bits == 128 or not isinstance(value, (int, Value)):
             raise Untranslated("this value of a register")
         value = self.cast(value, bits)
-        if number in self.varying:
+        if value.vary:
+            self.varying.add(number)
+        if self.varies(number):
             value = self.spread(value)
-        elif value.vary:
-            raise Untranslated("lanes that differ in a register of one value")  # Kinds has not seen it
         self.registers.add(number)
         self.emit(f"store {value}, ptr %r{number}")
+
+    def varies(self, register: int) -> bool:
+        if register not in self.varying:
+            self.alike.add(register)
+        return register in self.varying
+
+    def leave(self, body: list[ast.stmt], written: set[int]) -> None:
+        """Leave an instruction to Python, which writes arrays if it reads one, or a unit delivers one."""
+        for node in (node for statement in body for node in ast.walk(statement)):
+            match node:
+                case ast.Name(ctx=ast.Load()):
+                    differs = (number := register_of(node.id)) is not None and self.varies(number)
+                case ast.Call():
+                    differs = ast.unparse(node.func) in ("g.elect", "lanes.shuffle")
+                    differs = differs or (found := input_of(node)) is not None and found.vary
+                case _:
+                    differs = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+            if differs:
+                self.varying |= written
+                return
 
     # -- expressions -------------------------------------------------------------------------------------------
     def expression(self, node: ast.expr):
@@ -248,7 +203,7 @@ class Translator(Expressions):
             if name not in self.local:
                 raise Untranslated(name)
             return self.local[name]
-        bits, vary = self.bits[number], number in self.varying
+        bits, vary = self.bits[number], self.varies(number)
         if bits == 128:
             raise Untranslated("128 bits")
         self.registers.add(number)
