@@ -9,6 +9,9 @@ from heapq import heappop, heappush
 from types import MethodType
 
 CALM = 100  # turns without a change after which groups are looked at
+# How often they are, at first, and for how many times as many turns not then: who computes for long is in a new state
+# each time, and to look takes as long as a turn
+LOOKS, REST = 2000, 8
 
 GARBAGE = 30_000  # objects: those of some hundred and fifty CTAs
 _collects = False  # inside of collecting()
@@ -32,6 +35,7 @@ class Engine:
         self.mark = 0, 0, 0
         self.states: dict[object, set] = {}  # of each group, where it has been since nothing changes
         self.again: set = set()  # those that have come back to a state
+        self.looks = self.patience = LOOKS  # how often they may be looked at yet, and from the start
 
     def at(self, time: float, call) -> None:
         self.count += 1
@@ -82,13 +86,17 @@ class Engine:
         if group.launch.reads_time:  # time changes by itself
             return False
         mark = self.changes, self.progress, self.landed
-        if mark != self.mark:
-            self.mark, self.turns = mark, 0
+        if mark != self.mark or not self.looks:
+            self.turns = 0
+            if not self.looks:
+                self.turns, self.patience = -REST * self.patience, 2 * self.patience
+            self.mark, self.looks = mark, self.patience
             self.states.clear()
             self.again.clear()
             return False
         if self.under_way:  # what lands forgets all states that groups have had until then
             return False
+        self.looks -= 1
         state = group.state()
         known = self.states.setdefault(group, set())
         if state not in known:

@@ -45,11 +45,15 @@ class Form(NamedTuple):
     matrices, which lanes read for each other."""
 
     write: bool
-    shared: bool
+    space: str
     size: int
     elements: int
     nc: bool = False
     rows: bool = False
+
+    @property
+    def shared(self) -> bool:
+        return self.space == "shared"
 
     @property
     def bytes(self) -> int:
@@ -79,10 +83,10 @@ class Form(NamedTuple):
 
     @property
     def rule(self) -> Rule:
-        return access
+        return access_local if self.space == "local" else access
 
     def __str__(self) -> str:
-        what = f"{'store' if self.write else 'load'}.{'shared' if self.shared else 'global'}"
+        what = f"{'store' if self.write else 'load'}.{self.space}"
         return f"{what}.{self.size}.{self.elements}{'.nc' * self.nc}{'.rows' * self.rows}"
 
 
@@ -458,6 +462,43 @@ def load_settled(w, addresses, active, values, first, form):
         for lane in range(lanes):
             fill(int8(w[of.WAS_READ]), (addresses[lane] - w[of.ORIGIN]) // WORD, form.bytes // WORD, 1)
     return DONE
+
+
+# -- local memory: of each lane its own, which nobody else sees --------------------------------------------------------
+@rule
+def place_in_local(c, lane, address):
+    """Where the address of a lane lies in its warp's local memory. Lanes that are not here are as the first one."""
+    return int64(c[of.LANE_NUMBERS])[where(c[of.ACTIVE] >> lane & 1 != 0, lane, 0)] * c[of.LOCAL_BYTES] + address
+
+
+@rule
+def access_local(context, addresses_at, active, values_at, _step, _epoch, _one_address, form):
+    """Like `access`, of the local memory of each lane."""
+    c, addresses, values, left = int64(context), int64(addresses_at), form.kind(values_at), active
+    while left:
+        lane = trailing_zeros(left)
+        left = left & (left - 1)
+        a = addresses[lane]
+        if a >= c[of.LOCAL_BYTES] or a + form.bytes > c[of.LOCAL_BYTES] or a % form.bytes:
+            return True
+        at = c[of.LOCAL_WRITTEN] + place_in_local(c, lane, a)
+        if not form.write and c[of.CHECKS] and (int8(at)[0 : form.bytes] != 1).any():
+            return True
+    left = active
+    while left:
+        lane = trailing_zeros(left)
+        left = left & (left - 1)
+        place = place_in_local(c, lane, addresses[lane])
+        element = form.kind(c[of.LOCAL] + place)
+        for k in range(form.elements):
+            if form.write:
+                element[k] = values[k * LANES + lane]
+            else:
+                values[k * LANES + lane] = element[k]
+        if form.write:
+            fill(int8(c[of.LOCAL_WRITTEN]), place, form.bytes, 1)
+            c[of.LOCAL_STORED] = 1
+    return False
 
 
 # -- rows: the elements of a lane lie behind those of the lane before --------------------------------------------------

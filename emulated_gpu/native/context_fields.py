@@ -9,7 +9,9 @@ STORED, REGIONS, LAST, ACTIVE, WANTED, BYTES_LOADED, BYTES_STORED = range(ASKER 
 LANE_NUMBERS = ASKER + 14  # int64 [n], of the lanes that are here
 # The component of the warp's cp.async, the rows of those that this turn begins, how many, how many there is room for
 COPIER, COPIES, COPY_COUNT, COPY_ROOM = range(ASKER + 15, ASKER + 19)
-SHARED, FIELDS = ASKER + 19, 24
+# The warp's local memory: its bytes, which are written, how many a lane has; whether a lane has stored there
+LOCAL, LOCAL_WRITTEN, LOCAL_BYTES, LOCAL_STORED = range(ASKER + 19, ASKER + 23)
+SHARED, FIELDS = ASKER + 23, 24
 # Of a window: its addresses, where its data lie, its first word; the shadow of its words and of bytes of parted ones
 LO, HI, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT = range(10)
 B_WRITTEN, B_READS, B_SLOTS, B_PLACES, BUSY_LO, BUSY_HI, FLAGS, WROTE, WAS_READ = range(10, 19)

@@ -159,9 +159,9 @@ class Memory:
         self.history: tuple[np.ndarray, np.ndarray] | None = None  # with several devices: see Order and Actor
         self.context: Context | None = None
 
-    def begin(self, g, shared: bool, copies: bool) -> int:
+    def begin(self, g, shared: bool, copies: bool, local: np.ndarray | None) -> int:
         """Fill the context for a group; returns its address. shared: whether it will look at shared memory; copies:
-        whether it may begin cp.async."""
+        whether it may begin cp.async; local: its warp's local memory if it will look at that."""
         launch, actor, context = g.launch, g.warp.actor, self.context
         if context is None or context.launch() is not launch:
             context = self.context = Context(launch)
@@ -186,6 +186,7 @@ class Memory:
             context.numbers.data, 0, *order.addresses(), actor.space.index, clock, width, KNOWN, table, spaces, devices,
             until, launch.checks, order.now, len(order.component) - 1, actor.uid, self.events_at, 0, EVENTS_OF_A_TURN,
             0, regions, 0, (1 << g.n) - 1, 0, 0, 0, lanes, copier, self.copies_at, 0, COPIES_OF_A_TURN,
+            *(0, 0, 0, 0) if local is None else (pointer(local), pointer(g.warp.local_written), local.shape[1], 0),
         )  # fmt: skip
         return context.at
 
@@ -200,6 +201,8 @@ class Memory:
         if numbers[of.WANTED]:
             place = (numbers[of.WANTED] - context.at) // context.numbers.itemsize
             context.open((place - of.SHARED - of.FIELDS) // of.FIELDS)
+        if numbers[of.LOCAL_STORED]:
+            g.engine.changes += 1
         if numbers[of.BYTES_LOADED] or numbers[of.BYTES_STORED]:
             g.clock.global_bytes(numbers[of.BYTES_LOADED], numbers[of.BYTES_STORED])
         if count := numbers[of.EVENT_COUNT]:

@@ -278,15 +278,15 @@ class Region:
             if part.end < len(steps):
                 self.exits[f"python.{b}.{part.end}"] = Exit(b, part.end, saved=changed & self.live[b][part.end])
                 continue
-            ways = {int(w) for w in self._ways(steps[-1].text or [], b)}
-            for s in ways:
+            for s in self._ways(steps[-1].text or [], b):
                 live = self.program.live[s] if s >= 0 else 0
                 self.exits[f"leave.{b}.{s}"] = Exit(b, None, s, saved=changed & live)
 
     @staticmethod
-    def _ways(text: list[str], b: int) -> set[str]:
+    def _ways(text: list[str], b: int) -> dict[int, None]:
+        """The blocks that may follow, in the order of the text: each process has to write the same one."""
         mark = f"label %leave.{b}."
-        return {line.split(mark)[1].split(",")[0] for line in text if mark in line}
+        return {int(line.split(mark)[1].split(",")[0]): None for line in text if mark in line}
 
     def _find_needed(self) -> None:
         again = True
@@ -491,7 +491,9 @@ class Region:
         shared = any(form.shared for form in self.code.forms)
         copies = any(isinstance(form, access.Copy) for form in self.code.forms)
         header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
-        context = f"begin(g, {shared}, {copies})" if self.code.forms else "0"
+        local = any(form.rule is access.access_local for form in self.code.forms)
+        memory = f"begin(g, {shared}, {copies}, {'access.local_memory(g, 1)' if local else None})"
+        context = memory if self.code.forms else "0"
         header += ["g.warp.live_mask", context, "g.warp.actor.epoch"]
         lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
         lines.append("    return call()")

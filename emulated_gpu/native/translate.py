@@ -23,7 +23,7 @@ FORMATS = {"alu": alu, "convert": convert, "lanes": lanes}
 FULL = (1 << LANES) - 1
 EVERY_LANE = np.arange(LANES, dtype=np.uint32)
 # State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
-WINDOWS = {"shared": "shared", "global": "global", "generic": "global"}
+WINDOWS = {"shared": "shared", "global": "global", "generic": "global", "local": "local"}
 
 
 def places_of_matrices(trans: bool) -> np.ndarray:
@@ -278,7 +278,7 @@ class Translator(Expressions):
         if not isinstance(address, Value):
             raise Untranslated("a constant address")
         space = WINDOWS[space]
-        vary = write or address.vary or (isinstance(mask, Value) and mask.vary)
+        vary = write or space == "local" or address.vary or (isinstance(mask, Value) and mask.vary)
         if space == "shared" and not address.vary and address.bits == 64:
             address = self.cast(address, 32)
         active = self.header("active") if write else self.constant(FULL if vary else 1, 32)
@@ -292,7 +292,7 @@ class Translator(Expressions):
                 self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
             else:
                 self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
-        self.ask(access.Form(write, space == "shared", size, count, nc), addresses, active, one=not vary)
+        self.ask(access.Form(write, space, size, count, nc), addresses, active, one=not vary)
         if write:
             return None
         kind = type_of(8 * size, vary)
@@ -338,7 +338,7 @@ class Translator(Expressions):
         self.need_whole_warp()
         self.scratch["values"], self.scratch["matrices"] = 32 * LANES, 4 * 4 * LANES
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
-        self.ask(access.Form(False, True, 8, 2, rows=True), addresses, self.constant((1 << 8 * count) - 1, 64))
+        self.ask(access.Form(False, "shared", 8, 2, rows=True), addresses, self.constant((1 << 8 * count) - 1, 64))
         values, out = (self.value(f"ptrtoint ptr %{name} to i64", 64, 0) for name in ("values", "matrices"))
         places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans].ravel())
         access.gathered(values, out, places, 2 * LANES * count)

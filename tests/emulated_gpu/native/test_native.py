@@ -291,7 +291,7 @@ def test_forms(forms, stock, uniform):
 def accesses() -> list[Instr]:
     """Every form of load and store that is translated, in the registers of the pool."""
     lines = []
-    for space, bits, count in product(("shared", "global"), (8, 16, 32, 64), (1, 2, 4)):
+    for space, bits, count in product(("shared", "global", "local"), (8, 16, 32, 64), (1, 2, 4)):
         names = [f"{'h' if bits < 32 else 'r' if bits == 32 else 'd'}{k}" for k in range(count)]
         values = f"{{{', '.join(names)}}}" if count > 1 else names[0]
         form = f"{space}{f'.v{count}' * (count > 1)}.b{bits}"
@@ -324,6 +324,7 @@ HEADER = """.version 8.8
 .address_size 64
 .visible .entry k(.param .b64 out, .param .b64 in) {
 .shared .align 16 .b8 buffer[1024];
+.local .align 16 .b8 own[64];
 .reg .pred p<4>; .reg .b16 h<4>; .reg .b32 r<20>; .reg .f32 f<8>; .reg .b64 d<12>;
 ld.param.b64 d0, [out]; ld.param.b64 d1, [in]; mov.u32 r0, %tid.x; mov.u32 r1, %ctaid.x;
 mad.lo.u32 r2, r1, 64, r0; mul.wide.u32 d2, r2, 4; add.u64 d3, d0, d2; add.u64 d4, d1, d2;
@@ -352,6 +353,10 @@ xor.b32 r10, r10, 256; st.shared.b32 [r5], r18; xor.b32 r10, r10, 256; bar.sync 
 and.b32 r11, r0, 0; cvt.u64.u32 d7, r11; add.u64 d7, d1, d7; ld.global.b32 r17, [d7]; add.u32 r18, r18, r17;
 popc.b32 r19, r10; add.u32 r18, r18, r19;
 setp.lt.u32 p3, r0, 3; @p3 ld.global.b32 r17, [d7+8]; st.shared.b32 [r5], r17; bar.sync 0;
+mov.u64 d8, own; add.u32 r7, r10, r0; and.b32 r7, r7, 7; mul.wide.u32 d9, r7, 4; add.u64 d9, d9, d8;
+st.local.b32 [d9], r18; st.local.v2.b16 [d8+32], {h0, h1}; @p0 st.local.b64 [d8+40], d3; ld.local.u8 r8, [d9+1];
+ld.local.v2.u16 {h2, h3}, [d8+32]; ld.local.b32 r7, [d9]; @p0 ld.local.b64 d10, [d8+40]; @p0 st.global.b8 [d3], h3;
+add.u32 r8, r8, r7; st.shared.b32 [r5], r8; bar.sync 0;
 add.u32 r10, r10, 1; setp.lt.u32 p2, r10, 6; @p2 bra LOOP;
 ret; }
 """
@@ -463,6 +468,12 @@ def test_a_kernel_leaves_the_same(monkeypatch):
         assert getattr(mine, name) == value, name
 
 
+def test_ways_out_come_in_the_order_of_the_text():
+    """Else what one process has compiled no other finds."""
+    for ways in ([55, 7], [7, 55]):
+        assert [*Region._ways([f"  br i1 %p, label %leave.3.{w}, label %on.9" for w in ways], 3)] == ways
+
+
 def test_rows_leave_the_same(monkeypatch):
     """Elements of all widths by whole warps, one lane's behind the other's, and all at one address."""
     mine, theirs = both(ROWS, monkeypatch)
@@ -490,7 +501,7 @@ def access_in_python(monkeypatch):
 
             def call(*arguments, form=form):
                 called.add(form)
-                return bool(access.access(*arguments, form))
+                return bool(form.rule(*arguments, form))
 
             kinds = [ctypes.c_bool, *(ctypes.c_bool if bits == 1 else ctypes.c_int64 for bits in access.ARGUMENTS)]
             kept.append(ctypes.PYFUNCTYPE(*kinds)(call))
@@ -555,6 +566,9 @@ FAULTS = {
     "misaligned": "add.u64 d3, d3, 2; st.global.b32 [d3], r0; ret; }",
     "shared bounds": "st.shared.b32 [r5+16384], r0; ret; }",
     "unwritten": "ld.shared.b32 r7, [r5]; st.global.b32 [d3], r7; ret; }",
+    "local bounds": "mov.u64 d5, own; add.u64 d5, d5, d2; st.local.b32 [d5], r0; st.global.b32 [d3], r0; ret; }",
+    "unwritten local": "mov.u64 d5, own; @p0 st.local.b32 [d5], r0; ld.local.b32 r7, [d5];"
+    "st.global.b32 [d3], r7; ret; }",
     "no barrier": "st.shared.b32 [r5], r0; ld.shared.b32 r7, [r6]; st.global.b32 [d3], r7; ret; }",
     "overwritten": "st.shared.b32 [r5], r0; bar.sync 0; ld.shared.b32 r7, [r6]; st.shared.b32 [r5], r1;"
     "st.global.b32 [d3], r7; ret; }",
