@@ -28,7 +28,8 @@ import numpy as np
 
 from ..errors import EmulatorError
 from ..formats.alu import U
-from ..jit.llvm import LANES, Untranslated, compiler, type_of
+from ..jit.llvm import LANES, Untranslated, Value, compiler, type_of
+from ..jit.rules import int64
 from ..ptx.control_flow import EXIT, ControlFlow, bits_of
 from . import access, memory
 from . import context_fields as layout
@@ -37,6 +38,10 @@ from .translate import Input, Translator
 # The buffer: what machine code is told, numbers of one value, then a row for each that varies
 HEADER = "<qddqIIqq"  # entry, time, limit, block where the lanes meet others, lanes here, alive, context, epoch
 TIME, EPOCH, NUMBERS, ROW = 8, 48, 64, 8 * LANES
+HEADER_PLACES = {
+    "time": (TIME, "double"), "limit": (16, "double"), "meet": (24, "i64"), "lane_mask": (32, "i32"),
+    "live_mask": (36, "i32"), "context.at": (40, "i64"), "epoch": (EPOCH, "i64"),
+}  # fmt: skip
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
 ACCESS = re.compile(r"(?:access|async_copy|textures)\.(\w+)\(")
 AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
@@ -355,105 +360,69 @@ class Region:
         self.enters = {p: self._enterer(p) for p in self.entries if self.parts[p].native}
 
     def _text(self, inputs: list[Input]) -> str:
-        code = self.code
-        head, body = [], []
-        places = []
-        used_and_given: list[Input | int] = [*self.used, *inputs]
-        for what in used_and_given:
-            if isinstance(what, Input):
-                name, bits, vary = f"%input{inputs.index(what)}", what.bits, what.vary
-            else:
-                name, bits, vary = f"%r{what}", self.bits[what], what in self.varying
-            head.append(f"  {name} = alloca {type_of(bits, vary)}, align 64")
-            places.append((name, what, bits, vary))
-        head += [
-            f"  %{n} = alloca {t}"
-            for n, t in (
-                ("time", "double"),
-                ("limit", "double"),
-                ("meet", "i64"),
-                ("epoch", "i64"),
-                ("lane_mask", "i32"),
-                ("live_mask", "i32"),
-            )
-        ]
-        head += [f"  %{name} = alloca [{size} x i8], align 64" for name, size in sorted(code.scratch.items())]
+        code, code.lines = self.code, []
+        names = {what: f"%r{what}" for what in self.used} | {what: f"%input{k}" for k, what in enumerate(inputs)}
+        shapes = {what: (self._bits(what), what in self.rows) for what in names}
+        for what, name in names.items():
+            code.emit(f"{name} = alloca {type_of(*shapes[what])}, align 64")
+        for name, size in sorted(code.scratch.items()):
+            code.emit(f"%{name} = alloca [{size} x i8], align 64")
+        for name, (at, kind) in HEADER_PLACES.items():
+            code.emit(f"%{name} = alloca {kind}")
+            code.emit(f"%h.{name} = getelementptr i8, ptr %base, i64 {at}")
+            code.emit(f"%l.{name} = load {kind}, ptr %h.{name}")
+            code.emit(f"store {kind} %l.{name}, ptr %{name}")
         if code.forms:
-            head += [
-                "  %active = alloca i32",
-                "  %h.context = getelementptr i8, ptr %base, i64 40",
-                "  %context = load i64, ptr %h.context",
-                "  %at.context = inttoptr i64 %context to ptr",
-                f"  %h.active = getelementptr i64, ptr %at.context, i64 {layout.ACTIVE}",
-                "  %l.active = load i64, ptr %h.active",
-                "  %l.active.32 = trunc i64 %l.active to i32",
-                "  store i32 %l.active.32, ptr %active",
-            ]
-        for name, kind, at in (
-            ("time", "double", TIME), ("limit", "double", 16), ("meet", "i64", 24), ("lane_mask", "i32", 32),
-            ("live_mask", "i32", 36), ("epoch", "i64", EPOCH),
-        ):  # fmt: skip
-            head += [
-                f"  %h.{name} = getelementptr i8, ptr %base, i64 {at}",
-                f"  %l.{name} = load {kind}, ptr %h.{name}",
-                f"  store {kind} %l.{name}, ptr %{name}",
-            ]
-        for name, what, bits, vary in places:
-            head += self._load(name, what, bits, vary)
-        head += ["  %entry.number = load i64, ptr %base"]
+            code.emit("%context = load i64, ptr %context.at")
+            active = int64(Value("%context", 64, 0, False, code))[layout.ACTIVE]
+            code.emit("%active = alloca i32")
+            code.emit(f"store {code.cast(active, 32)}, ptr %active")
+        for what, name in names.items():
+            code.emit(f"%p.{name[1:]} = getelementptr i8, ptr %base, i64 {self._place(what)}")
+            self._move(name, *shapes[what], load=True)
+        code.emit("%entry.number = load i64, ptr %base")
         targets = [f"i64 {n}, label %block.{b}.{i}" for (b, i), n in self.entries.items() if self.parts[b, i].native]
-        head += [f"  switch i64 %entry.number, label %nowhere [{' '.join(targets)}]", "nowhere:", "  unreachable"]
+        code.emit(f"switch i64 %entry.number, label %nowhere [{' '.join(targets)}]")
+        code.label("nowhere")
+        code.emit("unreachable")
         for part in self.parts.values():
-            b, first = part.block, part.first
+            b, steps = part.block, self.steps[part.block]
+            if part.native or part.first == 0:
+                code.label(f"block.{b}.{part.first}")
             if not part.native:
-                if first == 0:
-                    body += [f"block.{b}.0:", f"  br label %python.{b}.0"]
+                if part.first == 0:
+                    code.jump(f"python.{b}.0")
                 continue
-            body.append(f"block.{b}.{first}:")
-            for step in self.steps[b][first : part.end]:
-                body += step.text or []
-            if part.end < len(self.steps[b]):
-                body.append(f"  br label %python.{b}.{part.end}")
-        names = {what: (name, bits, vary) for name, what, bits, vary in places}
+            for step in steps[part.first : part.end]:
+                code.lines += step.text or []
+            if part.end < len(steps):
+                code.jump(f"python.{b}.{part.end}")
         for n, (label, e) in enumerate(self.exits.items()):
-            body.append(f"{label}:")
-            body += [f"  %x{n}.t = load double, ptr %time", f"  store double %x{n}.t, ptr %h.time"]
-            if code.meets:
-                body += [f"  %x{n}.epoch = load i64, ptr %epoch", f"  store i64 %x{n}.epoch, ptr %h.epoch"]
+            code.label(label)
+            for name in ("time", *["epoch"] * code.meets):
+                kind = HEADER_PLACES[name][1]
+                code.emit(f"%x{n}.{name} = load {kind}, ptr %{name}")
+                code.emit(f"store {kind} %x{n}.{name}, ptr %h.{name}")
             for r in bits_of(e.saved):
                 if self.bits[r] != 128:
-                    body += self._store(f"x{n}", *names[r])
-            body.append(f"  ret i64 {n}")
-        return "\n".join([
-            *code.declarations.values(), *code.helpers.values(),
-            "define i64 @block(ptr noalias %base) {", "entry:", *head, *body, "}",
-        ])  # fmt: skip
+                    self._move(names[r], *shapes[r], load=False)
+            code.emit(f"ret i64 {n}")
+        code.lines.insert(0, "entry:")
+        code.close("define i64 @block(ptr noalias %base)")
+        return code.module()
 
     def _place(self, what) -> int:
         return NUMBERS + 8 * self.numbers[what] if what in self.numbers else self.rows_at + ROW * self.rows[what]
 
-    def _load(self, name: str, what, bits: int, vary: bool) -> list[str]:
-        n, kind = name[1:], type_of(bits, vary)
-        lines = [f"  %p.{n} = getelementptr i8, ptr %base, i64 {self._place(what)}"]
-        if bits == 1:
-            byte = type_of(8, vary)
-            lines += [
-                f"  %b.{n} = load {byte}, ptr %p.{n}, align {64 if vary else 8}",
-                f"  %v.{n} = icmp ne {byte} %b.{n}, zeroinitializer",
-            ]
+    def _move(self, name: str, bits: int, vary: bool, load: bool) -> None:
+        """Load a variable from its place in the buffer, where it has whole bytes, or store it there."""
+        code, there, wide = self.code, f"%p.{name[1:]}, align {64 if vary else 8}", max(bits, 8) if vary else 64
+        if load:
+            found = code.value(f"load {type_of(wide, vary)}, ptr {there}", wide, vary)
+            code.emit(f"store {code.cast(found, bits)}, ptr {name}")
         else:
-            lines.append(f"  %v.{n} = load {kind}, ptr %p.{n}, align {64 if vary else 8}")
-        return [*lines, f"  store {kind} %v.{n}, ptr {name}"]
-
-    def _store(self, prefix: str, name: str, bits: int, vary: bool) -> list[str]:
-        v, kind = f"%{prefix}.{name[1:]}", type_of(bits, vary)
-        lines = [f"  {v} = load {kind}, ptr {name}"]
-        if bits == 1 or not vary:
-            wide = type_of(8 if bits == 1 else 64, vary)
-            if wide != kind:
-                lines.append(f"  {v}.w = zext {kind} {v} to {wide}")
-                v, kind = f"{v}.w", wide
-        return [*lines, f"  store {kind} {v}, ptr %p.{name[1:]}, align {64 if vary else 8}"]
+            found = code.value(f"load {type_of(bits, vary)}, ptr {name}", bits, vary)
+            code.emit(f"store {code.cast(found, wide)}, ptr {there}")
 
     # -- the Python around it ----------------------------------------------------------------------------------
     def _enterer(self, position: tuple[int, int]):
