@@ -10,25 +10,42 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import struct
 from collections.abc import Iterator
 
 from ..errors import Unsupported
 
 WRAPPER, MAGIC, PTX, CUBIN = 0x466243B1, 0xBA55ED50, 1, 2
+LINKED = 2  # a wrapper's version: of several fat binaries, whose addresses are in an array with a 0 at its end
 ZSTANDARD = 0x8000  # a flag
 
 
-def texts_at(wrapper: int) -> list[str]:
-    """Return the PTX texts, one an architecture, of the fat binary whose wrapper is at this address.
+def linked_at(wrapper: int) -> list[list[str]]:
+    """Return the PTX texts, one an architecture, of each fat binary that is linked to others by the wrapper at this
+    address, or of its only one.
 
     Raises Unsupported for what is laid out in another way, and where there are none.
     """
-    magic, _, data = struct.unpack("<IIQ", ctypes.string_at(wrapper, 16))
+    magic, version, data, others = struct.unpack("<IIQQ", ctypes.string_at(wrapper, 24))
     if magic != WRAPPER:
         raise Unsupported(f"a fat binary's wrapper with magic number {magic:#x}")
+    binaries = [data] if version != LINKED else list(itertools.takewhile(bool, pointers_at(others)))
+    return [texts for binary in binaries if (texts := texts_at(binary, version != LINKED))]
+
+
+def pointers_at(address: int) -> Iterator[int]:
+    for at in itertools.count(address, 8):
+        yield ctypes.c_uint64.from_address(at).value
+
+
+def texts_at(data: int, needed: bool = True) -> list[str]:
+    """Return the PTX texts, one an architecture, of the fat binary (without a wrapper) at this address.
+
+    Raises Unsupported if it has none that is needed.
+    """
     texts = [text.rstrip(b"\0").decode() for text in parts(data, PTX)]
-    if not texts:
+    if not texts and needed:
         raise Unsupported("a fat binary that has machine code alone: nvcc's -gencode with code=compute_... keeps PTX")
     return texts
 

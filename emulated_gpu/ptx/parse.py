@@ -10,6 +10,7 @@ import operator
 import re
 import struct
 from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from posixpath import normpath
 from typing import NoReturn
 
@@ -158,31 +159,41 @@ class _Parser:
 
     # -- module ------------------------------------------------------------------------------------------------
     def parse(self) -> Module:
+        for does, header, start in self.statements():
+            does(header, start)
+        return self.module
+
+    def statements(self) -> Iterator[tuple[Callable[[str, int], None], str, int]]:
+        """Yield what each statement is for, its header and place; self.pos is behind it, or at a function's body."""
         while True:
             self.skip_space()
-            if self.pos >= len(self.text):
-                return self.module
-            rest = self.text[self.pos : self.pos + 16]
+            start = self.pos
+            if start >= len(self.text):
+                return
+            rest = self.text[start : start + 16]
             if rest.startswith((".version", ".target", ".address_size", ".file")):
-                self.directive_line(self.rest_of_line())
+                yield self.directive_line, self.rest_of_line(), start
             elif rest.startswith(".section"):
                 self.until("{")
-                self.pos += 1
-                self.until("}")
-                self.pos += 1
+                self.through_body()
+                yield self.directive_line, ".section", start
             else:
-                start = self.pos
                 header = self.until(";{")
                 if self.text[self.pos] == "{" and re.search(r"\.(entry|func)\b", header):
-                    self.function(header, start)
+                    yield self.function, header, start
                 elif self.text[self.pos] == ";" or "=" in header:
                     header += self.until(";")
                     self.pos += 1
-                    self.module_statement(header, start)
+                    yield self.module_statement, header, start
                 else:
                     self.fail("unknown module statement", start)
 
-    def directive_line(self, line: str):
+    def through_body(self) -> None:
+        self.pos += 1
+        self.until("}")
+        self.pos += 1
+
+    def directive_line(self, line: str, pos: int):
         words = line.split()
         if words[0] == ".version":
             self.module.version = words[1]
@@ -196,11 +207,12 @@ class _Parser:
         variable = self.variable(text, pos)
         if variable is None:
             self.fail("unknown module statement", pos)
-        self.module.variables[variable.name] = variable
+        if words[0] != ".extern" or variable.space == "shared":  # else another statement defines it, or nobody
+            self.module.variables[variable.name] = variable
 
     def variable(self, text: str, pos: int) -> Variable | None:
         match = re.match(
-            r"(?:\.(?:extern|visible|weak|common)\s*)*\.(shared|global|const|local)\b(?:::\w+)?((?:\s*\.\w+(?:\s+\d+)?)*?)"
+            r"(?:\.(?:extern|visible|weak|common)\s*)*\.(shared|global|const|local)\b(?:::\w+)?((?:\s*\.\w+(?:\(\.managed\)|\s+\d+)?)*?)"
             r"\s*\.(\w+)\s+([\w$]+)\s*((?:\[[^\]]*\])*)\s*(?:=\s*(.*))?$",
             text.strip(),
             re.DOTALL,
@@ -560,6 +572,15 @@ class _Parser:
             kernel.branch_tables[table] = [scope.find("labels", n) for n in names]
             if None in kernel.branch_tables[table]:
                 raise Unsupported(f"branch table {table.partition('@')[0]}: no such label among {names}")
+
+
+def statements(text: str) -> Iterator[tuple[str, str]]:
+    """Yield header and text of each statement of a module."""
+    parser = _Parser(text)
+    for does, header, start in parser.statements():
+        if does == parser.function:
+            parser.through_body()
+        yield header, parser.text[start : parser.pos] + "\n"
 
 
 def parse(text: str) -> Module:

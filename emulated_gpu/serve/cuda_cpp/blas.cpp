@@ -5,8 +5,10 @@
 #include <cublas_v2.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 struct Request {  // as blas.py has it
   const char *name;
@@ -36,8 +38,17 @@ static double number(const void *at, cudaDataType type) {
   return *static_cast<const float *>(at);
 }
 
+// Whether an operand's columns, or rows, are as far apart as they are long.
+static bool apart(const Request &r, int i) {
+  int64_t shapes[4][2] = {{r.m, r.k}, {r.k, r.n}, {r.m, r.n}, {r.m, r.n}};
+  bool sum = std::strstr(r.name, "geam"), turned = i < 2 && r.ops[i];
+  return r.lead[i] < 0 || r.lead[i] >= std::max<int64_t>(shapes[sum ? 3 : i][turned ^ bool(r.row_major[i])], 1);
+}
 static cublasStatus_t send(const Request &r) {
+  if (!r.name) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (r.m < 0 || r.n < 0 || r.k < 0 || r.batches < 0) return CUBLAS_STATUS_INVALID_VALUE;
+  for (int i = 0; i < 4; ++i)
+    if (!apart(r, i) || (i < 2 && (r.ops[i] < CUBLAS_OP_N || r.ops[i] > CUBLAS_OP_C))) return CUBLAS_STATUS_INVALID_VALUE;
   if (!r.m || !r.n || !r.batches) return CUBLAS_STATUS_SUCCESS;
   int status = emulator_blas(&r);
   if (!status) return CUBLAS_STATUS_SUCCESS;
@@ -54,15 +65,18 @@ static cudaDataType scale_of(cublasComputeType_t compute) {
   }
 }
 
-// A product of matrices of one type each, in columns.
+static const double zero = 0;  // in every type
+
+// A product of matrices of one type each, in columns. Without a handle it has no name; alpha and beta must be given.
 static Request product(const char *name, cublasHandle_t handle, int op_a, int op_b, int m, int n, int k,
                        const void *alpha, const void *a, cudaDataType type_a, int64_t lda, const void *b,
                        cudaDataType type_b, int64_t ldb, const void *beta, void *c, cudaDataType type_c, int64_t ldc,
                        cublasComputeType_t compute) {
   cudaDataType scale = scale_of(compute);
   Request r = {};
+  if (!handle) return r;
   r.name = name, r.stream = uint64_t(handle->stream), r.compute = compute;
-  r.m = m, r.n = n, r.k = k, r.batches = 1;
+  r.m = alpha && beta ? m : -1, r.n = n, r.k = k, r.batches = 1;
   r.ops[0] = op_a, r.ops[1] = op_b;
   r.types[0] = type_a, r.types[1] = type_b, r.types[2] = r.types[3] = type_c;
   r.at[0] = a, r.at[1] = b, r.at[2] = r.at[3] = c;
@@ -70,6 +84,19 @@ static Request product(const char *name, cublasHandle_t handle, int op_a, int op
   r.alpha = number(alpha, scale), r.beta = number(beta, scale);
   r.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   return r;
+}
+
+template <class Call> static cublasStatus_t with(cublasHandle_t handle, Call call) {
+  return handle ? (call(), CUBLAS_STATUS_SUCCESS) : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
+// What a function tells of vectors, in the order of the stream: to the host, or to the device.
+template <class Out, class Value>
+static cublasStatus_t told(cublasHandle_t handle, cublasStatus_t status, Out *result, Value value) {
+  if (status || !result) return status ? status : CUBLAS_STATUS_INVALID_VALUE;
+  Out found = value();
+  auto failed = cudaMemcpyAsync(result, &found, sizeof found, cudaMemcpyDefault, handle->stream);
+  return failed ? CUBLAS_STATUS_MAPPING_ERROR : CUBLAS_STATUS_SUCCESS;
 }
 
 // An attribute of a descriptor of cuBLASLt's, which is an array of them.
@@ -82,24 +109,30 @@ template <class Opaque> static cublasStatus_t set(Opaque *of, int attribute, con
 
 extern "C" {
 
-cublasStatus_t cublasCreate_v2(cublasHandle_t *handle) { return *handle = new cublasContext(), CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) { return delete handle, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasCreate_v2(cublasHandle_t *handle) {
+  if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
+  cudaFree(nullptr);  // which makes a context
+  return *handle = new cublasContext(), CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) { return with(handle, [&] { delete handle; }); }
 cublasStatus_t cublasGetVersion_v2(cublasHandle_t, int *version) { return *version = 130000, CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasSetStream_v2(cublasHandle_t h, cudaStream_t s) { return h->stream = s, CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasGetStream_v2(cublasHandle_t h, cudaStream_t *s) { return *s = h->stream, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasSetStream_v2(cublasHandle_t h, cudaStream_t s) { return with(h, [&] { h->stream = s; }); }
+cublasStatus_t cublasGetStream_v2(cublasHandle_t h, cudaStream_t *s) { return with(h, [&] { *s = h->stream; }); }
 cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode) {
-  return handle->pointers = mode, CUBLAS_STATUS_SUCCESS;
+  return with(handle, [&] { handle->pointers = mode; });
 }
 cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t *mode) {
-  return *mode = handle->pointers, CUBLAS_STATUS_SUCCESS;
+  return with(handle, [&] { *mode = handle->pointers; });
 }
-cublasStatus_t cublasSetMathMode(cublasHandle_t h, cublasMath_t mode) { return h->math = mode, CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasGetMathMode(cublasHandle_t h, cublasMath_t *mode) { return *mode = h->math, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasSetMathMode(cublasHandle_t h, cublasMath_t mode) { return with(h, [&] { h->math = mode; }); }
+cublasStatus_t cublasGetMathMode(cublasHandle_t h, cublasMath_t *mode) { return with(h, [&] { *mode = h->math; }); }
 cublasStatus_t cublasSetAtomicsMode(cublasHandle_t, cublasAtomicsMode_t) { return CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void *, size_t) { return CUBLAS_STATUS_SUCCESS; }
 const char *cublasGetStatusName(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_MAPPING_ERROR: return "CUBLAS_STATUS_MAPPING_ERROR";
     case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
     case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
     default: return "CUBLAS_STATUS_EXECUTION_FAILED";
@@ -107,6 +140,7 @@ const char *cublasGetStatusName(cublasStatus_t status) {
 }
 const char *cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
 cublasStatus_t cublasSetMatrix(int rows, int cols, int size, const void *a, int lda, void *b, int ldb) {
+  if (rows < 0 || cols < 0 || size <= 0 || lda <= 0 || ldb <= 0) return CUBLAS_STATUS_INVALID_VALUE;
   auto status = cudaMemcpy2D(b, size_t(ldb) * size, a, size_t(lda) * size, size_t(rows) * size, cols, cudaMemcpyDefault);
   return status ? CUBLAS_STATUS_MAPPING_ERROR : CUBLAS_STATUS_SUCCESS;
 }
@@ -188,7 +222,20 @@ GEMMS(H, , CUDA_R_16F, CUBLAS_COMPUTE_16F)
 
 // ---- sums; vectors: x of n elements, incx apart, is a row whose elements are the columns of a matrix with incx rows
 
-#define VECTORS(X, TYPE, COMPUTE)                                                                                      \
+// The first element, counted from 1, that no other one exceeds, in size or in smallness
+#define EXTREME(X, NAME, EXCEEDS)                                                                                      \
+  cublasStatus_t cublasI##NAME##_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, int *result) {      \
+    std::vector<EMULATED_##X> kept(std::max(n, 0) + 1);                                                                \
+    return told(handle, cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1), result, [&] {                          \
+      auto less = [](EMULATED_##X left, EMULATED_##X right) {                                                          \
+        auto a = std::fabs(left), b = std::fabs(right);                                                                \
+        return EXCEEDS;                                                                                                \
+      };                                                                                                               \
+      return n > 0 ? int(std::max_element(kept.begin(), kept.end() - 1, less) - kept.begin()) + 1 : 0;                 \
+    });                                                                                                                \
+  }
+
+#define VECTORS(X, Y, TYPE, COMPUTE)                                                                                   \
   cublasStatus_t cublas##X##geam(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,  \
                                  const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *beta,  \
                                  const EMULATED_##X *b, int ldb, EMULATED_##X *c, int ldc) {                           \
@@ -218,23 +265,45 @@ GEMMS(H, , CUDA_R_16F, CUBLAS_COMPUTE_16F)
   }                                                                                                                    \
   cublasStatus_t cublas##X##scal_v2(cublasHandle_t handle, int n, const EMULATED_##X *alpha, EMULATED_##X *x,          \
                                     int incx) {                                                                        \
-    return send(product("cublas" #X "scal", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 0, nullptr, x, TYPE, 1, x, TYPE,   \
-                        1, alpha, x, TYPE, incx, COMPUTE));                                                            \
+    return send(product("cublas" #X "scal", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 0, &zero, x, TYPE, 1, x, TYPE, 1,  \
+                        alpha, x, TYPE, incx, COMPUTE));                                                               \
   }                                                                                                                    \
   cublasStatus_t cublas##X##dot_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                      \
                                    const EMULATED_##X *y, int incy, EMULATED_##X *result) {                            \
     EMULATED_##X one = 1;                                                                                              \
     return send(product("cublas" #X "dot", handle, CUBLAS_OP_N, CUBLAS_OP_T, 1, 1, n, &one, x, TYPE, incx, y, TYPE,    \
-                        incy, nullptr, result, TYPE, 1, COMPUTE));                                                     \
+                        incy, &zero, result, TYPE, 1, COMPUTE));                                                       \
   }                                                                                                                    \
   cublasStatus_t cublas##X##nrm2_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
                                     EMULATED_##X *result) {                                                            \
-    cublasStatus_t status = cublas##X##dot_v2(handle, n, x, incx, x, incx, result);                                    \
-    if (!status) *result = std::sqrt(*result);                                                                         \
-    return status;                                                                                                     \
-  }
-VECTORS(S, CUDA_R_32F, CUBLAS_COMPUTE_32F)
-VECTORS(D, CUDA_R_64F, CUBLAS_COMPUTE_64F)
+    EMULATED_##X sum = 0;                                                                                              \
+    return told(handle, cublas##X##dot_v2(handle, n, x, incx, x, incx, &sum), result, [&] { return std::sqrt(sum); }); \
+  }                                                                                                                    \
+  cublasStatus_t cublas##X##copy_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, EMULATED_##X *y,    \
+                                    int incy) {                                                                        \
+    EMULATED_##X one = 1;                                                                                              \
+    return send(product("cublas" #X "copy", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, &one, &one, TYPE, 1, x, TYPE,   \
+                        incx, &zero, y, TYPE, incy, COMPUTE));                                                         \
+  }                                                                                                                    \
+  cublasStatus_t cublas##X##swap_v2(cublasHandle_t handle, int n, EMULATED_##X *x, int incx, EMULATED_##X *y,          \
+                                    int incy) {                                                                        \
+    std::vector<EMULATED_##X> kept(std::max(n, 1));                                                                    \
+    auto status = cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1);                                              \
+    if (!status) status = cublas##X##copy_v2(handle, n, y, incy, x, incx);                                             \
+    return status ? status : cublas##X##copy_v2(handle, n, kept.data(), 1, y, incy);                                   \
+  }                                                                                                                    \
+  cublasStatus_t cublas##X##asum_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
+                                    EMULATED_##X *result) {                                                            \
+    std::vector<EMULATED_##X> kept(std::max(n, 1));                                                                    \
+    return told(handle, cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1), result, [&] {                          \
+      double sum = 0;                                                                                                  \
+      for (auto one : kept) sum += std::fabs(one);                                                                     \
+      return EMULATED_##X(sum);                                                                                        \
+    });                                                                                                                \
+  }                                                                                                                    \
+  EXTREME(X, Y##amax, a < b) EXTREME(X, Y##amin, b < a)
+VECTORS(S, s, CUDA_R_32F, CUBLAS_COMPUTE_32F)
+VECTORS(D, d, CUDA_R_64F, CUBLAS_COMPUTE_64F)
 
 // The same of vectors of any types, in float or double
 static cublasComputeType_t compute_in(cudaDataType execution) {
@@ -245,21 +314,21 @@ cublasStatus_t cublasAxpyEx(cublasHandle_t handle, int n, const void *alpha, cud
                             cudaDataType type_x, int incx, void *y, cudaDataType type_y, int incy,
                             cudaDataType execution) {
   static const float one = 1;  // a matrix of one element
-  Request r = product("cublasAxpyEx", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, nullptr, &one, CUDA_R_32F, 1, x,
-                      type_x, incx, nullptr, y, type_y, incy, compute_in(execution));
+  Request r = product("cublasAxpyEx", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, &zero, &one, CUDA_R_32F, 1, x,
+                      type_x, incx, &zero, y, type_y, incy, compute_in(execution));
   return r.alpha = number(alpha, type_alpha), r.beta = 1, send(r);
 }
 cublasStatus_t cublasScalEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType type_alpha, void *x,
                             cudaDataType type_x, int incx, cudaDataType execution) {
-  Request r = product("cublasScalEx", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 0, nullptr, x, type_x, 1, x, type_x, 1,
-                      nullptr, x, type_x, incx, compute_in(execution));
+  Request r = product("cublasScalEx", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 0, &zero, x, type_x, 1, x, type_x, 1,
+                      &zero, x, type_x, incx, compute_in(execution));
   return r.beta = number(alpha, type_alpha), send(r);
 }
 cublasStatus_t cublasDotEx(cublasHandle_t handle, int n, const void *x, cudaDataType type_x, int incx, const void *y,
                            cudaDataType type_y, int incy, void *result, cudaDataType type_result,
                            cudaDataType execution) {
-  Request r = product("cublasDotEx", handle, CUBLAS_OP_N, CUBLAS_OP_T, 1, 1, n, nullptr, x, type_x, incx, y, type_y,
-                      incy, nullptr, result, type_result, 1, compute_in(execution));
+  Request r = product("cublasDotEx", handle, CUBLAS_OP_N, CUBLAS_OP_T, 1, 1, n, &zero, x, type_x, incx, y, type_y,
+                      incy, &zero, result, type_result, 1, compute_in(execution));
   return r.alpha = 1, send(r);
 }
 
@@ -322,11 +391,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (*found) results[0] = {};
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t layout_a, const void *b, cublasLtMatrixLayout_t layout_b,
                               const void *beta, const void *c, cublasLtMatrixLayout_t layout_c, void *d,
                               cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t *, void *, size_t,
                               cudaStream_t stream) {
+  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (!desc || !alpha || !beta || !a || !layout_a || !b || !layout_b || !d || !layout_d) return CUBLAS_STATUS_INVALID_VALUE;
   const uint64_t *of = desc->data;
   auto scale = cudaDataType(of[CUBLASLT_MATMUL_DESC_SCALE_TYPE]);
   cublasLtMatrixLayout_t layouts[] = {layout_a, layout_b, layout_c ? layout_c : layout_d, layout_d};
@@ -344,6 +415,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   r.ops[0] = int(of[CUBLASLT_MATMUL_DESC_TRANSA]), r.ops[1] = int(of[CUBLASLT_MATMUL_DESC_TRANSB]);
   r.m = int(layout_d->data[CUBLASLT_MATRIX_LAYOUT_ROWS]), r.n = int(layout_d->data[CUBLASLT_MATRIX_LAYOUT_COLS]);
   r.k = int(layout_a->data[r.ops[0] ? CUBLASLT_MATRIX_LAYOUT_ROWS : CUBLASLT_MATRIX_LAYOUT_COLS]);
+  const int rows = CUBLASLT_MATRIX_LAYOUT_ROWS, cols = CUBLASLT_MATRIX_LAYOUT_COLS;
+  const uint64_t *of_a = layout_a->data, *of_b = layout_b->data;
+  if (of_a[r.ops[0] ? cols : rows] != uint64_t(r.m) || of_b[r.ops[1] ? cols : rows] != uint64_t(r.k) ||
+      of_b[r.ops[1] ? rows : cols] != uint64_t(r.n))
+    return CUBLAS_STATUS_INVALID_VALUE;
   r.batches = int(layout_d->data[CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT]);
   r.alpha = number(alpha, scale), r.beta = number(beta, scale);
   r.epilogue = int(of[CUBLASLT_MATMUL_DESC_EPILOGUE]);

@@ -85,6 +85,8 @@ def product(at: int) -> None:
     name = r.name.decode()
     if r.epilogue & ~(1 | RELU | BIAS | GELU | AUX):
         raise Unsupported(f"{name} with epilogue {r.epilogue} on the emulated device")
+    if min(r.lead) < 0:
+        raise Unsupported(f"{name} with a negative increment on the emulated device")
     if timed.on() and name not in _said:
         _said.add(name)
         print(f"emulated-gpu: {name} is done on the CPU: it has no modelled time, and adds none", file=sys.stderr)

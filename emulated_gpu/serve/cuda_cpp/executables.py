@@ -46,6 +46,8 @@ def run_executable(program: str, args: list[str], environment: dict[str, str], d
     folders = [str(toolkit.cudart().parent), str(toolkit.driver().parent)]
     if any("cublas" in name for name in elf.needed(parts)):
         folders.append(str(toolkit.blas().parent))
+    if any("nvrtc" in name for name in elf.needed(parts)):
+        folders.append(str(toolkit.find().home / "lib"))
     old = {name: environment.get(name, os.environ.get(name, "")) for name in CHANGED}
     changed = {
         "LD_PRELOAD": ":".join(filter(None, [str(toolkit.preloaded()), old["LD_PRELOAD"]])),

@@ -5,7 +5,8 @@
 ptxas looks at the PTX and makes no machine code, so a build takes less time than for a GPU, and what is refused only
 then is not refused here. A file is compiled with the headers of light/ if that is enough for it (light_first.sh).
 
-Who asks for a cubin gets it, and beside it the PTX is kept by which the emulated device knows it.
+Who asks for a cubin gets it, and beside it the PTX is kept by which the emulated device knows it. Device code of several
+files that belongs together stays PTX, which the emulated device joins (ptx/joined.py).
 """
 
 import os
@@ -17,6 +18,14 @@ from pathlib import Path
 
 CUBIN = {"-cubin", "--cubin"}
 OUTPUT = ("-o", "--output-file")
+SOURCE, OBJECT = re.compile(r"[^-].*\.(cu|cpp|cc|cxx|c)"), re.compile(r"[^-].*\.(o|a)")
+RELOCATABLE = re.compile(r"(-rdc|--relocatable-device-code)=true")
+DEVICE_LINK = {"-dlink", "--device-link"}
+COMPILE = re.compile(r"-c|-dc|-ptx|-cubin|-E|-dw|-fatbin|--(compile|device-c|ptx|cubin|preprocess|device-w|fatbin)")
+TARGET = re.compile(r"--?(arch|gencode|code|gpu-architecture|generate-code|gpu-code)(=.*)?")
+# nvcc's linker takes no longer name of an architecture. Of a virtual one it links nothing, and lets the program register
+# what PTX there is; the device's library would be of another architecture
+FOR_LINK = ("-gencode=arch=compute_90,code=compute_90", "-Xnvlink=--suppress-arch-warning", "--cudadevrt=none")
 
 
 def for_ptx(arguments: list[str]) -> list[str]:
@@ -29,6 +38,33 @@ def for_ptx(arguments: list[str]) -> list[str]:
     if not any(re.match("--?(gpu-)?code", a) for a in text):
         text += [f"-code={a}" for a in re.findall(r"--?(?:arch|gpu-architecture)[= ](compute_\w+)", " ".join(text))[:1]]
     return ["--no-compress", "-lineinfo", *text]
+
+
+def links(arguments: list[str]) -> bool:
+    """Return whether nvcc is to link device code of several files."""
+    if DEVICE_LINK & {*arguments}:
+        return True
+    sources, objects = (sum(bool(kind.fullmatch(one)) for one in arguments) for kind in (SOURCE, OBJECT))
+    relocatable = any(RELOCATABLE.fullmatch(one) for one in arguments)
+    return not any(COMPILE.fullmatch(one) for one in arguments) and (objects > 0 or relocatable and sources > 1)
+
+
+def without(arguments: list[str], option: re.Pattern) -> list[str]:
+    """Return the arguments without an option, whose value stands behind it if its second group is empty."""
+    found = [option.fullmatch(one) for one in arguments]
+    return [one for one, is_one, before in zip(arguments, found, [None, *found]) if not is_one and not (before and not before[2])]
+
+
+def link(nvcc: str, arguments: list[str]) -> int:
+    """Compile the sources among the arguments, then link; returns nvcc's exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        if any(SOURCE.fullmatch(one) for one in arguments):
+            compiled = [one for one in without(arguments, re.compile("(-o|--output-file)()")) if not OBJECT.fullmatch(one)]
+            if status := subprocess.run([nvcc, *for_ptx(compiled), "-dc", "-odir", folder]).returncode:
+                return status
+        given = [one for one in without(arguments, TARGET) if not SOURCE.fullmatch(one) and not RELOCATABLE.fullmatch(one)]
+        objects = sorted(str(one) for one in Path(folder).glob("*.o"))
+        return subprocess.run([nvcc, *FOR_LINK, *objects, *without(given, re.compile("(-x)()"))]).returncode
 
 
 def output(arguments: list[str]) -> str:
@@ -61,5 +97,7 @@ def make_cubin(nvcc: str, arguments: list[str]) -> int:
 if __name__ == "__main__":
     if CUBIN & {*sys.argv}:
         sys.exit(make_cubin(sys.argv[1], sys.argv[2:]))
+    if links(sys.argv[2:]):
+        sys.exit(link(sys.argv[1], sys.argv[2:]))
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "light_first.sh")
     os.execv("/bin/sh", ["sh", script, sys.argv[1], *for_ptx(sys.argv[2:])])

@@ -13,6 +13,7 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
   int (*register_module)(const void *fatbin, uint64_t handle);
   int (*register_kernel)(uint64_t handle, const void *host, const char *name);
   int (*register_variable)(uint64_t handle, const void *host, const char *name, uint64_t size);
+  int (*register_managed)(uint64_t handle, void **host, const char *name, uint64_t size);
   int (*launch)(const void *host, const unsigned *grid, const unsigned *block, void **args, uint64_t shared,
                 const void *attributes, unsigned count, uint64_t queue);
   int (*set_shared)(const void *host, int bytes);

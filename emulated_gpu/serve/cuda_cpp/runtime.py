@@ -10,9 +10,10 @@ from collections.abc import Callable
 from ...device import DEVICE, LoadedModule
 from ...errors import Fault, Unsupported
 from ...formats import fatbin
+from ...ptx.joined import joined
 from ...state import host_order
-from ..driver import c_driver, cuda_bindings, launches, modules
-from ..host import native_lines, source_lines
+from ..driver import c_driver, contexts, cuda_bindings, launches, modules
+from ..host import guarded_pages, native_lines, source_lines
 from . import blas, toolkit
 
 _u32, _u64, _int, _ptr, _str = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
@@ -54,17 +55,26 @@ def register_variable(handle: int, host: int, name: bytes, size: int) -> None:
     _variables[host] = handle, name.decode(), size
 
 
+def register_managed(handle: int, host: int, name: bytes, size: int) -> None:
+    """Tell the host where a variable is that is its own, too. host: where its pointer to that is."""
+    address = module(handle).symbols[name.decode()]
+    DEVICE.memory.find(address, 1, write=False).managed = DEVICE.order.shares = True
+    guarded_pages.install()
+    register_variable(handle, address, name, size)
+    _u64.from_address(host).value = address
+
+
 @functools.cache
 def module(handle: int) -> LoadedModule:
     """Return the module of a fat binary for this machine. Raises a Fault if it has none, Unsupported without PTX."""
     wrapper = _wrappers[handle]
     try:
-        chosen = source_lines.resolved(modules.chosen(fatbin.texts_at(wrapper)))
+        texts = [source_lines.resolved(modules.chosen(each)) for each in fatbin.linked_at(wrapper)]
     except Fault as why:
         if not (others := fatbin.machine_code(wrapper)):
             raise
         raise Unsupported(f"{why} in PTX; machine code ({', '.join(others)}) does not run here") from why
-    return DEVICE.module(chosen)
+    return DEVICE.module(joined(texts))
 
 
 def function(host: int) -> modules.Kernel:
@@ -167,7 +177,8 @@ def export_table(*_) -> int:
 
 SIGNATURES = [
     (refuse, _str), (register_module, _ptr, _u64), (register_kernel, _u64, _ptr, _str),
-    (register_variable, _u64, _ptr, _str, _u64), (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32, _u64),
+    (register_variable, _u64, _ptr, _str, _u64), (register_managed, _u64, _ptr, _str, _u64),
+    (launch, _ptr, _ptr, _ptr, _ptr, _u64, _ptr, _u32, _u64),
     (set_shared, _ptr, _int), (symbol, _ptr, _ptr, _ptr), (copy, _ptr, _ptr, _u64, _int, _u64, _int),
     (fill, _ptr, _int, _u64, _u64, _int), (function, _ptr), (driver_function, _str, _ptr),
     (blas.product, _ptr),
@@ -193,7 +204,8 @@ def load() -> ctypes.CDLL:
     """Load the stand-in for CUDA's runtime and driver into this process, and let it call here."""
     library = ctypes.CDLL(str(toolkit.cudart()), mode=ctypes.RTLD_GLOBAL)
     library.emulator_set((_ptr * len(_callbacks))(*[ctypes.cast(callback, _ptr) for callback in _callbacks]))
-    library.emulator_function.restype = _ptr
+    library.emulator_function.restype, library.emulator_called.restype = _ptr, ctypes.c_bool
+    contexts.runtime_called.append(library.emulator_called)
     native_lines.install(library.emulator_stack)
     host_order.COMPILED.watch = functools.partial(_watch, library)
     for name, (base, types) in toolkit.driver_functions(toolkit.find()).items():

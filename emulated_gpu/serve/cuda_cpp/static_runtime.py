@@ -26,7 +26,7 @@ from ..host import entry_points
 from . import runtime, toolkit
 
 PARTS = (".symtab", ".strtab", ".dynamic", ".dynstr")  # sections that tell what a library has and needs
-RUNTIME_FUNCTION = re.compile(r"_*cuda[A-Z]\w*")
+RUNTIME_FUNCTION = re.compile(r"_*cuda(?!RegisterLinkedBinary|UnregisterBinaryUtil)[A-Z]\w*")
 OWN_STREAM = re.compile(r"_pt[sd][sz]$")  # of functions whose default queue is the thread's own
 REGISTERS = "__sti____cudaRegisterAll"  # nvcc's constructors, one a source file
 HAS_RUNTIME = "cudaGetDeviceCount"

@@ -40,6 +40,11 @@ NAMES = {
 }
 LED = "cuda-home-"  # what the names of `led` begin with
 NEWEST_VERSION = 10**6  # CUDA's, later than any
+# By which runtime.cpp knows who has called the runtime; not of what makes no context, and of what headers have
+CALLS = (
+    "-finstrument-functions", "-finstrument-functions-exclude-file-list=/include/",
+    "-finstrument-functions-exclude-function-list=emulator_,Error,Register,Version",
+)  # fmt: skip
 MISSING = "CUDA C++ needs nvcc of CUDA 13: pip install 'emulated-gpu[cuda]', or set CUDA_HOME"
 
 
@@ -243,7 +248,7 @@ extern "C" {
 int emulator_refuse(const char *);
 __attribute__((visibility("hidden"))) extern void *emulator_slots[];
 #ifdef __x86_64__
-#define SLOT(name, at) __attribute__((naked)) void name() { asm("jmp *emulator_slots+" #at "(%rip)"); }
+#define SLOT(name, at) __attribute__((naked, no_instrument_function)) void name() { asm("jmp *emulator_slots+" #at "(%rip)"); }
 #else
 #define SLOT(name, at) int name() { return emulator_refuse(#name); }
 #endif
@@ -325,7 +330,7 @@ def cudart() -> Path:
     toolkit, own = find(), runtime_texts()
     texts = [*own, others(toolkit, "".join(own)), per_thread(toolkit, "".join(own))]
     # Versions of symbols are as NVIDIA's library has them: its own name
-    options, where = ["-std=c++17", "-Wl,--default-symver"], [f"-I{toolkit.include}", f"-I{HERE}"]
+    options, where = ["-std=c++17", "-Wl,--default-symver", *CALLS], [f"-I{toolkit.include}", f"-I{HERE}"]
     return built(RUNTIME, texts, options, (HERE / "runtime.hpp").read_text(), version(toolkit), where=where)
 
 
@@ -430,7 +435,7 @@ def libraries() -> tuple[Path, Path]:
 
 
 NOT_SERVED = "curand|cufft|cusolver|cusparse|cudnn|nccl|npp|nvjpeg"
-LEFT_OUT = re.compile(rf"-l(cudadevrt|({NOT_SERVED})\w*)|(-rdc|--relocatable-device-code)=\w+")
+LEFT_OUT = re.compile(rf"-l(cudadevrt|({NOT_SERVED})\w*)")
 
 
 def why_it_is_not_served(said: str) -> str:
@@ -439,6 +444,8 @@ def why_it_is_not_served(said: str) -> str:
         return "a kernel that launches kernels (dynamic parallelism) is not served"
     if found := re.search(rf"undefined reference to `(({NOT_SERVED})\w*)'", said):
         return f"{found[1]}: of CUDA's libraries cuBLAS is served; the others are machine code, and PTX runs here"
+    if found := re.search(r'identifier "(cublas\w+)" is undefined|.(cublas\w+). was not declared', said):
+        return f"{found[1] or found[2]} is none of the functions of cuBLAS that are served (RUN.md)"
     return ""
 
 
@@ -447,12 +454,12 @@ def program_command(arguments: Sequence[str]) -> list[str]:
 
     Of pip's nvcc, which does not know them, it has the folders of CUDA's libraries and of CCCL's headers. A program
     that asks for libcuda or cuBLAS is linked to the stand-in. Many ask for libraries of which they use headers alone,
-    and for relocatable device code, which grids that synchronise have needed once. Raises Unsupported for device code
-    that is to be linked.
+    and for relocatable device code of one file, which grids that synchronise have needed once.
     """
-    if linked := {"-dc", "--device-c", "-dlink", "--device-link"} & {*arguments}:
-        raise Unsupported(f"{min(linked)}: device code of several files is linked as machine code, and PTX runs here")
     arguments = [one for one in arguments if not LEFT_OUT.fullmatch(one)]
+    several = nvcc.links(arguments)
+    if not several and not any(nvcc.COMPILE.fullmatch(one) for one in arguments):
+        arguments = [one for one in arguments if not nvcc.RELOCATABLE.fullmatch(one)]
     toolkit, named = find(), any(re.match(r"--?(arch|gencode|gpu-arch|generate-code)", one) for one in arguments)
     folders = [("-L", toolkit.home / "lib"), ("-I", toolkit.include / "cccl")]
     target = [] if named else ["-gencode=arch=compute_100a,code=compute_100a"]
@@ -461,10 +468,12 @@ def program_command(arguments: Sequence[str]) -> list[str]:
         found.append(f"-isystem={PROFILER.parent}")
     if {"-lcuda", "-lcudart"} & {*arguments}:  # pip's nvcc has neither by this name
         found.append(f"-L{cudart().parent}")
+    if "-lnvrtc" in arguments and len(nvrtc := [*(toolkit.home / "lib").glob("libnvrtc.so*")]) == 1:  # nor this one
+        arguments = [f"-l:{nvrtc[0].name}" if one == "-lnvrtc" else one for one in arguments]
     if any(one.startswith("-lcublas") for one in arguments):
         found += [f"-isystem={HEADERS}", f"-L{blas().parent}", "-Xlinker", "--allow-shlib-undefined"]
-    if nvcc.CUBIN & {*arguments}:
-        return [*shlex.split(compiler()), *arguments, *found]
+    if several or nvcc.CUBIN & {*arguments}:
+        return [*shlex.split(compiler()), *(target if several else []), *arguments, *found]
     return [str(toolkit.nvcc), *nvcc.for_ptx([*target, *arguments]), *found]
 
 

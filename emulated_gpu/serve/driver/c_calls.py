@@ -14,10 +14,11 @@ import numpy as np
 
 from ...device import DEVICE
 from ..host import guarded_pages
-from . import cuda_bindings, cuda_modules, images, launches
+from . import contexts, cuda_bindings, cuda_modules, images, launches
+from .contexts import CONTEXT
 from .graph_calls import put, put_int
 
-CONTEXT, POOL = 1, 1  # handles: the one context, and the pool that a device has from the beginning
+POOL = 1  # the handle of the pool that a device has from the beginning
 PINNED, DEVICE_MEMORY, ARRAY, EITHER = 1, 2, 3, 4  # CUmemorytype
 BUS = "0000:%02x:00.0"  # where a device is on the PCI bus
 LAZY = 2  # CUmoduleLoadingMode
@@ -304,6 +305,7 @@ def calls() -> dict:
         "cuDeviceComputeCapability": lambda device: DEVICE.chip.capability,
         "cuDeviceGetPCIBusId": bus_of, "cuDeviceGetByPCIBusId": device_at,
         "cuDevicePrimaryCtxGetState": state_of_context,
+        "cuCtxGetCurrent": contexts.current, "cuCtxPopCurrent": contexts.pop, "cuCtxDestroy": contexts.destroy,
         "cuCtxGetApiVersion": lambda context, out: put_int(out, cuda_bindings.VERSION),
         "cuCtxGetFlags": lambda: 0, "cuCtxGetId": lambda context, out: put(out, CONTEXT),
         "cuCtxGetLimit": limit, "cuCtxSetLimit": set_limit, "cuCtxGetCacheConfig": lambda: 0,

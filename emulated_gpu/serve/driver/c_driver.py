@@ -13,8 +13,11 @@ import re
 from ... import packages
 from ...device import DEVICE
 from ...errors import Unsupported
+from ...ptx.joined import joined
 from ..host import entry_points
-from . import c_calls, cuda_bindings, cuda_modules, graph_calls, graph_nodes, images, launches, modules, virtual_memory
+from . import (
+    c_calls, contexts, cuda_bindings, cuda_modules, graph_calls, graph_nodes, images, launches, modules, virtual_memory,
+)  # fmt: skip
 
 SCALARS = {
     "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
@@ -39,7 +42,7 @@ INVALID_PTX = 218  # CUDA_ERROR_INVALID_PTX
 MEMORY_TYPES = {None: 0, "host": 1, "device": 2}  # CUmemorytype, cudaMemoryType
 
 _handles = itertools.count(1)
-_links: dict[int, list] = {}  # CUlinkState -> its PTX texts, as C has them
+_links: dict[int, list[str]] = {}  # CUlinkState -> its PTX texts
 _kept: list = []  # callbacks, and strings that the driver owns
 
 
@@ -86,13 +89,15 @@ def not_null(address: int) -> int:
 
 
 def checked(function, types: list[str]):
-    """Return a function of C that refuses devices that there are not, null handles, no place for its only result."""
+    """Return a function of C that refuses calls without a context, devices that there are not, null handles, no place
+    for its only result."""
     devices = [i for i, name in enumerate(types) if name == "CUdevice"]
     handles = [(i, name, NULL[name]) for i, name in enumerate(types) if name in NULL]
     answers = results_of(types) == [0] and function.__name__ not in NO_RESULT_WANTED
 
     @functools.wraps(function)
     def call(*args):
+        contexts.check(function.__name__)
         for i in devices:
             cuda_bindings.device_of(args[i])
         for i, name, status in handles:
@@ -220,7 +225,7 @@ def link_add(link: int, kind: int, data: int, size: int, name: bytes, *_) -> Non
     text = ctypes.string_at(data, size)
     if b".version" not in text:
         raise launches.WrongCall("cuLinkAddData of what is no PTX", INVALID_PTX)
-    _links[link].append(ctypes.create_string_buffer(text))
+    _links[link].append(text.rstrip(b"\0").decode())
 
 
 def link_add_file(link: int, kind: int, name: int, *_) -> None:
@@ -231,10 +236,11 @@ def link_add_file(link: int, kind: int, name: int, *_) -> None:
 
 
 def link_complete(link: int, out: int, size: int) -> None:
-    if len(_links[link]) != 1:
-        raise Unsupported(f"a link of {len(_links[link])} PTX texts on the emulated device, which takes one")
-    put(out, "void **", ctypes.addressof(_links[link][0]))
-    put(size, "size_t *", len(_links[link][0]))
+    if not _links[link]:
+        raise launches.WrongCall("cuLinkComplete of nothing")
+    _kept.append(ctypes.create_string_buffer(joined(_links[link]).encode()))
+    put(out, "void **", ctypes.addressof(_kept[-1]))
+    put(size, "size_t *", len(_kept[-1]))
 
 
 def pool_of(out: int, place: int, kind: int) -> None:
@@ -270,7 +276,7 @@ def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
     """Return the driver's function `name` with parameters of these types in C; None if it is not served."""
     if name not in OWN and name not in calls():
         return None
-    if name not in images.FUNCTIONS and re.search("Destroy(?!Node)|Unload|PrimaryCtxRelease", name):
+    if name not in images.FUNCTIONS and re.search("(?<!Ctx)Destroy(?!Node)|Unload|PrimaryCtxRelease", name):
         return entry_points.WITHOUT_EFFECT
     function = OWN[name] if name in OWN else adapted(calls()[name], types)
     function.__name__ = name

@@ -26,7 +26,7 @@ from ...state.global_memory import HOST, Region
 from ...state.host_order import COMPILED, HOST_ALONE, calling_place, named
 from ..host import guarded_pages
 from ..host.after_import import after_import
-from . import cuda_modules, graph_calls, launches, timed
+from . import contexts, cuda_modules, graph_calls, launches, timed
 from .graphs import ALLOCATE, COPY, FILL, FREE, HOST_CALL, put_off, refuse_wait, refuse_wait_for_event
 
 VERSION = 13000
@@ -457,6 +457,7 @@ def initialise(flags) -> None:
     """cuInit."""
     if flags:
         raise launches.WrongCall(f"cuInit with the flags {flags}")
+    contexts.initialised.append(True)
 
 
 def device_of(number) -> int:
@@ -472,7 +473,8 @@ def context_of(*given) -> int:
     if int(flags) & ~CONTEXT_FLAGS:
         raise launches.WrongCall(f"the flags {int(flags):#x} of a context")
     device_of(device)
-    return 1
+    contexts.push()
+    return contexts.CONTEXT
 
 
 def nothing(*_) -> None:
@@ -514,7 +516,7 @@ def driver_calls(d) -> dict:
         "cuCtxGetDevice": lambda: d.CUdevice(DEVICE.index),
         "cuDeviceCanAccessPeer": lambda device, peer: int(int(device) != int(peer)),
         "cuCtxCreate": lambda *given: d.CUcontext(context_of(*given)),
-        "cuCtxSetCurrent": nothing, "cuCtxPushCurrent": nothing, "cuCtxDestroy": nothing,
+        "cuCtxSetCurrent": contexts.set_current, "cuCtxPushCurrent": contexts.push, "cuCtxDestroy": nothing,
         "cuCtxPopCurrent": lambda: d.CUcontext(1),
         "cuCtxSynchronize": synchronize,
         "cuDevicePrimaryCtxRetain": lambda device: d.CUcontext(1),

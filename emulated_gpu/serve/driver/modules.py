@@ -17,6 +17,7 @@ from ... import build_cache, target
 from ...device import DEVICE, LoadedModule
 from ...errors import LaunchRefused, Unsupported, WrongCall
 from ...formats import cubin, elf, fatbin
+from ...ptx.joined import joined
 
 EXPORTED = "exported"  # in the cache folder: the PTX of machine code that was exported, by its digest
 UNKNOWN = "machine code whose PTX is not known: only PTX runs here, and this process has compiled no such code, " \
@@ -155,10 +156,10 @@ def text_of(image: bytes | int) -> tuple[str | None, bytes | None]:
         raise WrongCall("an image at a null pointer")
     magic = ctypes.c_uint32.from_address(address).value
     if magic == fatbin.WRAPPER:
-        return chosen(fatbin.texts_at(address)), None
+        return joined([chosen(texts) for texts in fatbin.linked_at(address)]), None
     if magic == fatbin.MAGIC:
-        if texts := fatbin.parts(address, fatbin.PTX):
-            return chosen([text.rstrip(b"\0").decode() for text in texts]), None
+        if texts := fatbin.texts_at(address, needed=False):
+            return chosen(texts), None
         code = fatbin.parts(address, fatbin.CUBIN)[0]
         return known(code), code
     if magic == elf.MAGIC and elf.is_cubin(ctypes.string_at(address, elf.HEADER)):

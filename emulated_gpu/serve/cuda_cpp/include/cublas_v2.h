@@ -62,7 +62,7 @@ cublasStatus_t cublasGetMatrix(int rows, int cols, int size, const void *a, int 
   cublasStatus_t cublas##X##gemmBatched(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,  \
       int n, int k, const EMULATED_##X *alpha, const EMULATED_##X *const a[], int lda,                                 \
       const EMULATED_##X *const b[], int ldb, const EMULATED_##X *beta, EMULATED_##X *const c[], int ldc, int batches);
-#define EMULATED_VECTORS(X)                                                                                            \
+#define EMULATED_VECTORS(X, Y)                                                                                         \
   cublasStatus_t cublas##X##gemv_v2(cublasHandle_t handle, cublasOperation_t op, int m, int n,                         \
       const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *x, int incx,                      \
       const EMULATED_##X *beta, EMULATED_##X *y, int incy);                                                            \
@@ -76,6 +76,14 @@ cublasStatus_t cublasGetMatrix(int rows, int cols, int size, const void *a, int 
       const EMULATED_##X *y, int incy, EMULATED_##X *result);                                                          \
   cublasStatus_t cublas##X##nrm2_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
       EMULATED_##X *result);                                                                                           \
+  cublasStatus_t cublas##X##copy_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, EMULATED_##X *y,    \
+      int incy);                                                                                                       \
+  cublasStatus_t cublas##X##swap_v2(cublasHandle_t handle, int n, EMULATED_##X *x, int incx, EMULATED_##X *y,          \
+      int incy);                                                                                                       \
+  cublasStatus_t cublas##X##asum_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
+      EMULATED_##X *result);                                                                                           \
+  cublasStatus_t cublasI##Y##amax_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, int *result);      \
+  cublasStatus_t cublasI##Y##amin_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, int *result);      \
   cublasStatus_t cublas##X##geam(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,  \
       const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *beta, const EMULATED_##X *b,      \
       int ldb, EMULATED_##X *c, int ldc);
@@ -83,8 +91,8 @@ cublasStatus_t cublasGetMatrix(int rows, int cols, int size, const void *a, int 
 #define EMULATED_D double
 EMULATED_GEMMS(S, _v2)
 EMULATED_GEMMS(D, _v2)
-EMULATED_VECTORS(S)
-EMULATED_VECTORS(D)
+EMULATED_VECTORS(S, s)
+EMULATED_VECTORS(D, d)
 #ifdef __cplusplus
 #define EMULATED_H __half
 EMULATED_GEMMS(H, )
@@ -136,3 +144,13 @@ cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubl
 #define cublasDdot cublasDdot_v2
 #define cublasSnrm2 cublasSnrm2_v2
 #define cublasDnrm2 cublasDnrm2_v2
+#define cublasScopy cublasScopy_v2
+#define cublasDcopy cublasDcopy_v2
+#define cublasSswap cublasSswap_v2
+#define cublasDswap cublasDswap_v2
+#define cublasSasum cublasSasum_v2
+#define cublasDasum cublasDasum_v2
+#define cublasIsamax cublasIsamax_v2
+#define cublasIdamax cublasIdamax_v2
+#define cublasIsamin cublasIsamin_v2
+#define cublasIdamin cublasIdamin_v2
