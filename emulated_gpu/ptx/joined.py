@@ -6,6 +6,7 @@ Names that a text keeps to itself, if others have them, too, and its numbers of 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from typing import NamedTuple
@@ -66,7 +67,7 @@ def joined(texts: list[str]) -> str:
                     continue
                 taken[one.name] = one.linkage
             text = pattern.sub(rf"\1$of_{number}", one.text) if pattern else one.text
-            kept.append(one._replace(text=NUMBER.sub(lambda m: numbered(m, number), text)))
+            kept.append(one._replace(text=NUMBER.sub(functools.partial(numbered, number), text)))
     known = [
         one._replace(text=one.text.replace(".extern", f".{taken.get(one.name, 'extern')}", 1))
         if one.kind == DECLARATION else one
@@ -75,6 +76,6 @@ def joined(texts: list[str]) -> str:
     return "".join(one.text for one in sorted(known, key=lambda one: one.kind))
 
 
-def numbered(found: re.Match, number: int) -> str:
+def numbered(number: int, found: re.Match) -> str:
     """The number of a file, or the name of a string, as the text of this number has it."""
     return f"{found[1]}{int(found[2]) + 1000 * number}" if found[1] else f"{found[3]}_{number}_"

@@ -193,7 +193,7 @@ class _Parser:
         self.until("}")
         self.pos += 1
 
-    def directive_line(self, line: str, pos: int):
+    def directive_line(self, line: str, _place: int):
         words = line.split()
         if words[0] == ".version":
             self.module.version = words[1]

@@ -5,8 +5,8 @@
 ptxas looks at the PTX and makes no machine code, so a build takes less time than for a GPU, and what is refused only
 then is not refused here. A file is compiled with the headers of light/ if that is enough for it (light_first.sh).
 
-Who asks for a cubin gets it, and beside it the PTX is kept by which the emulated device knows it. Device code of several
-files that belongs together stays PTX, which the emulated device joins (ptx/joined.py).
+Who asks for a cubin gets it, and beside it the PTX is kept by which the emulated device knows it. Device code of
+several files that belongs together stays PTX, which the emulated device joins (ptx/joined.py).
 """
 
 import os
@@ -21,10 +21,10 @@ OUTPUT = ("-o", "--output-file")
 SOURCE, OBJECT = re.compile(r"[^-].*\.(cu|cpp|cc|cxx|c)"), re.compile(r"[^-].*\.(o|a)")
 RELOCATABLE = re.compile(r"(-rdc|--relocatable-device-code)=true")
 DEVICE_LINK = {"-dlink", "--device-link"}
-COMPILE = re.compile(r"-c|-dc|-ptx|-cubin|-E|-dw|-fatbin|--(compile|device-c|ptx|cubin|preprocess|device-w|fatbin)")
+COMPILE = re.compile("-(c|dc|dw|ptx|cubin|fatbin|E)|--(compile|device-c|device-w|ptx|cubin|fatbin|preprocess)")
 TARGET = re.compile(r"--?(arch|gencode|code|gpu-architecture|generate-code|gpu-code)(=.*)?")
-# nvcc's linker takes no longer name of an architecture. Of a virtual one it links nothing, and lets the program register
-# what PTX there is; the device's library would be of another architecture
+# nvcc's linker takes no longer name of an architecture. Of a virtual one it links nothing, and lets the program
+# register what PTX there is; the device's library would be of another architecture
 FOR_LINK = ("-gencode=arch=compute_90,code=compute_90", "-Xnvlink=--suppress-arch-warning", "--cudadevrt=none")
 
 
@@ -52,19 +52,22 @@ def links(arguments: list[str]) -> bool:
 def without(arguments: list[str], option: re.Pattern) -> list[str]:
     """Return the arguments without an option, whose value stands behind it if its second group is empty."""
     found = [option.fullmatch(one) for one in arguments]
-    return [one for one, is_one, before in zip(arguments, found, [None, *found]) if not is_one and not (before and not before[2])]
+    before = [is_one and not is_one[2] for is_one in (None, *found)]
+    return [one for one, is_one, is_value in zip(arguments, found, before) if not is_one and not is_value]
 
 
 def link(nvcc: str, arguments: list[str]) -> int:
     """Compile the sources among the arguments, then link; returns nvcc's exit status."""
     with tempfile.TemporaryDirectory() as folder:
         if any(SOURCE.fullmatch(one) for one in arguments):
-            compiled = [one for one in without(arguments, re.compile("(-o|--output-file)()")) if not OBJECT.fullmatch(one)]
+            compiled = without(arguments, re.compile("(-o|--output-file)()"))
+            compiled = [one for one in compiled if not OBJECT.fullmatch(one)]
             if status := subprocess.run([nvcc, *for_ptx(compiled), "-dc", "-odir", folder]).returncode:
                 return status
-        given = [one for one in without(arguments, TARGET) if not SOURCE.fullmatch(one) and not RELOCATABLE.fullmatch(one)]
         objects = sorted(str(one) for one in Path(folder).glob("*.o"))
-        return subprocess.run([nvcc, *FOR_LINK, *objects, *without(given, re.compile("(-x)()"))]).returncode
+        given = without(without(arguments, TARGET), re.compile("(-x)()"))
+        given = [one for one in given if not SOURCE.fullmatch(one) and not RELOCATABLE.fullmatch(one)]
+        return subprocess.run([nvcc, *FOR_LINK, *objects, *given]).returncode
 
 
 def output(arguments: list[str]) -> str:

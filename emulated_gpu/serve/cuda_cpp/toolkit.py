@@ -248,7 +248,8 @@ extern "C" {
 int emulator_refuse(const char *);
 __attribute__((visibility("hidden"))) extern void *emulator_slots[];
 #ifdef __x86_64__
-#define SLOT(name, at) __attribute__((naked, no_instrument_function)) void name() { asm("jmp *emulator_slots+" #at "(%rip)"); }
+#define JUMP __attribute__((naked, no_instrument_function))
+#define SLOT(name, at) JUMP void name() { asm("jmp *emulator_slots+" #at "(%rip)"); }
 #else
 #define SLOT(name, at) int name() { return emulator_refuse(#name); }
 #endif
@@ -435,7 +436,7 @@ def libraries() -> tuple[Path, Path]:
 
 
 NOT_SERVED = "curand|cufft|cusolver|cusparse|cudnn|nccl|npp|nvjpeg"
-LEFT_OUT = re.compile(rf"-l(cudadevrt|({NOT_SERVED})\w*)")
+LEFT_OUT = re.compile(rf"-l(cudadevrt|nvToolsExt|({NOT_SERVED})\w*)")
 
 
 def why_it_is_not_served(said: str) -> str:

@@ -16,7 +16,16 @@ from ...errors import Unsupported
 from ...ptx.joined import joined
 from ..host import entry_points
 from . import (
-    c_calls, contexts, cuda_bindings, cuda_modules, graph_calls, graph_nodes, images, launches, modules, virtual_memory,
+    c_calls,
+    contexts,
+    cuda_bindings,
+    cuda_modules,
+    graph_calls,
+    graph_nodes,
+    images,
+    launches,
+    modules,
+    virtual_memory,
 )  # fmt: skip
 
 SCALARS = {

@@ -37,10 +37,15 @@ int main(int count, char **words) {
   WANT(library);
   *(void **)&get = dlsym(library, "cuGetProcAddress");
   WANT(get && of("cuInit", 13000));
-  WANT(of("cuInit", 13000)(0) == 0);
+  int devices;
+  Address early;
+  WANT(of("cuDeviceGetCount", 13000)(&devices) == 3 && of("cuMemAlloc", 12000)(&early, (size_t)16) == 3);
+  WANT(of("cuInit", 13000)(0) == 0 && of("cuDeviceGetCount", 13000)(&devices) == 0);
   WANT(!of("cuCtxCreate", 2000 - 1) && !of("cuNoSuchFunction", 13000));
 
   void *context = 0, *module, *kernel, *queue_context = 0;
+  WANT(of("cuDevicePrimaryCtxRetain", 13000)(&context, 0) == 0 && of("cuMemAlloc", 12000)(&early, (size_t)16) == 201);
+  WANT(of("cuCtxPopCurrent", 13000)(&context) == 201 && of("cuCtxGetCurrent", 13000)(&context) == 0 && !context);
   WANT(of("cuCtxCreate", 11000)(&context, 0, 0) == 0 && context);  // three parameters
   void *queue = 0;
   Address number = 0;  // a function's address and 64 bits of a result are no ints
@@ -48,6 +53,9 @@ int main(int count, char **words) {
   WANT(queue && number == (Address)queue && of("cuLaunchHostFunc", 13000)(queue, call, &called) == 0 && called == 7);
   context = 0;
   WANT(of("cuCtxCreate", 13000)(&context, (void *)0, 0, 0) == 0 && context);  // four
+  WANT(of("cuCtxDestroy", 13000)(context) == 0 && of("cuCtxSetCurrent", 13000)((void *)0) == 0);
+  WANT(of("cuMemAlloc", 12000)(&early, (size_t)16) == 201 && of("cuModuleLoadData", 12000)(&module, ptx) == 201);
+  WANT(of("cuCtxPushCurrent", 13000)(context) == 0);
   int major = 0, minor = 0;
   WANT(of("cuDeviceComputeCapability", 12000)(&major, &minor, 0) == 0 && major >= 8);
   WANT(of("cuStreamGetCtx", 12000)((void *)0, &queue_context) == 0 && queue_context == context);
@@ -85,7 +93,11 @@ int main(int count, char **words) {
   int file = mkstemp(path);
   WANT(write(file, ptx, strlen(ptx)) == strlen(ptx) && close(file) == 0);
   WANT(of("cuLinkAddFile", 12000)(link, 1, path, 0, (void *)0, (void *)0) == 0 && unlink(path) == 0);
+  static const char other[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry other() { ret; }\n";
+  WANT(of("cuLinkAddData", 12000)(link, 1, other, sizeof other, "other", 0, (void *)0, (void *)0) == 0);
   WANT(of("cuLinkComplete", 12000)(link, &image, &size) == 0 && of("cuModuleLoadData", 12000)(&module, image) == 0);
+  WANT(of("cuModuleGetFunction", 12000)(&kernel, module, "other") == 0);
+  WANT(of("cuModuleGetFunction", 12000)(&kernel, module, "twice") == 0);
 
   int value = 0;  // wrong calls, which have no effect
   void *none = 0;

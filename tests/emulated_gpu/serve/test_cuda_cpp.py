@@ -68,12 +68,50 @@ def test_a_program_is_for_a_b200_if_nothing_is_said_and_finds_the_libraries(give
 
 
 def test_what_is_not_served_is_said_in_a_sentence():
-    with pytest.raises(Unsupported, match="-dc: device code of several files"):
-        toolkit.program_command(["-dc", "x.cu"])
     why, curand = toolkit.why_it_is_not_served, "undefined reference to `curandCreateGenerator'"
     assert why(curand).startswith("curandCreateGenerator: of CUDA's libraries")
     assert "dynamic parallelism" in why("kernel launch from __global__ functions requires separate compilation mode")
     assert not why("undefined reference to `mine'")
+    assert "cublasSrot is none" in why('identifier "cublasSrot" is undefined')
+
+
+@pytest.mark.parametrize("given, several", [
+    ("a.cu b.cu -o x", False), ("-rdc=true a.cu -o x", False), ("-rdc=true a.cu b.cu", True), ("a.o b.o -o x", True),
+    ("-rdc=true -c a.cu b.cu", False), ("-dc a.cu", False), ("-arch sm_90 -dlink a.o -o d.o", True),
+])  # fmt: skip
+def test_device_code_of_several_files_is_linked(given, several):
+    assert nvcc.links(given.split()) is several
+    assert (toolkit.program_command(given.split())[0] == str(toolkit.find().nvcc)) is not several
+
+
+PARTS = r"""
+#include <cstdio>
+#ifdef FIRST
+extern __device__ int scale;
+__device__ int twice(int);
+__managed__ int result = 5;
+static __device__ int offset = 1;
+__global__ void k() { result += twice(offset) * scale; }
+int main() {
+  k<<<1, 1>>>();
+  cudaDeviceSynchronize();
+  printf("%d\n", result);
+}
+#else
+__device__ int scale = 7;
+static __device__ int offset = 0;
+__device__ int twice(int x) { return 2 * x + offset; }
+#endif
+"""
+
+
+def test_a_program_of_two_files_runs_with_variables_that_are_the_hosts_too(tmp_path):
+    first, second = tmp_path / "a.cu", tmp_path / "b.cu"
+    first.write_text(f"#define FIRST\n{PARTS}")
+    second.write_text(PARTS)
+    forked.emulated_gpu("nvcc", "-rdc=true", first, second, "-o", tmp_path / "x").check_returncode()
+    done = forked.emulated_gpu("run", tmp_path / "x")
+    assert (done.returncode, done.stdout) == (0, "19\n"), done.stderr
 
 
 def test_a_torch_whose_headers_cannot_be_precompiled_goes_without(monkeypatch, tmp_path):
