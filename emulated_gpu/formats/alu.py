@@ -135,7 +135,8 @@ def negated(x, bits: int):
     return resize(resize(x, bits) ^ MASK[bits], bits) + 1 & MASK[bits]
 
 
-def magnitude(x, bits: int, sign: bool):
+@once
+def magnitude(x, bits: int, sign: bool = True):
     return select(negative(x, bits), negated(x, bits), x, bits) if sign else resize(x, bits)
 
 
@@ -151,8 +152,8 @@ def shifted(x, n, bits: int, left: bool):
     return select(n < bits, resize(x << inside if left else x >> inside, bits), 0, bits)
 
 
-def count(x, bits: int):
-    """How many bits are 1."""
+@once
+def popc(x, bits: int):
     if type(x) is Value:
         return resize(x.code.intrinsic("ctpop", resize(x, bits)), 32)
     if is_array(x):
@@ -160,14 +161,14 @@ def count(x, bits: int):
     return (x & MASK[bits]).bit_count()
 
 
-def zeros_above(x, bits: int):
-    """How many bits are 0 above the first 1."""
+@once
+def clz(x, bits: int):
     if type(x) is Value:
         return resize(x.code.intrinsic("ctlz", resize(x, bits), flags="i1 false"), 32)
     x = resize(x, bits)
     for n in (n for n in (1, 2, 4, 8, 16, 32) if n < bits):
         x = x | x >> n
-    return bits - count(x, bits)
+    return bits - popc(x, bits)
 
 
 @once
@@ -195,22 +196,15 @@ def mul24(a, b, sign: bool, hi: bool):
 
 
 @once
-def div_int(a, b, bits: int, sign: bool):
+def div_int(a, b, bits: int, sign: bool, rem: bool = False):
     """All ones for a divisor of 0: what the hardware's division routine leaves (golden case int_div_by_zero)."""
     none = resize(b, bits) == 0
-    q = magnitude(a, bits, sign) // select(none, 1, magnitude(b, bits, sign), bits)
+    x, y = magnitude(a, bits, sign), select(none, 1, magnitude(b, bits, sign), bits)
+    out = x % y if rem else x // y
     if sign:
-        q = select(negative(a, bits) ^ negative(b, bits), negated(q, bits), q, bits)
-    return select(none, MASK[bits], q, bits)
-
-
-@once
-def rem_int(a, b, bits: int, sign: bool):
-    none = resize(b, bits) == 0
-    r = magnitude(a, bits, sign) % select(none, 1, magnitude(b, bits, sign), bits)
-    if sign:
-        r = select(negative(a, bits), negated(r, bits), r, bits)
-    return select(none, MASK[bits], r, bits)
+        minus = negative(a, bits) if rem else negative(a, bits) ^ negative(b, bits)
+        out = select(minus, negated(out, bits), out, bits)
+    return select(none, MASK[bits], out, bits)
 
 
 @once
@@ -223,11 +217,6 @@ def min_int(a, b, bits: int, sign: bool):
 def max_int(a, b, bits: int, sign: bool):
     a, b = resize(a, bits), resize(b, bits)
     return select(less(a, b, bits, sign), b, a, bits)
-
-
-@once
-def abs_int(a, bits: int):
-    return magnitude(a, bits, True)
 
 
 @once
@@ -286,19 +275,9 @@ def lop3(a, b, c, lut: int):
 
 
 @once
-def popc(x, bits: int):
-    return count(x, bits)
-
-
-@once
-def clz(x, bits: int):
-    return zeros_above(x, bits)
-
-
-@once
 def bfind(x, bits: int, sign: bool, shiftamt: bool):
     x = resize(x, bits)
-    before = zeros_above(select(negative(x, bits), x ^ MASK[bits], x, bits) if sign else x, bits)
+    before = clz(select(negative(x, bits), x ^ MASK[bits], x, bits) if sign else x, bits)
     return select(before == bits, MASK[32], before if shiftamt else bits - 1 - before, 32)
 
 
@@ -314,13 +293,13 @@ def szext(a, n, sign: bool, wrap: bool):
 def fns(mask, base, offset):
     """Position of the |offset|-th set bit of mask, counted from base upwards or (offset < 0) downwards."""
     mask, base, offset = (resize(x, 32) for x in (mask, base, offset))
-    down, far = negative(offset, 32), abs_int(offset, 32)
+    down, far = negative(offset, 32), magnitude(offset, 32)
     start = select(down, 31 - min_int(base, 31, 32, False), base, 32)
     there = shifted(select(offset == 0, 1, MASK[32], 32), start, 32, True)
     left = select(down, brev(mask, 32), mask, 32) & there
     for k in range(1, 33):
         left = select(far > k, left & left - 1 & MASK[32], left, 32)
-    above = zeros_above(left & negated(left, 32), 32)
+    above = clz(left & negated(left, 32), 32)
     return select(left == 0, MASK[32], select(down, above, 31 - above, 32), 32)
 
 
@@ -410,20 +389,12 @@ def sat_add(a, b, sub: bool):
 
 
 @once
-def carry_add(a, b, c, bits: int):
-    """(sum, carry out) of a + b + c."""
+def carry(a, b, c, bits: int, sub: bool = False):
+    """(sum, carry out) of a + b + c, or (difference, borrow out) of a - b - c."""
     a, b, c = (resize(x, bits) for x in (a, b, c))
-    part = resize(a + b, bits)
-    total = resize(part + c, bits)
-    return total, select((part < a) | (total < part), 1, 0, 32)
-
-
-@once
-def carry_sub(a, b, c, bits: int):
-    """(difference, borrow out) of a - b - c."""
-    a, b, c = (resize(x, bits) for x in (a, b, c))
-    part = resize(a - b, bits)
-    return resize(part - c, bits), select((a < b) | (part < c), 1, 0, 32)
+    part = resize(a - b if sub else a + b, bits)
+    total = resize(part - c if sub else part + c, bits)
+    return total, select((a < b) | (part < c) if sub else (part < a) | (total < part), 1, 0, 32)
 
 
 # -- floats ------------------------------------------------------------------------------------------------------------
@@ -575,41 +546,35 @@ def _rounds_alike(s: np.ndarray) -> bool:
     return not (small.any() and size[small].any())
 
 
-def fused(x, y, z, mode: str = "rn"):
+def exactly(near, f: Callable, *numbers):
+    """(what is nearest to f of numbers, on which side of that it lies: -1, 0 or 1), by rationals where those are
+    finite and f of them is one; else as `near` has it."""
+    if writer_of(near) is not None:
+        raise Untranslated(ONE_LESS)
+    near, sides, each = near.copy(), np.zeros(near.shape), np.broadcast_arrays(near, *numbers)
+    for at in np.flatnonzero(np.isfinite(each[1:]).all(0)).tolist():
+        if exact := f(*(Fraction(v.flat[at].item()) for v in each[1:])):
+            try:
+                near.flat[at] = value = float(exact)
+            except OverflowError:
+                near.flat[at] = value = math.inf if exact > 0 else -math.inf
+            sides.flat[at] = (exact > value) - (exact < value)  # Python compares floats and rationals exactly
+    return near, sides
+
+
+def _product_and_sum(x, y, z):
+    return x * y + z
+
+
+def fused(x, y, z):
     """x * y + z of numbers of 32 or 64 bits, rounded once, to their own format."""
     if (code := writer_of(x, y, z)) is not None:
-        if mode != "rn":
-            raise Untranslated(ONE_LESS)
         return code.intrinsic("fma", *code.pair(x, y, z))
-    if mode == "rn" and precision(x) == 32:  # the product of two f32 is exact in f64
+    if precision(x) == 32:  # the product of two f32 is exact in f64
         x, y, z = (np.asarray(v, np.float64) for v in (x, y, z))
         s = x * y + z
         return resized(s if _rounds_alike(s) else odd(*two_sum(x * y, z)), 32)
-    out, each = [], np.broadcast_arrays(x, y, z)
-    for a, b, c in zip(*(v.ravel().tolist() for v in each), strict=True):
-        plain = np.float64(a) * b + c
-        if all(map(math.isfinite, (a, b, c))):
-            exact = Fraction(a) * Fraction(b) + Fraction(c)
-            if exact:
-                plain = _round64(exact, mode)
-            elif mode == "rm" and (math.copysign(1, a * b) < 0 or math.copysign(1, c) < 0):
-                plain = -0.0
-        out.append(plain)
-    return np.array(out, np.float64).reshape(each[0].shape)
-
-
-def _round64(exact: Fraction, mode: str) -> float:
-    """A rational that is not zero, rounded to double precision."""
-    try:
-        near = float(exact)
-    except OverflowError:
-        near = math.inf if exact > 0 else -math.inf
-    above = near > exact  # Python compares floats and rationals exactly
-    if mode == "rm" and above or mode == "rz" and above and exact > 0:
-        return math.nextafter(near, -math.inf)
-    if mode == "rp" and near < exact or mode == "rz" and near < exact < 0:
-        return math.nextafter(near, math.inf)
-    return near
+    return exactly(x * y + z, _product_and_sum, x, y, z)[0]
 
 
 def own(kind: str, mode: str) -> int:
@@ -622,7 +587,8 @@ def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
     x, y = operands(kind, own(kind, mode), ftz, a, b)
     y, lo = -y if sub else y, None
     if kind == "f64" and mode != "rn":
-        s = fused(1.0, x, y, mode)
+        s, lo = exactly(x + y, operator.add, x, y)
+        s = zero_sum(s, x, y) if mode == "rm" else s
     elif WIDTH[kind] == precision(x):
         s = x + y
     else:
@@ -633,16 +599,20 @@ def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
 @once
 def fmul(kind: str, a, b, mode="rn", ftz=False, sat=False):
     x, y = operands(kind, own(kind, mode), ftz, a, b)
+    product, lo = x * y, None  # exact in f64, but of f64
     if kind == "f64" and mode != "rn":
-        nothing = 0.0 if mode == "rm" else -0.0  # the zero that keeps the sign of a zero that it is added to
-        return finish(fused(x, y, nothing, mode), kind, "rn", ftz, sat, False, a, b)
-    return finish(x * y, kind, mode, ftz, sat, False, a, b)  # exact in f64, but of f64
+        product, lo = exactly(product, operator.mul, x, y)
+    return finish(product, kind, mode, ftz, sat, False, a, b, lo=lo)
 
 
 @once
 def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
     x, y, z = operands(kind, own(kind, mode), ftz, a, b, c)
-    s, lo = (fused(x, y, z, mode), None) if WIDTH[kind] == precision(x) else two_sum(x * y, z, mode)
+    if kind == "f64" and mode != "rn":
+        s, lo = exactly(x * y + z, _product_and_sum, x, y, z)
+        s = where(lo == 0, zero_sum(s, x * y, z), s) if mode == "rm" else s
+    else:
+        s, lo = (fused(x, y, z), None) if WIDTH[kind] == precision(x) else two_sum(x * y, z, mode)
     return finish(s, kind, mode, ftz, sat, relu, a, b, c, lo=lo)
 
 
@@ -651,11 +621,7 @@ def fdiv(kind: str, a, b, mode="rn", ftz=False):
     x, y = operands(kind, own(kind, mode), ftz, a, b)
     q, lo = x / y, None
     if kind == "f64" and mode != "rn":
-        if writer_of(q) is not None:
-            raise Untranslated(ONE_LESS)
-        x, y = np.broadcast_arrays(x, y)
-        exact = np.isfinite(x) & np.isfinite(y) & (x != 0) & (y != 0)
-        q[exact] = [_round64(Fraction(n) / Fraction(d), mode) for n, d in zip(x[exact], y[exact])]
+        q, lo = exactly(q, lambda n, d: n / d if d else None, x, y)
     elif mode != "rn":
         # The remainder's sign tells on which side of q the exact quotient lies: x - q*y, exact as q has 53 bits
         # and y 24, split in two.
@@ -670,10 +636,7 @@ def fsqrt(kind: str, a, mode="rn", ftz=False):
     (x,) = operands(kind, own(kind, mode), ftz, a)
     r, lo = root(x), None
     if kind == "f64" and mode != "rn":
-        if writer_of(r) is not None:
-            raise Untranslated(ONE_LESS)
-        exact = np.isfinite(r) & (r != 0)
-        r[exact] = [_directed_root(root, v, mode) for root, v in zip(r[exact].tolist(), x[exact].tolist())]
+        lo, _ = exactly(0.0 * x, lambda x, r: (x > r * r) - (x < r * r), x, r)
     elif mode != "rn":
         head = resized(resized(r, 32), 64)
         tail = r - head
@@ -683,19 +646,6 @@ def fsqrt(kind: str, a, mode="rn", ftz=False):
 
 def root(x):
     return x.code.intrinsic("sqrt", x) if type(x) is Value else np.sqrt(x)
-
-
-def _directed_root(root: float, x: float, mode: str) -> float:
-    """The root of x that is rounded to nearest, rounded to another direction."""
-    square = Fraction(root) ** 2
-    if mode == "rp":
-        return math.nextafter(root, math.inf) if square < x else root
-    return math.nextafter(root, 0.0) if square > x else root
-
-
-@once
-def frcp(kind: str, a, mode="rn", ftz=False):
-    return fdiv(kind, ONE[kind], a, mode, ftz)
 
 
 NEAR = 32  # of the last places of a double, within which two libraries agree on a function
@@ -797,21 +747,14 @@ def fcompare_packed(kind: str, op: str, a, b, ftz=False):
 
 
 @once
-def packed(f, *values):
-    """Apply f to both 16-bit halves of 32-bit registers."""
-    return join16(*(f(*(resize(resize(v, 32) >> n, 16) for v in values)) for n in (0, 16)))
+def packed(f, *values, bits: int = 16):
+    """Apply f to both halves, of this many bits, of registers."""
+    return join16(*(f(*(resize(resize(v, 2 * bits) >> n, bits) for v in values)) for n in (0, bits)), bits)
 
 
 @once
-def join16(lo, hi):
-    return extend(lo, 16, False, 32) | (extend(hi, 16, False, 32) << 16)
-
-
-@once
-def packed64(f, *values):
-    """Apply f to both 32-bit halves of 64-bit registers (f32x2)."""
-    low, high = (f(*(resize(resize(v, 64) >> n, 32) for v in values)) for n in (0, 32))
-    return extend(low, 32, False, 64) | (extend(high, 32, False, 64) << 32)
+def join16(lo, hi, bits: int = 16):
+    return extend(lo, bits, False, 2 * bits) | (extend(hi, bits, False, 2 * bits) << bits)
 
 
 @once

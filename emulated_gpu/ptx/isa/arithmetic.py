@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from ...errors import Unsupported
+from ...formats.alu import ONE
 from ..syntax import Imm
 from .registry import UNTIMED, Mods, is_float, is_signed, op, width
 
@@ -50,10 +51,8 @@ def _apply(w, i, kind: str, function: str, args: str, narrow: dict[int, str] = M
         sources[n] = f"convert.float_to_float({sources[n]}, {source_kind!r}, 'f32')"
     names = [f"v{n}" for n in range(len(sources))]
     if kind.endswith("x2"):
-        half = kind[:-2]
-        packed = "packed64" if half == "f32" else "packed"
-        call = f"{function}({half!r}, {', '.join(names)}, {args})"
-        value = f"alu.{packed}(lambda {', '.join(names)}: {call}, {', '.join(sources)})"
+        call = f"{function}({kind[:-2]!r}, {', '.join(names)}, {args})"
+        value = f"alu.packed(lambda {', '.join(names)}: {call}, {', '.join(sources)}, bits={bits // 2})"
     else:
         value = f"{function}({kind!r}, {', '.join(sources)}, {args})"
     w.write(i.operands[0], w.made_of(i.operands[1:], value))
@@ -105,7 +104,7 @@ def _carry(w, i, kind, minus, carry_in):
     bits = width(kind)
     a, b = (w.read(o, bits) for o in i.operands[1:3])
     total, carry = w.temp(), w.temp()
-    w.emit(f"{total}, {carry} = alu.carry_{'sub' if minus else 'add'}({a}, {b}, {carry_in}, {bits})")
+    w.emit(f"{total}, {carry} = alu.carry({a}, {b}, {carry_in}, {bits}, {minus})")
     w.write(i.operands[0], total)
     return carry
 
@@ -167,7 +166,7 @@ def _mad(w, i, m):
     c = w.read(i.operands[3], bits)
     if m.take("cc"):
         total = w.temp()
-        w.emit(f"{total}, g.carry = alu.carry_add({product}, {c}, 0, {bits})")
+        w.emit(f"{total}, g.carry = alu.carry({product}, {c}, 0, {bits})")
         w.write(i.operands[0], total)
     elif m.take("sat"):
         w.write(i.operands[0], f"alu.sat_add({product}, {c}, False)")
@@ -182,7 +181,7 @@ def _madc(w, i, m):
     product = _product(w, i, m, kind)
     out = m.take("cc")
     total, carry = w.temp(), w.temp()
-    w.emit(f"{total}, {carry} = alu.carry_add({product}, {w.read(i.operands[3], bits)}, g.carry, {bits})")
+    w.emit(f"{total}, {carry} = alu.carry({product}, {w.read(i.operands[3], bits)}, g.carry, {bits})")
     w.write(i.operands[0], total)
     if out:
         w.emit(f"g.carry = {carry}")
@@ -214,7 +213,7 @@ def _div(w, i, m):
 def _rem(w, i, m):
     kind = m.type()
     a, b = (w.read(o, width(kind)) for o in i.operands[1:])
-    w.write(i.operands[0], f"alu.rem_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
+    w.write(i.operands[0], f"alu.div_int({a}, {b}, {width(kind)}, {is_signed(kind)}, True)")
 
 
 @op("abs", "neg", cost="alu")
@@ -226,8 +225,8 @@ def _abs_neg(w, i, m):
     elif kind.endswith("x2"):
         raise Unsupported(f"{i.op} of packed integers")
     else:
-        a = w.read(i.operands[1], width(kind))
-        w.write(i.operands[0], f"alu.abs_int({a}, {width(kind)})" if absolute else f"(-{a}) & {(1 << width(kind)) - 1}")
+        a, bits = w.read(i.operands[1], width(kind)), width(kind)
+        w.write(i.operands[0], f"alu.magnitude({a}, {bits})" if absolute else f"(-{a}) & {(1 << bits) - 1}")
 
 
 @op("min", "max", cost="alu")
@@ -297,7 +296,8 @@ def _special_function(w, i, m):
     mode = m.one_of("approx", *ROUNDINGS)
     if mode in ROUNDINGS:
         a = w.read(i.operands[1], width(kind), True)
-        w.write(i.operands[0], f"alu.f{name}({kind!r}, {a}, {mode!r}, {ftz})")
+        function = f"fdiv({kind!r}, {ONE[kind]}, " if name == "rcp" else f"f{name}({kind!r}, "
+        w.write(i.operands[0], f"alu.{function}{a}, {mode!r}, {ftz})")
     elif kind.endswith("x2"):
         call = f"lambda a: alu.approx({name!r}, a, {ftz}, {kind[:-2]!r})"
         w.write(i.operands[0], f"alu.packed({call}, {w.read(i.operands[1], 32)})")
