@@ -7,7 +7,7 @@ from types import MappingProxyType
 from ...errors import Unsupported
 from ...formats.alu import ONE
 from ..syntax import Imm
-from .registry import UNTIMED, Mods, is_float, is_signed, op, width
+from .registry import UNTIMED, Mods, is_float, is_signed, op, plain, width
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 FULL_RATE = {"f16", "f16x2", "bf16", "bf16x2", "f32"}  # types with as many products as sums a cycle in the guide
@@ -100,28 +100,20 @@ def _add(w, i, m):
             w.write(i.operands[0], f"({a} {'-' if minus else '+'} {b}) & {(1 << bits) - 1}")
 
 
-def _carry(w, i, kind, minus, carry_in):
-    bits = width(kind)
-    a, b = (w.read(o, bits) for o in i.operands[1:3])
+def _carry(w, i, a: str, b: str, bits: int, carry_in: str, out: bool, minus: bool = False) -> None:
     total, carry = w.temp(), w.temp()
     w.emit(f"{total}, {carry} = alu.carry({a}, {b}, {carry_in}, {bits}, {minus})")
     w.write(i.operands[0], total)
-    return carry
-
-
-@op("add.cc", "sub.cc", cost="alu")
-def _add_cc(w, i, m):
-    kind = m.type()
-    w.emit(f"g.carry = {_carry(w, i, kind, i.op.startswith('sub'), '0')}")
-
-
-@op("addc", "subc", cost="alu")
-def _addc(w, i, m):
-    out = m.take("cc")
-    kind = m.type()
-    carry = _carry(w, i, kind, i.op.startswith("sub"), "g.carry")
     if out:
         w.emit(f"g.carry = {carry}")
+
+
+@op("add.cc", "sub.cc", "addc", "subc", cost="alu")
+def _add_cc(w, i, m):
+    chained = i.op.startswith(("addc", "subc"))
+    out, bits = not chained or m.take("cc"), width(m.type())
+    a, b = (w.read(o, bits) for o in i.operands[1:3])
+    _carry(w, i, a, b, bits, "g.carry" if chained else "0", out, i.op.startswith("sub"))
 
 
 @op("mul", cost=_multiplication, leaves_out=True)
@@ -165,9 +157,7 @@ def _mad(w, i, m):
     product = _product(w, i, m, kind)
     c = w.read(i.operands[3], bits)
     if m.take("cc"):
-        total = w.temp()
-        w.emit(f"{total}, g.carry = alu.carry({product}, {c}, 0, {bits})")
-        w.write(i.operands[0], total)
+        _carry(w, i, product, c, bits, "0", True)
     elif m.take("sat"):
         w.write(i.operands[0], f"alu.sat_add({product}, {c}, False)")
     else:
@@ -179,12 +169,7 @@ def _madc(w, i, m):
     kind = m.type()
     bits = width(kind)
     product = _product(w, i, m, kind)
-    out = m.take("cc")
-    total, carry = w.temp(), w.temp()
-    w.emit(f"{total}, {carry} = alu.carry({product}, {w.read(i.operands[3], bits)}, g.carry, {bits})")
-    w.write(i.operands[0], total)
-    if out:
-        w.emit(f"g.carry = {carry}")
+    _carry(w, i, product, w.read(i.operands[3], bits), bits, "g.carry", m.take("cc"))
 
 
 @op("fma", cost=_packed_or("alu"), leaves_out=True)
@@ -209,11 +194,8 @@ def _div(w, i, m):
         w.write(i.operands[0], f"alu.div_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
 
 
-@op("rem", cost=_division)
-def _rem(w, i, m):
-    kind = m.type()
-    a, b = (w.read(o, width(kind)) for o in i.operands[1:])
-    w.write(i.operands[0], f"alu.div_int({a}, {b}, {width(kind)}, {is_signed(kind)}, True)")
+plain("alu.div_int({0}, {1}, {bits}, {sign}, True)", "rem", cost=_division)
+plain("alu.sad({0}, {1}, {2}, {bits}, {sign})", "sad", cost="alu")
 
 
 @op("abs", "neg", cost="alu")
@@ -257,13 +239,6 @@ def _min_max(w, i, m):
 
     packed = f"alu.packed(lambda a, b: {one('a', 'b')}, {a}, {b})"
     w.write(i.operands[0], packed if kind.endswith("x2") else one(a, b))
-
-
-@op("sad", cost="alu")
-def _sad(w, i, m):
-    kind = m.type()
-    a, b, c = (w.read(o, width(kind)) for o in i.operands[1:])
-    w.write(i.operands[0], f"alu.sad({a}, {b}, {c}, {width(kind)}, {is_signed(kind)})")
 
 
 @op("dp4a", "dp2a", cost="alu")

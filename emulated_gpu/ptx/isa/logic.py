@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import Unsupported
 from ..syntax import Imm, Mem, Special, Symbol, Vec
-from .registry import UNTIMED, Mods, flat, is_float, is_signed, op, pair, width
+from .registry import UNTIMED, Mods, flat, is_float, is_signed, op, pair, plain, width
 
 SYMBOLS = {"and": "&", "or": "|", "xor": "^"}
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -99,24 +99,15 @@ def _slct(w, i, m):
     w.write(i.operands[0], f"select({test}, {a}, {b}, {width(kind)})")
 
 
-@op("and", "or", "xor", cost="alu")
-def _logic(w, i, m):
-    bits = width(m.type())
-    symbol = SYMBOLS[i.op.split(".")[0]]
-    a, b = (w.read(o, bits) for o in i.operands[1:])
-    w.write(i.operands[0], f"{a} {symbol} {b}")
-
-
-@op("not", cost="alu")
-def _not(w, i, m):
-    bits = width(m.type())
-    w.write(i.operands[0], f"{w.read(i.operands[1], bits)} ^ {True if bits == 1 else (1 << bits) - 1}")
-
-
-@op("cnot", cost="alu")
-def _cnot(w, i, m):
-    bits = width(m.type())
-    w.write(i.operands[0], f"select({w.read(i.operands[1], bits)} == 0, 1, 0, {bits})")
+plain("{0} & {1}", "and", cost="alu")
+plain("{0} | {1}", "or", cost="alu")
+plain("{0} ^ {1}", "xor", cost="alu")
+plain("{0} ^ {ones}", "not", cost="alu")
+plain("select({0} == 0, 1, 0, {bits})", "cnot", cost="alu")
+plain("alu.popc({0}, {bits})", "popc", cost="alu")
+plain("alu.clz({0}, {bits})", "clz", cost="special")
+plain("alu.brev({0}, {bits})", "brev", cost="special")
+plain("alu.fns({0}, {1}, {2})", "fns", cost=UNTIMED)
 
 
 @op("lop3", cost="alu")
@@ -193,32 +184,12 @@ def _szext(w, i, m):
     w.write(i.operands[0], f"alu.szext({a}, {n}, {sign}, {wrap})")
 
 
-@op("fns", cost=UNTIMED)
-def _fns(w, i, m):
-    m.type()
-    mask, base, offset = (w.read(o, 32) for o in i.operands[1:])
-    w.write(i.operands[0], f"alu.fns({mask}, {base}, {offset})")
-
-
-@op("popc", cost="alu")
-@op("clz", cost="special")
-def _count_bits(w, i, m):
-    bits = width(m.type())
-    w.write(i.operands[0], f"alu.{i.op.split('.')[0]}({w.read(i.operands[1], bits)}, {bits})")
-
-
 @op("bfind", cost="special")
 def _bfind(w, i, m):
     shiftamt = m.take("shiftamt")
     kind = m.type()
     a = w.read(i.operands[1], width(kind))
     w.write(i.operands[0], f"alu.bfind({a}, {width(kind)}, {is_signed(kind)}, {shiftamt})")
-
-
-@op("brev", cost="special")
-def _brev(w, i, m):
-    bits = width(m.type())
-    w.write(i.operands[0], f"alu.brev({w.read(i.operands[1], bits)}, {bits})")
 
 
 @op("prmt", cost="alu")

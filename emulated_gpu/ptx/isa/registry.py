@@ -167,6 +167,22 @@ def is_float(kind: str) -> bool:
     return kind[0] == "f" or kind.startswith("bf")
 
 
+def plain(text: str, name: str, cost: str | Callable[[Instr], str]) -> None:
+    """Register an opcode whose result is an expression of its operands {0}, {1}, .., all of the type of its suffix:
+    {bits}, {sign}; {ones}: with all bits set."""
+    count = sum(f"{{{k}}}" in text for k in range(3))
+
+    def emit(w, i, m):
+        kind = m.type()
+        bits, destination, *sources = width(kind), *i.operands
+        if len(sources) != count:
+            raise ValueError(f"{len(sources)} operands")
+        named = {"bits": bits, "sign": is_signed(kind), "ones": True if bits == 1 else (1 << bits) - 1}
+        w.write(destination, text.format(*(w.read(o, bits) for o in sources), **named))
+
+    op(name, cost=cost)(emit)
+
+
 def flat(operand) -> tuple:
     """The items of a vector operand, or the operand alone."""
     return operand.items if isinstance(operand, Vec) else (operand,)
