@@ -241,9 +241,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     # Their names in torch 2.11 and before
     _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
-        return self.reduce_scatter_single_coalesced(outputs, inputs, opts)
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     # -- from one rank to another ------------------------------------------------------------------------------
     def send(self, tensors, target: int, tag: int):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from ...errors import Unsupported
 from ..driver import modules, timed
 from ..host.after_import import after_import
-from ..triton.triton_driver import milliseconds, say, summed_up
+from ..triton.triton_driver import bench_of, milliseconds, say
 
 ENVIRONMENT = {  # of Inductor: its own launcher is C++ that calls libcuda; its workers have no emulated device
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",
@@ -35,16 +34,9 @@ def install_benchmark() -> None:
         kind.benchmark_gpu = benchmark
 
 
-def benchmark_for_tilelang(call, *_, quantiles=None, return_mode: str = "mean", **__):
-    """Stand in for tilelang's do_bench: one call, modelled under `run --timed`, else left out and not a number."""
-    if not timed.on():
-        say("tilelang's do_bench: there is no GPU to time; nothing is run; times are nan, or `run --timed` models")
-    return summed_up(milliseconds(call) if timed.on() else math.nan, quantiles, return_mode)
-
-
 def install_in_tilelang() -> None:
     profiler: Any = sys.modules["tilelang.profiler"]
-    profiler.do_bench = profiler.bench.do_bench = benchmark_for_tilelang
+    profiler.do_bench = profiler.bench.do_bench = bench_of("tilelang's do_bench")
 
 
 def refuse_files() -> None:

@@ -90,6 +90,8 @@ struct Hooks : at::CUDAHooksInterface {
   bool isAvailable() const override { return true; }
   bool hasCUDA() const override { return true; }
   bool hasCUDART() const override { return true; }
+  bool hasCuSOLVER() const override { return true; }  // which a script may prefer, as all libraries
+  bool hasCuBLASLt() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
   DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(devices); }
   int getNumGPUs() const override { return devices; }

@@ -36,29 +36,14 @@ def scaled_matmul(
 # -- products of halves, in float
 
 
-def mm(a, b, out_dtype):
-    return torch.mm(a.to(out_dtype), b.to(out_dtype))
-
-
-def addmm(c, a, b, out_dtype, *, beta=1, alpha=1):
-    return torch.addmm(c.to(out_dtype), a.to(out_dtype), b.to(out_dtype), beta=beta, alpha=alpha)
-
-
-def bmm(a, b, out_dtype):
-    return torch.bmm(a.to(out_dtype), b.to(out_dtype))
-
-
-def baddbmm(c, a, b, out_dtype, *, beta=1, alpha=1):
-    return torch.baddbmm(c.to(out_dtype), a.to(out_dtype), b.to(out_dtype), beta=beta, alpha=alpha)
+def in_float(product):
+    """Return the form of a product whose last operand is the dtype in which it is made."""
+    return lambda *operands, **scales: product(*(x.to(operands[-1]) for x in operands[:-1]), **scales)
 
 
 def into(product):
     """Return the form of a product that writes its result to a tensor."""
     return lambda *operands, out, **scales: out.copy_(product(*operands, **scales))
-
-
-def no_cudnn(*_) -> bool:
-    return False
 
 
 # -- cells of recurrent networks, of which CUDA makes one kernel each
@@ -166,15 +151,13 @@ def batch_norm_backward_elemt(gradient, x, mean, invstd, weight, of_y, of_both, 
     return ((gradient - _by_channel(x, of_y / total) - away) * _by_channel(x, scale)).to(x.dtype)
 
 
+PRODUCTS = torch.mm, torch.addmm, torch.bmm, torch.baddbmm
 KERNELS = {
     "aten::_scaled_mm": scaled_matmul,
     "aten::_scaled_mm.out": scaled_matmul,
-    **{f"aten::{product.__name__}.dtype": product for product in (mm, addmm, bmm, baddbmm)},
-    **{f"aten::{product.__name__}.dtype_out": into(product) for product in (mm, addmm, bmm, baddbmm)},
-    "aten::_use_cudnn_ctc_loss": no_cudnn,
-    "aten::_use_cudnn_ctc_loss.Tensor": no_cudnn,
-    "aten::_use_miopen_ctc_loss": no_cudnn,
-    "aten::_use_miopen_ctc_loss.Tensor": no_cudnn,
+    **{f"aten::{product.__name__}.dtype": in_float(product) for product in PRODUCTS},
+    **{f"aten::{product.__name__}.dtype_out": into(in_float(product)) for product in PRODUCTS},
+    **{f"aten::_use_{of}_ctc_loss{form}": lambda *_: False for of in ("cudnn", "miopen") for form in ("", ".Tensor")},
     **{
         f"aten::{kernel.__name__}": kernel
         for kernel in (

@@ -578,61 +578,28 @@ struct InFloat {
   std::vector<int> like, written;
   bool numbers = false;  // only beside numbers, such as alpha, which CUDA has in float, and torch's CPU kernels as one of the halves
 };
-const std::map<std::string, InFloat> IN_FLOAT{
-    {"native_layer_norm", {{0}, {}}},
-    {"native_layer_norm_backward", {{1, 5, 6}, {}}},
-    {"native_batch_norm", {{0}, {3, 4}}},
-    {"native_batch_norm_backward", {{1, 2, 2}, {}}},
-    {"_batch_norm_with_update", {{0}, {3, 4}}},
-    {"batch_norm_backward", {{1, 2, 2}, {}}},
-    {"convolution_backward", {{1, 2, 2}, {}}},
-    {"native_group_norm_backward", {{1, 4, 4}, {}}},
-    {"nll_loss_forward", {{0, 0}, {}}},
-    {"nll_loss2d_forward", {{0, 0}, {}}},
-    {"prod", {{0}, {}}},
-    {"logit", {{0}, {}}},
-    {"logit_backward", {{0}, {}}},
-    {"log_sigmoid_forward", {{0}, {}}},
-    {"log_sigmoid_backward", {{0}, {}}},
-    {"rsqrt", {{0}, {}}},
-    {"xlogy", {{0}, {}}},
-    {"special_xlog1py", {{0}, {}}},
-    {"special_i0e", {{0}, {}}},
-    {"_index_put_impl_", {{0}, {}}},
-    {"embedding_dense_backward", {{0}, {}}},
-    {"_embedding_bag_backward", {{0}, {}}},
-    {"_embedding_bag_dense_backward", {{0}, {}}},
-    {"_upsample_bilinear2d_aa_backward", {{0}, {}}},
-    {"_upsample_bicubic2d_aa_backward", {{0}, {}}},
-    {"multi_margin_loss", {{0}, {}}},
-    {"multi_margin_loss_backward", {{1}, {}}},
-    {"multilabel_margin_loss_forward", {{0, 0}, {}}},
-    {"multilabel_margin_loss_backward", {{1}, {}}},
-    {"max_pool2d_with_indices_backward", {{1}, {}}},
-    {"avg_pool3d", {{0}, {}}},
-    {"avg_pool3d_backward", {{1}, {}}},
-    {"_adaptive_avg_pool3d", {{0}, {}}},
-    {"grid_sampler_2d", {{0}, {}}},
-    {"grid_sampler_3d", {{0}, {}}},
-    {"upsample_linear1d", {{0}, {}}},
-    {"upsample_bicubic2d", {{0}, {}}},
-    {"upsample_trilinear3d", {{0}, {}}},
-    {"rrelu_with_noise", {{0}, {1}}},
-    {"polygamma", {{1}, {}}},
-    {"col2im", {{0}, {}}},
-    {"glu_backward", {{0}, {}}},
-    {"special_entr", {{0}, {}}},
-    {"sinc", {{0}, {}}},
-    {"mish_backward", {{0}, {}}},
-    {"_fft_r2c", {{0}, {}}},
-    {"_fft_c2c", {{0}, {}}},
-    {"_fft_c2r", {{0}, {}}},
-    {"add", {{0}, {}, true}},
-    {"sub", {{0}, {}, true}},
-    {"rsub", {{0}, {}, true}},
-    {"_foreach_add", {{0}, {}, true}},
-    {"_foreach_sub", {{0}, {}, true}},
-};
+const std::map<std::string, InFloat> IN_FLOAT = [] {
+  std::map<std::string, InFloat> all;
+  auto add = [&](const InFloat &how, std::initializer_list<const char *> names) {
+    for (const char *name : names) all[name] = how;
+  };
+  add({{0}, {}}, {"native_layer_norm", "prod", "logit", "logit_backward", "log_sigmoid_forward", "log_sigmoid_backward",
+      "rsqrt", "xlogy", "special_xlog1py", "special_i0e", "_index_put_impl_", "embedding_dense_backward",
+      "_embedding_bag_backward", "_embedding_bag_dense_backward", "_upsample_bilinear2d_aa_backward",
+      "_upsample_bicubic2d_aa_backward", "multi_margin_loss", "avg_pool3d", "_adaptive_avg_pool3d", "grid_sampler_2d",
+      "grid_sampler_3d", "upsample_linear1d", "upsample_bicubic2d", "upsample_trilinear3d", "col2im", "glu_backward",
+      "special_entr", "sinc", "mish_backward", "_fft_r2c", "_fft_c2c", "_fft_c2r"});
+  add({{1, 5, 6}, {}}, {"native_layer_norm_backward"});
+  add({{0}, {3, 4}}, {"native_batch_norm", "_batch_norm_with_update"});
+  add({{1, 2, 2}, {}}, {"native_batch_norm_backward", "batch_norm_backward", "convolution_backward"});
+  add({{1, 4, 4}, {}}, {"native_group_norm_backward"});
+  add({{0, 0}, {}}, {"nll_loss_forward", "nll_loss2d_forward", "multilabel_margin_loss_forward"});
+  add({{1}, {}}, {"multi_margin_loss_backward", "multilabel_margin_loss_backward", "max_pool2d_with_indices_backward",
+      "avg_pool3d_backward", "polygamma"});
+  add({{0}, {1}}, {"rrelu_with_noise"});
+  add({{0}, {}, true}, {"add", "sub", "rsub", "_foreach_add", "_foreach_sub"});
+  return all;
+}();
 std::vector<Tensor> tensors_of(IValue v) {
   std::vector<Tensor> all;
   each(v, [&](const Tensor &t) { return all.push_back(t), t; });
@@ -976,30 +943,19 @@ void register_kernels(bool built_with_cuda) {
 }
 
 TORCH_LIBRARY(emulated_gpu, m) {
-  m.def("to_cuda(Tensor(a) x, int device) -> Tensor(a)");
-  m.def("to_cpu(Tensor(a) x) -> Tensor(a)");
-  m.def("default_generator(int device) -> Generator?");
-  m.def("number_of(ScalarType dtype) -> int");
-  m.def("resize_storage(Tensor(a!) of, int bytes) -> ()");
-  m.def("done(Tensor[] read, Tensor written, str name) -> ()");
-  m.def("replay(int number, int queue) -> ()");
-  m.def("forget_recorded(int[] numbers) -> ()");
-  m.def("forbid(Tensor x, str why) -> ()");
-  m.def("forbid_storage(int storage, str why) -> ()");
-}
-TORCH_LIBRARY_IMPL(emulated_gpu, CompositeExplicitAutograd, m) {
-  m.impl("to_cuda", to_cuda);
-  m.impl("to_cpu", to_cpu);
-  m.impl("resize_storage", resize_storage);
-  m.impl("done", done_by_python);
-  m.impl("replay", replay);
-  m.impl("forget_recorded", forget_recorded);
-  m.impl("forbid", [](const Tensor &t, std::string why) { t.unsafeGetTensorImpl()->release_storage_and_set_meta_custom_data_ptr_error_msg_(why); });
-  m.impl("forbid_storage", [](int64_t storage, std::string why) {
+  auto define = [&](const char *schema, auto function) { m.def(schema, torch::dispatch(DispatchKey::CompositeExplicitAutograd, function)); };
+  define("to_cuda(Tensor(a) x, int device) -> Tensor(a)", to_cuda);
+  define("to_cpu(Tensor(a) x) -> Tensor(a)", to_cpu);
+  define("default_generator(int device) -> Generator?", [](int64_t device) { return default_generator(DeviceIndex(device)); });
+  define("number_of(ScalarType dtype) -> int", [](at::ScalarType dtype) { return int64_t(dtype); });
+  define("resize_storage(Tensor(a!) of, int bytes) -> ()", resize_storage);
+  define("done(Tensor[] read, Tensor written, str name) -> ()", done_by_python);
+  define("replay(int number, int queue) -> ()", replay);
+  define("forget_recorded(int[] numbers) -> ()", forget_recorded);
+  define("forbid(Tensor x, str why) -> ()", [](const Tensor &t, std::string why) { t.unsafeGetTensorImpl()->release_storage_and_set_meta_custom_data_ptr_error_msg_(why); });
+  define("forbid_storage(int storage, str why) -> ()", [](int64_t storage, std::string why) {
     reinterpret_cast<c10::StorageImpl *>(storage)->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
   });
-  m.impl("number_of", [](at::ScalarType dtype) { return int64_t(dtype); });
-  m.impl("default_generator", [](int64_t device) { return default_generator(DeviceIndex(device)); });
 }
 
 // What DistributedDataParallel asks how long its steps took: nobody knows.

@@ -5,43 +5,37 @@ from __future__ import annotations
 import torch
 
 
+def on(device: int) -> torch.device:
+    return torch.device("cpu") if device == -1 else torch.device("cuda", device)
+
+
 def broadcast(tensor, devices) -> list[torch.Tensor]:
-    return [tensor.to(torch.device("cuda", device)) for device in devices]
+    return [tensor.to(on(device)) for device in devices]
 
 
-def broadcast_out(tensor, out):
-    for one in out:
-        if one is not tensor:
-            one.copy_(tensor)
-    return out
-
-
-def broadcast_coalesced(tensors, devices, size) -> list[list[torch.Tensor]]:
-    return [[tensor.to(torch.device("cuda", device)) for tensor in tensors] for device in devices]
-
-
-def scatter(tensor, devices, sizes, dim, streams=None) -> list[torch.Tensor]:
-    pieces = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
-    return [piece.to(torch.device("cuda", device)) for piece, device in zip(pieces, devices)]
-
-
-def scatter_out(tensor, out, dim, streams=None):
-    for one, piece in zip(out, tensor.split([one.shape[dim] for one in out], dim)):
+def copy_each(pieces, out):
+    for one, piece in zip(out, pieces):
         one.copy_(piece)
     return out
 
 
+def scatter(tensor, devices, sizes, dim, streams=None) -> list[torch.Tensor]:
+    pieces = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return [piece.to(on(device)) for piece, device in zip(pieces, devices)]
+
+
+def scatter_out(tensor, out, dim, streams=None):
+    return copy_each(tensor.split([one.shape[dim] for one in out], dim), out)
+
+
 def gather(tensors, dim, destination=None) -> torch.Tensor:
-    where = torch.device("cpu") if destination == -1 else torch.device("cuda", destination or 0)
-    return torch.cat([tensor.to(where) for tensor in tensors], dim)
-
-
-def gather_out(tensors, out, dim) -> torch.Tensor:
-    return out.copy_(torch.cat([tensor.to(out.device) for tensor in tensors], dim))
+    return torch.cat([tensor.to(on(destination or 0)) for tensor in tensors], dim)
 
 
 def names() -> dict:
     return {
-        "_broadcast": broadcast, "_broadcast_out": broadcast_out, "_broadcast_coalesced": broadcast_coalesced,
-        "_scatter": scatter, "_scatter_out": scatter_out, "_gather": gather, "_gather_out": gather_out,
+        "_broadcast": broadcast, "_broadcast_out": lambda tensor, out: copy_each([tensor] * len(out), out),
+        "_broadcast_coalesced": lambda tensors, devices, _: [[x.to(on(device)) for x in tensors] for device in devices],
+        "_scatter": scatter, "_scatter_out": scatter_out,
+        "_gather": gather, "_gather_out": lambda tensors, out, dim: out.copy_(gather(tensors, dim, out.get_device())),
     }  # fmt: skip

@@ -236,40 +236,25 @@ Tensor avg_pool2d_backward(const Tensor &g, const Tensor &x, at::IntArrayRef ker
   return narrowed(at::avg_pool2d_backward(share, widened(x), kernel, stride, padding, ceil, true, 1), g);
 }
 
-// As torch's, of halves, and cumsum and cumprod of all floating-point numbers.
+// As torch's, of halves, and cumsum and cumprod of all floating-point numbers: ScanKernels.cu, UnaryFractionKernels.cu,
+// BinaryMiscOpsKernels.cu, BinaryMiscBackwardOpsKernels.cu, AveragePool2d.cu.
 TORCH_LIBRARY_FRAGMENT(emulated_gpu, m) {
-  m.def("cumsum(Tensor self, int dim, ScalarType? dtype) -> Tensor");
-  m.def("cumprod(Tensor self, int dim, ScalarType? dtype) -> Tensor");
-  m.def("_logcumsumexp(Tensor self, int dim) -> Tensor");
-  m.def("round.decimals(Tensor self, int decimals) -> Tensor");
-  m.def("huber_loss(Tensor self, Tensor target, int reduction, float delta) -> Tensor");
-  m.def("smooth_l1_loss(Tensor self, Tensor target, int reduction, float beta) -> Tensor");
-  m.def("huber_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float delta) -> Tensor");
-  m.def("smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float beta) -> Tensor");
-  m.def("tanh_backward(Tensor grad_output, Tensor output) -> Tensor");
-  m.def("avg_pool2d_backward(Tensor grad_output, Tensor self, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, "
-        "bool count_include_pad, int? divisor_override) -> Tensor");
-  m.def("_adaptive_avg_pool2d_backward(Tensor grad_output, Tensor self) -> Tensor");
-  m.def("_adaptive_avg_pool3d_backward(Tensor grad_output, Tensor self) -> Tensor");
-  m.def("_upsample_bilinear2d_aa(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor");
-  m.def("_upsample_bicubic2d_aa(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor");
-}
-// ScanKernels.cu, UnaryFractionKernels.cu, BinaryMiscOpsKernels.cu, BinaryMiscBackwardOpsKernels.cu, AveragePool2d.cu.
-TORCH_LIBRARY_IMPL(emulated_gpu, CPU, m) {
-  m.impl("cumsum", cumsum);
-  m.impl("cumprod", cumprod);
-  m.impl("_logcumsumexp", logcumsumexp);
-  m.impl("round.decimals", round_decimals);
-  m.impl("huber_loss", huber_loss);
-  m.impl("smooth_l1_loss", smooth_l1_loss);
-  m.impl("huber_loss_backward", of_loss<true>);
-  m.impl("smooth_l1_loss_backward", of_loss<false>);
-  m.impl("tanh_backward", tanh_backward);
-  m.impl("avg_pool2d_backward", avg_pool2d_backward);
-  m.impl("_adaptive_avg_pool2d_backward", adaptive_gradient<2>);
-  m.impl("_adaptive_avg_pool3d_backward", adaptive_gradient<3>);
-  m.impl("_upsample_bilinear2d_aa", interpolated<false>);
-  m.impl("_upsample_bicubic2d_aa", interpolated<true>);
+  auto define = [&](const char *schema, auto function) { m.def(schema, torch::dispatch(DispatchKey::CPU, function)); };
+  define("cumsum(Tensor self, int dim, ScalarType? dtype) -> Tensor", cumsum);
+  define("cumprod(Tensor self, int dim, ScalarType? dtype) -> Tensor", cumprod);
+  define("_logcumsumexp(Tensor self, int dim) -> Tensor", logcumsumexp);
+  define("round.decimals(Tensor self, int decimals) -> Tensor", round_decimals);
+  define("huber_loss(Tensor self, Tensor target, int reduction, float delta) -> Tensor", huber_loss);
+  define("smooth_l1_loss(Tensor self, Tensor target, int reduction, float beta) -> Tensor", smooth_l1_loss);
+  define("huber_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float delta) -> Tensor", of_loss<true>);
+  define("smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float beta) -> Tensor", of_loss<false>);
+  define("tanh_backward(Tensor grad_output, Tensor output) -> Tensor", tanh_backward);
+  define("avg_pool2d_backward(Tensor grad_output, Tensor self, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, "
+         "bool count_include_pad, int? divisor_override) -> Tensor", avg_pool2d_backward);
+  define("_adaptive_avg_pool2d_backward(Tensor grad_output, Tensor self) -> Tensor", adaptive_gradient<2>);
+  define("_adaptive_avg_pool3d_backward(Tensor grad_output, Tensor self) -> Tensor", adaptive_gradient<3>);
+  define("_upsample_bilinear2d_aa(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor", interpolated<false>);
+  define("_upsample_bicubic2d_aa(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor", interpolated<true>);
 }
 
 void by_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack);

@@ -115,14 +115,6 @@ class Stream(torch.Stream):
         event.record(self)
         return event
 
-    def __enter__(self):
-        self.before = torch.cuda.current_stream()
-        torch.cuda.set_stream(self)
-        return self
-
-    def __exit__(self, *_):
-        torch.cuda.set_stream(self.before)
-
     def __cuda_stream__(self):
         return 0, self.stream_id
 
@@ -252,13 +244,10 @@ class CUDAGraph:
     def register_generator_state(self, generator) -> None:
         """Let replays draw from a generator, as they do from each."""
 
-    def raw_cuda_graph(self) -> int:
-        raise Unsupported("raw_cuda_graph of torch.cuda.CUDAGraph on the emulated device")
+    def raw_cuda_graph(self):
+        raise Unsupported("raw_cuda_graph and debug_dump of torch.cuda.CUDAGraph on the emulated device")
 
-    raw_cuda_graph_exec = raw_cuda_graph
-
-    def enable_debug_mode(self) -> None:
-        raise Unsupported("debug_dump of torch.cuda.CUDAGraph on the emulated device")
+    raw_cuda_graph_exec = enable_debug_mode = raw_cuda_graph
 
     def pool(self) -> tuple[int, int]:
         return self.number

@@ -274,11 +274,15 @@ def summed_up(ms: float, quantiles, return_mode: str):
     return [ms] if return_mode == "all" else ms
 
 
-def do_bench(fn, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode="mean"):
-    """Stand in for triton.testing.do_bench: one call, modelled under `run --timed`, else left out and not a number."""
-    if not timed.on():
-        say("triton.testing.do_bench: there is no GPU to time; nothing is run; times are nan, or `run --timed` models")
-    return summed_up(milliseconds(fn) if timed.on() else math.nan, quantiles, return_mode)
+def bench_of(name: str):
+    """Return a stand-in for a do_bench: one call, modelled under `run --timed`, else left out and not a number."""
+
+    def do_bench(call, *_, quantiles=None, return_mode="mean", **__):
+        if not timed.on():
+            say(f"{name}: there is no GPU to time; nothing is run; times are nan, or `run --timed` models")
+        return summed_up(milliseconds(call) if timed.on() else math.nan, quantiles, return_mode)
+
+    return do_bench
 
 
 def benchmark(call, *, quantiles=None, **_):
@@ -383,7 +387,7 @@ def install() -> None:
     cache.triton_key = kept_key
     CompiledKernel._init_handles = init_handles_of
     Autotuner.run = tuned(Autotuner.run)
-    triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
+    triton.testing.do_bench = triton.testing.do_bench_cudagraph = bench_of("triton.testing.do_bench")
     driver.set_active(Driver())
     driver._default = driver.active
     object.__setattr__(backends["nvidia"], "driver", Driver)  # else Inductor makes one of its own
