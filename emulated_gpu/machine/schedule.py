@@ -155,11 +155,11 @@ class FunctionalClock(Clock):
     """An instruction takes a tick, a nanosecond too; everything asynchronous takes what the schedule says."""
 
     computes_mma = True
-    MANY = 10_000  # events of a launch: where it has had more, and nothing is late by a draw, turns may last longer
+    MANY = 4_000  # events of a launch: where it has had more, and nothing is late by a draw, turns may last longer
 
     @property
     def quantum(self) -> float:
-        return 2048 if self.engine.count > self.MANY and self.schedule.seed == 0 else 256
+        return 4096 if self.engine.count > self.MANY and self.schedule.seed == 0 else 256
 
     def __init__(self, schedule: Schedule, engine, launch: int = 0, watched: Watched | None = None):
         """launch: the number of the one whose clock it is. watched: gets what is decided; needed where any is late."""

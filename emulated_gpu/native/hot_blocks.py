@@ -20,7 +20,7 @@ from .region import Region, Step
 NUMBERS, INTEGERS, FLOATS, EXCHANGE, ACCESS = 0.1, 1.0, 12.0, 10.0, 50.0
 COMPILED, START = 2000.0, 40_000.0
 CROSSING = 4.0
-LARGEST = 800  # instructions of a region
+LARGEST = 800  # instructions of a region, without those of blocks that have cost half of what compiling them would
 MEMORY, BETWEEN_LANES = ("ld", "st", "ldmatrix", "stmatrix", "cp", "tex"), ("shfl", "redux", "vote", "match")
 
 
@@ -47,13 +47,14 @@ def block(program: ControlFlow, index: int, units: Mapping[str, ModuleType]):
 class Cold:
     """A block that runs as Python until it has cost as much as compiling would."""
 
-    __slots__ = ("program", "index", "units", "python", "price", "left")
+    __slots__ = ("program", "index", "units", "python", "price", "left", "warm")
 
     def __init__(self, program: ControlFlow, index: int, units, python):
         self.program, self.index, self.units, self.python = program, index, units, python
         instrs = program.kernel.instrs[program.start[index] : program.end[index]]
         self.price = sum(map(price, instrs))
         self.left = START + COMPILED * len(instrs)
+        self.warm = self.left / 2
 
     def __call__(self, g) -> int:
         self.left -= self.price
@@ -115,11 +116,13 @@ def _reachable(program: ControlFlow, first: int, without: set[int] = frozenset()
     for b in work:
         for s in program.successors[b]:
             size = program.end[s] - program.start[s]
-            if s in found or s in without or not size or size > room:
+            block = program.blocks[s]
+            if s in found or s in without or not size or isinstance(block, Native) and not again:
                 continue
-            if isinstance(program.blocks[s], Native) and not again:
-                continue
-            room -= size
+            if not (isinstance(block, Native) or isinstance(block, Cold) and block.left < block.warm):
+                if size > room:
+                    continue
+                room -= size
             found.add(s)
             work.append(s)
     return found
