@@ -31,7 +31,7 @@ class Calls(NamedTuple):
     calls: list[Callable]
     launches: int  # of each call
     more: dict  # config, or rows and experts of each set
-    stages: tuple[str, ...] = ()  # names of the launches, of a layer
+    stages: tuple[str, ...] = ()  # names of the launches, where they are several
     polled: bool = False  # whether a kernel awaits values that another CTA's tensor core has made
 
 
@@ -50,7 +50,7 @@ def of_problem(kind: str, args: dict, count: int, config_by: Callable[[Config], 
         return Calls(calls, len(stages), more, stages, polled)
     problem = tuple(args["m"]), args["n"], args["k"]
     if kind != "fp8":
-        return Calls(grouped_gemm_fp4(*problem, count, kind == "mxfp4"), 2, {})
+        return Calls(grouped_gemm_fp4(*problem, count, kind == "mxfp4"), 2, {}, ("quantise", "GEMM"))
     config = config_by(config_of(*problem))
     calls = grouped_gemm(*problem, config, count)
     return Calls(calls, 1, {"config": str(config)}, polled=config.polled_partials)
