@@ -328,7 +328,7 @@ class Region:
             used |= part.needed | part.changed
         for e in self.exits.values():
             used |= e.saved
-        self.used = [r for r in bits_of(used | mask_of(self.code.registers)) if self.bits[r] != 128]
+        self.used = list(bits_of(used | mask_of(self.code.registers)))
         inputs = list(self.code.inputs.values())
         self.numbers: dict[Input | int, int] = {}  # a register or an input of one value -> its place
         self.rows: dict[Input | int, int] = {}
@@ -404,8 +404,7 @@ class Region:
                 code.emit(f"%x{n}.{name} = load {kind}, ptr %{name}")
                 code.emit(f"store {kind} %x{n}.{name}, ptr %h.{name}")
             for r in bits_of(e.saved):
-                if self.bits[r] != 128:
-                    self._move(names[r], *shapes[r], load=False)
+                self._move(names[r], *shapes[r], load=False)
             code.emit(f"ret i64 {n}")
         code.lines.insert(0, "entry:")
         code.close("define i64 @block(ptr noalias %base)")
@@ -427,33 +426,19 @@ class Region:
     # -- the Python around it ----------------------------------------------------------------------------------
     def _enterer(self, position: tuple[int, int]):
         """A function of a group that fills the buffer for an entry and runs the machine code; returns its exit."""
-        needed = [r for r in bits_of(self.parts[position].needed) if self.bits[r] != 128]
-        scope: dict[str, Any] = {"pack": None, "buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
+        read: list[Input | int] = [*bits_of(self.parts[position].needed), *self.code.inputs.values()]
+        texts = {what: what.text if isinstance(what, Input) else f"R[{what}]" for what in read}
+        rows = [what for what in read if what in self.rows]
+        scope: dict[str, Any] = {"buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
+        scope |= {f"i{self.rows[what]}": self.views[what] for what in rows}
         lines = ["def enter(g):", "    R, n, heap, join = g.R, g.n, g.engine.heap, g.join"]
-        whole, narrow = [], []
-        numbers = {}
-        read: list[Input | int] = [*needed, *self.code.inputs.values()]
-        for what in read:
-            text = f"R[{what}]" if not isinstance(what, Input) else what.text
-            if what in self.rows:
-                k = self.rows[what]
-                scope[f"i{k}"] = self.views[what]
-                check = "    if R[{0}] is None: raise TypeError".format(what) if self._bits(what) == 1 else None
-                if check and not isinstance(what, Input):
-                    lines.append(check)
-                whole.append(f"        i{k}[:] = {text}")
-                narrow.append(f"        fill(i{k}, {text}, n)")
-            else:
-                numbers[self.numbers[what]] = ("B7x" if self._bits(what) == 1 else "Q", text)
-        if whole:
-            lines += [f"    if n == {LANES}:", *whole, "    else:", *narrow]
-        layout, values = HEADER + f"{NUMBERS - struct.calcsize(HEADER)}x", []
-        for k in range(max(numbers, default=-1) + 1):
-            kind, text = numbers.get(k, ("8x", ""))
-            layout += kind
-            if text:
-                values.append(text)
-        scope["pack"] = struct.Struct(layout).pack_into
+        predicates = [what for what in rows if not isinstance(what, Input) and self.bits[what] == 1]
+        lines += [f"    if R[{what}] is None: raise TypeError" for what in predicates]
+        if rows:
+            lines += [f"    if n == {LANES}:", *(f"        i{self.rows[what]}[:] = {texts[what]}" for what in rows)]
+            lines += ["    else:", *(f"        fill(i{self.rows[what]}, {texts[what]}, n)" for what in rows)]
+        layout, numbers = self._layout(read, "B7x")
+        scope["pack"] = struct.Struct(f"{HEADER}{NUMBERS - struct.calcsize(HEADER)}x{layout}").pack_into
         scope.update(self.units)
         limit = "heap[0][0] + g.clock.quantum if heap else inf"
         scope["begin"] = self.memory.begin
@@ -464,7 +449,7 @@ class Region:
         memory = f"begin(g, {shared}, {copies}, {'access.local_memory(g, 1)' if local else None})"
         context = memory if self.code.forms else "0"
         header += ["g.warp.live_mask", context, "g.warp.actor.epoch"]
-        lines.append(f"    pack(buffer, 0, {', '.join([*header, *values])})")
+        lines.append(f"    pack(buffer, 0, {', '.join([*header, *(texts[what] for what in numbers)])})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
         return scope["enter"]
@@ -472,21 +457,21 @@ class Region:
     def _bits(self, what) -> int:
         return what.bits if isinstance(what, Input) else self.bits[what]
 
+    def _layout(self, those: list, predicate: str) -> tuple[str, list]:
+        """How the numbers among registers and inputs lie in the buffer, and which these are, in their order."""
+        found = {self.numbers[what]: what for what in those if what in self.numbers}
+        kinds = {k: predicate if self._bits(what) == 1 else "Q" for k, what in found.items()}
+        places = range(max(found, default=-1) + 1)
+        return "".join(kinds.get(k, "8x") for k in places), [found[k] for k in sorted(found)]
+
     def _saver(self, e: Exit):
         """A function of a group that takes back what an exit says."""
         scope: dict[str, Any] = {"buffer": self.buffer}
-        saved = [r for r in bits_of(e.saved) if self.bits[r] != 128]
+        saved = list(bits_of(e.saved))
         rows = [r for r in saved if r in self.rows]
-        numbers = {self.numbers[r]: r for r in saved if r in self.numbers}
-        layout, targets = f"<{TIME}xd{EPOCH - TIME - 8}xq", ["g.t", "g.warp.actor.epoch"]
-        if numbers:
-            layout += f"{NUMBERS - EPOCH - 8}x"
-        for k in range(max(numbers, default=-1) + 1):
-            if k in numbers:
-                layout += "?7x" if self.bits[numbers[k]] == 1 else "Q"
-                targets.append(f"R[{numbers[k]}]")
-            else:
-                layout += "8x"
+        layout, numbers = self._layout(saved, "?7x")
+        targets = ["g.t", "g.warp.actor.epoch", *(f"R[{r}]" for r in numbers)]
+        layout = f"<{TIME}xd{EPOCH - TIME - 8}xq{NUMBERS - EPOCH - 8}x{layout}"
         scope["unpack"] = struct.Struct(layout).unpack_from
         lines = ["def save(g):", "    R, n = g.R, g.n", f"    {', '.join(targets)}, = unpack(buffer)"]
         lines.append(f"    g.pc = {e.block}")
