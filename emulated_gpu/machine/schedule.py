@@ -155,11 +155,12 @@ class FunctionalClock(Clock):
     """An instruction takes a tick, a nanosecond too; everything asynchronous takes what the schedule says."""
 
     computes_mma = True
-    MANY = 4_000  # events of a launch: where it has had more, and nothing is late by a draw, turns may last longer
+    MANY = 4_000  # events of a launch: where it has had more, turns may last longer
+    longer = False  # whether they may at all: not where any is late by a draw, or CTAs may poll what others store
 
     @property
     def quantum(self) -> float:
-        return 4096 if self.engine.count > self.MANY and self.schedule.seed == 0 else 256
+        return 4096 if self.longer and self.engine.count > self.MANY else 256
 
     def __init__(self, schedule: Schedule, engine, launch: int = 0, watched: Watched | None = None):
         """launch: the number of the one whose clock it is. watched: gets what is decided; needed where any is late."""
@@ -174,6 +175,7 @@ class FunctionalClock(Clock):
         self.watched = watched
 
     def program(self, program):
+        self.longer = self.schedule.seed == 0 and not program.hands_on
         return program.predicated if self.watched is None else program.stops
 
     def _decided(self, what: str, warp, ticks: float) -> float:

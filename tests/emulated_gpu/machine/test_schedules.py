@@ -1,11 +1,13 @@
 """The first schedules are chosen to find most: programs whose fault only some orders of events show."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from order_dependent import PROGRAMS, found
 
 import emulated_gpu
-from emulated_gpu.machine.schedule import Schedule
+from emulated_gpu.machine.schedule import FunctionalClock, Schedule
 
 FIRST, DRAWN = range(4), range(12, 24)
 
@@ -36,6 +38,16 @@ def test_a_schedule_is_what_its_number_says():
     assert [sorted(Schedule(n).lazy_classes()) for n in (0, 1, 3, 4)] == [[], [], [], ["tma"]]
     assert Schedule(2).lazy_classes() == set(Schedule.CLASSES) and Schedule(10).lazy_classes() == {"st"}
     assert Schedule(30).lazy_classes() == Schedule(30).lazy_classes() != Schedule(31).lazy_classes()
+
+
+@pytest.mark.parametrize(("hands_on", "seed", "count", "ticks"), [
+    (False, 0, 5000, 4096), (True, 0, 5000, 256), (False, 1, 5000, 256), (False, 0, 3000, 256),
+])  # fmt: skip
+def test_turns_are_longer_where_nobody_polls(hands_on, seed, count, ticks):
+    """Else 592 CTAs would each look 500 times at a barrier before the next warp has come to it."""
+    clock = FunctionalClock(Schedule(seed), SimpleNamespace(count=count))
+    clock.program(SimpleNamespace(hands_on=hands_on, predicated=None))
+    assert clock.quantum == ticks
 
 
 # The first warp of device 0 polls until device 1 has raised [flag], or this many nanoseconds have passed, and says how
