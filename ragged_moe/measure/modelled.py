@@ -58,7 +58,7 @@ def of_problem(kind: str, args: dict, count: int, config_by: Callable[[Config], 
 
 def config_of(ms: tuple[int, ...], n: int, k: int) -> Config:
     """Return the config that this GPU's table has for a problem. ms: rows of each expert."""
-    return tuning(device_of(torch.device("cpu")).capability).choose_gemm(sum(ms), len(ms), n, k)
+    return tuning(capability()).choose_gemm(sum(ms), len(ms), n, k)
 
 
 def grouped_gemm(ms: tuple[int, ...], n: int, k: int, config: Config, calls: int) -> list[Callable]:

@@ -31,35 +31,32 @@ class Numbers(click.ParamType):
         return [int(x) for x in texts]
 
 
+def given(*options: Callable[[Callable], Callable]) -> Callable[[Callable], Callable]:
+    """Return what gives a command all of these options."""
+    return lambda command: functools.reduce(lambda of, option: option(of), reversed(options), command)
+
+
 def contest_options(repeats: int) -> Callable[[Callable], Callable]:
     """Return what gives a command the options that all contests have. repeats: the default."""
-    path = click.Path(path_type=Path)
-    options = (
-        click.option("--json", "file", type=path, help="Write the results there."),
+    return given(
+        click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results there."),
         click.option("--repeats", type=click.IntRange(1), default=repeats, show_default=True,
                      help="Timings at most, of 15 calls each."),
         click.option("--seed", type=int, default=0, show_default=True, help="Of the order of contestants."),
     )  # fmt: skip
-    return lambda command: functools.reduce(lambda of, option: option(of), reversed(options), command)
 
 
-def format_options(command: Callable) -> Callable:
-    """Give a command the options that say of which format weights are, and which peers take part."""
-    options = (
-        click.option("--format", "kind", type=click.Choice(FORMATS), default="fp8", show_default=True,
-                     help="Of the weights; MXFP4: W4A16 beside W4A8, on Hopper."),
-        click.option("--peers/--no-peers", default=None, help="FP8: those that are installed, by default, or none."),
-        click.option("--marlin", type=click.Path(path_type=Path, exists=True, file_okay=False),
-                     help="NVFP4: the folder of an unzipped sglang 0.5.23 wheel, whose Marlin is the peer."),
-        click.option("--humming", type=click.Path(path_type=Path, exists=True, file_okay=False),
-                     help="NVFP4: the folder of humming-kernels 0.1.19, a peer, too."),
-    )  # fmt: skip
-    return functools.reduce(lambda of, option: option(of), reversed(options), command)
+FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+format_options = given(  # of which format weights are, and which peers take part
+    click.option("--format", "kind", type=click.Choice(FORMATS), default="fp8", show_default=True,
+                 help="Of the weights; MXFP4: W4A16 beside W4A8, on Hopper."),
+    click.option("--peers/--no-peers", default=None, help="FP8: those that are installed, by default, or none."),
+    click.option("--marlin", type=FOLDER, help="NVFP4: an unzipped sglang 0.5.23 wheel, whose Marlin is the peer."),
+    click.option("--humming", type=FOLDER, help="NVFP4: the folder of humming-kernels 0.1.19, a peer, too."),
+)  # fmt: skip
 
 
-def chosen_peers(
-    kind: str, peers: bool | None, of_marlin: Path | None, of_humming: Path | None = None
-) -> Peers:  # fmt: skip
+def chosen_peers(kind: str, peers: bool | None, of_marlin: Path | None, of_humming: Path | None) -> Peers:
     """Return who takes part; click's errors for what does not fit the format or this GPU.
 
     peers: --peers or --no-peers, None if neither was given. of_marlin, of_humming: the folders of --marlin, --humming.
