@@ -211,7 +211,9 @@ class TimingClock(Clock):
         """Return when all of a copy has landed. last: cycles at its end beyond what every copy takes."""
         tma, unit = self.p["tma"], self.p["sm"]
         sm = group.cta.sm
-        cluster = self._sharing(sm - group.cta.rank, len(group.cta.cluster.ctas))
+        # SMs whose requests for one line can meet: those of a cluster, or every eighth of them
+        leader, among = sm - group.cta.rank, int(self.p["l2"]["meeting"])
+        cluster = leader // len(group.cta.cluster.ctas) % among if among else leader
         fetched = self.memory.read_bytes
         first = done = start
         if len(touched.lines):
@@ -233,12 +235,6 @@ class TimingClock(Clock):
         if self.memory.read_bytes > fetched:
             self._served[landing] = self.memory.served
         return landing
-
-    def _sharing(self, first: int, size: int) -> int:
-        """Names the SMs whose requests for one line can meet: those of a cluster, or every eighth of them. first: SM of
-        the cluster; size: its SMs."""
-        among = int(self.p["l2"]["meeting"])
-        return first // size % among if among else first
 
     def decided(self, when: float) -> float:
         return max(self._served.pop(when, when), self.engine.now)
@@ -523,7 +519,8 @@ class TimingClock(Clock):
         slope, base = t[f"latency_{shape}"]
         done = start + slope * description.n + base - t["commit_cycles"] - t["harness_cycles"]
         self.tensor_busy += interval * len(sms)
-        for s, rows in zip(sms, self._operand_rows(description, pair, a_in_tmem)):
+        rows = (0 if a_in_tmem else description.m // len(sms)) + description.n // len(sms)  # that each SM reads
+        for s in sms:
             s.tensor = start + interval
             s.shared.read_operands(self.engine.now, start, start + interval, rows * OPERAND_ROW / (interval * LINE))
         for c in ctas:
@@ -532,12 +529,6 @@ class TimingClock(Clock):
 
     def wgmma(self, group, form) -> float:
         return wgmma.issue(self, group, form)
-
-    @staticmethod
-    def _operand_rows(description, pair: bool, a_in_tmem: bool) -> list[int]:
-        """Return how many rows of A and B the tensor core of each SM reads from its shared memory."""
-        sms = 2 if pair else 1
-        return [(0 if a_in_tmem else description.m // sms) + description.n // sms] * sms
 
     def tensor_copy(self, group, pair: bool, nbytes: int) -> float:
         t = self.p["tensor"]

@@ -38,13 +38,12 @@ Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one
 
 class L2Region:
     """One region's lines: the HBM channel of each, how much longer than the fastest it takes (cycles), its home, when
-    it is (or was) in each half of the L2, and how many bytes had been inserted there by then; of lines loaded as
-    evict_first, how many of those. Of each block, how many had opened rows of the DRAM when it last did.
+    it is (or was) in each half of the L2, and how many bytes had been inserted there by then, also when it was last
+    stored; of lines loaded as evict_first, how many of those. Of each block, how many had opened rows of the DRAM when
+    it last did.
 
     `base` is a line number of our own: host addresses differ from run to run, and modelled times must not.
     """
-
-    __slots__ = ("first", "lines", "channel", "late", "home", "ready", "stamp", "turn", "base", "opened", "table", "at")
 
     def __init__(self, start: int, size: int, base: int, channels: int, late: np.ndarray):
         self.first, self.base = start // LINE, base
@@ -57,6 +56,7 @@ class L2Region:
         self.home = halves.homes(base, lines)
         self.ready = np.full((2, lines), np.inf)  # [half, line]
         self.stamp = np.full((2, lines), -np.inf)
+        self.wrote = np.full(lines, -np.inf)
         self.turn: np.ndarray | None = None  # [half, line], inf of the others
         self.opened = np.full((base + lines) // halves.BLOCK - base // halves.BLOCK + 1, -np.inf)
         arrays = self.channel, self.late, self.home, self.ready, self.stamp
@@ -337,17 +337,16 @@ class MemoryModel:
     ) -> tuple[float, float]:
         """A store arrives at the L2 from a half: when it has been taken in and when it is acknowledged.
 
-        requests: in how many it comes, if there are more than lines.
-
-        Lines are kept at home; what the other half had of them is old. posted: it comes from another device, and nobody
-        sees it before.
+        requests: in how many it comes, if there are more than lines. Lines are kept at home, and written back some day;
+        what the other half had of them is old. One that is on its way has to come first. posted: it comes from another
+        device, and nobody sees it before.
         """
         if self.peers and (peer := self.peer(lines)) is not None:
             return peer.write(time, lines, nbytes)
         region, index = self._locate(lines)
         at = np.arange(index.start, index.stop, index.step) if type(index) is slice else index
         home = region.home[at]
-        acknowledged = self.hit_cycles
+        acknowledged, come = self.hit_cycles, 0.0
         for there in (0, 1):
             mine = at[home == there]
             if not len(mine):
@@ -356,6 +355,7 @@ class MemoryModel:
                 self.numbers[of.NOW], self.numbers[of.PART] = self.engine.now, nbytes / len(at) * self.links.cycles
                 self.carry(region.at, self.at, pointer(mine), len(mine), there)
             _, count = self._look(region, mine, there)
+            come = max(come, self.numbers.item(of.COME))
             new = self.missing[:count]
             region.stamp[1 - there, mine] = -np.inf
             if count:
@@ -364,8 +364,9 @@ class MemoryModel:
                 self.insert(region.at, self.at, pointer(self.missing), count, there, False, False)
                 self._log_back(back := self.numbers.item(of.BACK))
                 self._write_back(back)
-                self.stored[there] += count * LINE
                 acknowledged = self.write_miss_cycles
+            self.stored[there] += LINE * np.count_nonzero(region.wrote[mine] < region.stamp[there, mine])
+            region.wrote[mine] = self.inserted[there]
             if posted:
                 region.ready[there, mine] = time
         busy = max(nbytes / self.write_rate, max(requests, len(lines)) * self.write_request_cycles)
@@ -373,7 +374,7 @@ class MemoryModel:
         if self.log is not None:
             self.log.append((time, 0, 0, nbytes))
         taken = max(time, self.write_port)
-        return taken, taken + acknowledged
+        return taken, max(taken + acknowledged, come)
 
     def combine(
         self, time: float, lines: Lines, nbytes: int, half: int = 0, turns: float = 0.0, requests: int = 0
@@ -385,10 +386,7 @@ class MemoryModel:
         """
         if self.peers and (peer := self.peer(lines)) is not None:
             return peer.write(time, lines, nbytes)
-        fetched = self.read_bytes
         come = self.read(time, lines, 0, None)[1]
-        if fetched < self.read_bytes:  # they will have to be written back
-            self.stored += (self.read_bytes - fetched) / 2
         region, index = self._locate(lines)
         far = bool((region.home[index] != half).any())
         taken = self.write(time, lines, nbytes, half, requests=requests)[0]

@@ -138,7 +138,8 @@ class Timeline:
                     paint(span.sm, span.start, span.end, "waiting for the launch before")
             if busy:
                 paint(self.sm_of[key], max(span.end for span in busy), end, "epilogue and exit")
-            issuer = key if any(span.warp >= 0 for span in busy) or not busy else (key[0], self._issuer(key))
+            # the even CTA of a pair issues the mma of both SMs
+            issuer = key if any(span.warp >= 0 for span in busy) or not busy else (key[0], key[1] & ~1)
             program = self.program_of[key[0]]
             for span in self.ctas.get(issuer, ()):
                 mine = "mma" in self.trace.duties.get((program, span.warp), ()) if busy else span.what == "loads"
@@ -156,10 +157,6 @@ class Timeline:
         waiting = (state == number["waiting for loads"]) & limited[None, :]
         state[waiting] = number["waiting for loads, HBM at its limit"]
         return names, state
-
-    def _issuer(self, key: tuple[int, int]) -> int:
-        """The CTA whose warp issues the mma of this CTA's SM: the even one of its pair."""
-        return key[1] & ~1
 
     def hbm_share(self, edges: np.ndarray) -> np.ndarray:
         """HBM traffic as a share of the peak read rate, averaged over SMOOTH_NS."""

@@ -159,9 +159,7 @@ def held(points: list[Known]) -> dict[str, tuple[int, int]]:
 def added_by_pdl() -> list[float]:
     """Return by how much silicon's gain by PDL differs from the model's, as logarithms of ratios of times."""
     return [
-        math.log(
-            point["measured_us"] / point["modelled_us"] * point["plain_modelled_us"] / point["plain_measured_us"]
-        )
+        math.log(point["measured_us"] / point["modelled_us"] * point["plain_modelled_us"] / point["plain_measured_us"])
         for point in POINTS["dependent"]
     ]
 
@@ -242,9 +240,7 @@ class Estimate(NamedTuple):
         return {"us": self.us, "us_corrected": self.corrected, "us_interval": between, "unlike": self.unlike}
 
 
-def estimate(
-    us: float, shares: MadeOf | None, profile: Profile, pdl: bool = False, beyond: str = ""
-) -> Estimate:
+def estimate(us: float, shares: MadeOf | None, profile: Profile, pdl: bool = False, beyond: str = "") -> Estimate:
     """Return what is known of a time, given the model's `us`. A kernel unlike all that is known keeps `us` as it is."""
     if why := unlike(shares, profile.name, beyond):
         return Estimate(us, us, None, why)

@@ -141,6 +141,18 @@ def test_stored_lines_leave_in_proportion_to_their_share(memory, first):
     assert memory.numbers[WRITTEN] == pytest.approx(stored - sum(memory.stored))
 
 
+def test_lines_that_are_there_wait_for_it_when_stored_and_are_written_back_once(memory, first):
+    """Prefetched, then stored at once: acknowledged when they have come, not when those are that the L2 has; dirty."""
+    lines, stored = range(first, first + 128), 16384
+    memory.prefetch(0.0, lines, stored)
+    ready = memory.region(first).ready
+    come = ready[np.isfinite(ready)].max()
+    done = memory.write(0.0, lines, stored)[1]
+    assert done == come > stored / memory.write_rate + memory.hit_cycles
+    memory.write(done, lines, stored)
+    assert sum(memory.stored) == stored
+
+
 def test_a_load_that_meets_prefetches_ends_with_the_last_of_them(memory, first):
     """64 prefetches of 16 KiB, then a load of the first one's lines, a tenth and all of their time later."""
     for at in range(first, first + 8192, 128):
