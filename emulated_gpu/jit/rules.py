@@ -2,10 +2,10 @@
 
 A rule's arguments are integers of 64 bits without a sign, arrays in memory by their addresses, tuples of those, and
 constants. In machine code each set of constants gives a function of its own: what hangs on constants alone is decided
-when it is written. There a rule may have `if`, `while`, `for k in range(..)`, loops over constants, which are written
-turn by turn, `return`, assignments, calls of rules, and of Python that computes with what it is given. A slice
-`[a:a + n]` of an array, n constant, is a vector. Both sides of what has no branches (`where`, `&`) are computed, not of
-`and`.
+when it is written. There a rule may have `if`, `while`, `for k in range(..)`, `for k in ones(mask)`, loops over
+constants, which are written turn by turn, `return`, assignments, calls of rules, and of Python that computes with what
+it is given. A slice `[a:a + n]` of an array, n constant, is a vector. Both sides of what has no branches (`where`, `&`)
+are computed, not of `and`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import math
 import operator
 import struct
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,6 +174,13 @@ def trailing_zeros(x) -> Any:
     if isinstance(x, Value):
         return x.code.intrinsic("cttz", x, flags="i1 true")
     return (x & -x).bit_length() - 1
+
+
+def ones(mask: int) -> Iterator[int]:
+    """The numbers of the bits of a mask that are 1, to loop over."""
+    while mask:
+        yield trailing_zeros(mask)
+        mask &= mask - 1
 
 
 def count_ones(x) -> Any:
@@ -352,7 +360,7 @@ class Writer(Expressions):
                 return self.branches(node)
             case ast.While():
                 self.turn(node, lambda inside, end: self.decide(node.test, inside, end), lambda: None)
-            case ast.For(iter=ast.Call(func=ast.Name(id="range"))):
+            case ast.For(iter=ast.Call(func=ast.Name(id="range" | "ones"))):
                 self.count_up(node)
             case ast.For():
                 for each in self.expression(node.iter):
@@ -456,21 +464,23 @@ class Writer(Expressions):
 
     def count_up(self, node: Any) -> None:
         ends = [self.expression(a) for a in node.iter.args]
-        first, end, step = (0, *ends, 1) if len(ends) == 1 else (*ends, 1)[:3]
-        name = node.target.id
-        kind = 64, 0, False
-        place = self.variable(kind)
+        of_bits, name, kind = node.iter.func.id == "ones", node.target.id, (64, 0, False)
+        first, end, step = (0, *ends, 1) if len(ends) == 1 and not of_bits else (*ends, 1, 1)[:3]
+        place, left = self.variable(kind), self.variable(kind)  # the number; bits from it on, or the number again
         outer, self.variables[name] = self.variables.get(name), (place, kind)
         self.local.pop(name, None)
-        self.emit(f"store {self.shaped(first, WORD)}, ptr {place}")
+        self.emit(f"store {self.shaped(first, WORD)}, ptr {left}")
 
-        def number() -> Any:
-            return self.value(f"load i64, ptr {place}", 64, 0)
+        def test(inside: str, behind: str) -> None:
+            now = self.value(f"load i64, ptr {left}", 64, 0)
+            self.emit(f"store {trailing_zeros(now) if of_bits else now}, ptr {place}")
+            self.branch(now != 0 if of_bits else now < end, inside, behind)
 
-        self.turn(
-            node, lambda inside, behind: self.branch(number() < end, inside, behind),
-            lambda: self.emit(f"store {number() + step}, ptr {place}"),
-        )  # fmt: skip
+        def following() -> None:
+            now = self.value(f"load i64, ptr {left}", 64, 0)
+            self.emit(f"store {now & (now - 1) if of_bits else now + step}, ptr {left}")
+
+        self.turn(node, test, following)
         if outer:
             self.variables[name] = outer
 

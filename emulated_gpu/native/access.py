@@ -25,6 +25,7 @@ from ..jit.rules import (
     int32,
     int64,
     mask,
+    ones,
     room,
     rule,
     trailing_zeros,
@@ -379,10 +380,7 @@ def account(c, addresses, active, first, form):
 @rule
 def may_move(c, w, addresses, lanes, epoch, several, form):
     """Whether lanes' access is plain."""
-    left = lanes
-    while left:
-        lane = trailing_zeros(left)
-        left = left & (left - 1)
+    for lane in ones(lanes):
         a = addresses[lane]
         if a < w[of.LO] or a + form.bytes > w[of.HI] or a % form.bytes:
             return False
@@ -414,10 +412,7 @@ def move(c, w, addresses, lanes, values, step, epoch, several, form):
     if shadowed:
         event(c, step, GENERIC * form.write, c[of.UID])
     for k in range(form.elements):
-        left = lanes
-        while left:
-            lane = trailing_zeros(left)
-            left = left & (left - 1)
+        for lane in ones(lanes):
             a = addresses[lane] + k * form.size
             element = form.kind(data.at(a).address)
             if form.write:
@@ -474,20 +469,15 @@ def place_in_local(c, lane, address):
 @rule
 def access_local(context, addresses_at, active, values_at, _step, _epoch, _one_address, form):
     """Like `access`, of the local memory of each lane."""
-    c, addresses, values, left = int64(context), int64(addresses_at), form.kind(values_at), active
-    while left:
-        lane = trailing_zeros(left)
-        left = left & (left - 1)
+    c, addresses, values = int64(context), int64(addresses_at), form.kind(values_at)
+    for lane in ones(active):
         a = addresses[lane]
         if a >= c[of.LOCAL_BYTES] or a + form.bytes > c[of.LOCAL_BYTES] or a % form.bytes:
             return True
         at = c[of.LOCAL_WRITTEN] + place_in_local(c, lane, a)
         if not form.write and c[of.CHECKS] and (int8(at)[0 : form.bytes] != 1).any():
             return True
-    left = active
-    while left:
-        lane = trailing_zeros(left)
-        left = left & (left - 1)
+    for lane in ones(active):
         place = place_in_local(c, lane, addresses[lane])
         element = form.kind(c[of.LOCAL] + place)
         for k in range(form.elements):
@@ -661,7 +651,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
     reading = bits(sizes[0:LANES] != 0) & active
     if bits(sizes[0:LANES] < size) & reading or bits((to[0:LANES] | source[0:LANES]) & (size - 1) != 0) & active:
         return True
-    s, first, end, from_window, kept, left = c.at(of.SHARED), NOWHERE, 0, 0, 0, active
+    s, first, end, from_window, kept = c.at(of.SHARED), NOWHERE, 0, 0, 0
     if reading:
         from_window = window_of(c, source[trailing_zeros(reading)], size)
         if from_window == 0:
@@ -670,9 +660,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
             c[of.WANTED] = from_window
             return True
     w, ordered = int64(from_window), s[of.FLAGS] & of.SHADOWED
-    while left:
-        lane = trailing_zeros(left)
-        left = left & (left - 1)
+    for lane in ones(active):
         a, b = to[lane], source[lane]
         if a < s[of.LO] or a + size > s[of.HI]:
             return True
@@ -704,10 +692,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
         s[of.BUSY_LO] = where(first < s[of.BUSY_LO], first, s[of.BUSY_LO])
         s[of.BUSY_HI] = where(end > s[of.BUSY_HI], end, s[of.BUSY_HI])
     words, n = 0, 0
-    left = active
-    while left:
-        lane = trailing_zeros(left)
-        left = left & (left - 1)
+    for lane in ones(active):
         a = to[lane]
         row[of.TO + n], row[of.FROM + n] = a - s[of.ORIGIN], source[lane]
         row[of.READ + n] = where(reading >> lane & 1 != 0, size, 0)
@@ -726,20 +711,15 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
 @rule
 def use_copied(w, source, lanes, size):
     """Keep for other launches what a copy's lanes read."""
-    left = lanes
-    while left:
-        lane = trailing_zeros(left)
-        left = left & (left - 1)
+    for lane in ones(lanes):
         fill(int8(w[of.WAS_READ]), (source[lane] - w[of.ORIGIN]) // WORD, size // WORD, 1)
 
 
 @rule
 def note_copied(c, w, source, lanes, number, count):
     """Keep the read of a copy's lanes."""
-    plane, left = plane_of(w, False), lanes
-    while left:
-        lane = trailing_zeros(left)
-        left = left & (left - 1)
+    plane = plane_of(w, False)
+    for lane in ones(lanes):
         for k in range(count):
             place = (source[lane] - w[of.ORIGIN]) // WORD + k
             if w[of.SETTLED] == 0 or not is_settled(w, place, 1):

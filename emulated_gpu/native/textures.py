@@ -12,7 +12,7 @@ import numpy as np
 
 from ..formats.texels import BORDER, FAR, FRACTION, MIRROR, WRAP
 from ..jit.llvm import LANES, Value
-from ..jit.rules import Rule, fill, float32, float64, int8, int16, int32, int64, real, room, rule, where
+from ..jit.rules import Rule, fill, float32, float64, int8, int16, int32, int64, ones, real, room, rule, where
 from ..state import images
 from ..state.shadow import WORD
 from . import access
@@ -246,41 +246,38 @@ def fetch(context, coordinates, active, values_at, step, row, _, form):
     filters = 0 if form.integers else t[images.LINEAR]
     corners, size = where(filters != 0, 1 << len(form.axes), 1), t[images.TEXEL]
     at, kept, moved, other = 0, 0, 0, 0
-    for lane in range(LANES):
-        if active >> lane & 1:
-            find(t, coordinates, lane, corners, places, weights, form)
-            for corner in range(corners):
-                place = places[corner * LANES + lane]
-                if place != 0:
+    for lane in ones(active):
+        find(t, coordinates, lane, corners, places, weights, form)
+        for corner in range(corners):
+            place = places[corner * LANES + lane]
+            if place != 0:
+                if at == 0:
+                    at = access.window_of(c, place, size)
                     if at == 0:
-                        at = access.window_of(c, place, size)
-                        if at == 0:
-                            return True
-                        if int64(at)[of.FLAGS] & of.CLOSED:
-                            c[of.WANTED] = at
-                            return True
-                        other = place
-                    asked = may_read(c, int64(at), place, size)
-                    if asked == 0:
                         return True
-                    kept = where(asked == 2, 1, kept)
-                    moved = where(place == other, moved, moved | 1) + 2
+                    if int64(at)[of.FLAGS] & of.CLOSED:
+                        c[of.WANTED] = at
+                        return True
+                    other = place
+                asked = may_read(c, int64(at), place, size)
+                if asked == 0:
+                    return True
+                kept = where(asked == 2, 1, kept)
+                moved = where(place == other, moved, moved | 1) + 2
     if at != 0 and int64(at)[of.FLAGS] & of.SHADOWED:
         if kept:
             event(c, step, 0, c[of.UID])
-        for lane in range(LANES):
-            if active >> lane & 1:
-                for corner in range(corners):
-                    if places[corner * LANES + lane] != 0:
-                        keep_read(c, int64(at), places[corner * LANES + lane], size)
+        for lane in ones(active):
+            for corner in range(corners):
+                if places[corner * LANES + lane] != 0:
+                    keep_read(c, int64(at), places[corner * LANES + lane], size)
     c[of.BYTES_LOADED] += where(moved & 1 != 0, moved >> 1, where(moved != 0, 1, 0)) * size
-    for lane in range(LANES):
-        if active >> lane & 1:
-            for channel in range(t[images.CHANNELS]):
-                if filters:
-                    values[channel * LANES + lane] = bits_of(filtered(t, places, weights, lane, channel, form))
-                elif t[images.FRACTIONS]:
-                    values[channel * LANES + lane] = bits_of(value(t, places[lane], channel))
-                elif places[lane] != 0:
-                    values[channel * LANES + lane] = with_sign(t, places[lane], channel)
+    for lane in ones(active):
+        for channel in range(t[images.CHANNELS]):
+            if filters:
+                values[channel * LANES + lane] = bits_of(filtered(t, places, weights, lane, channel, form))
+            elif t[images.FRACTIONS]:
+                values[channel * LANES + lane] = bits_of(value(t, places[lane], channel))
+            elif places[lane] != 0:
+                values[channel * LANES + lane] = with_sign(t, places[lane], channel)
     return False

@@ -18,6 +18,7 @@ from emulated_gpu.jit.rules import (
     int32,
     int64,
     mask,
+    ones,
     pointer,
     room,
     rule,
@@ -49,6 +50,13 @@ def loops(at, n, wanted, unused):
         if numbers[k] > 900:
             break
         total += numbers[k] * k
+    for k in ones(wanted):
+        for low in ones(wanted & 5):
+            if low == 2:
+                continue
+            total += k * 3 + low
+        if k > 4:
+            break
     left = n
     while left and total < 1 << 40:
         left -= 1
