@@ -476,6 +476,8 @@ class Device:
         import torch
 
         storage = tensor.untyped_storage()
+        if storage.nbytes() and not storage.data_ptr():
+            raise ValueError(f"{name} has no memory: it is a fake tensor, or one on {tensor.device}")
         array = allocate(storage.nbytes())
         if copy and storage.nbytes():
             ctypes.memmove(array.ctypes.data, storage.data_ptr(), storage.nbytes())

@@ -10,18 +10,13 @@ import importlib
 from collections.abc import Callable
 
 import torch
-from torch._C import DispatchKey
 
 from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, GEMM_CALL, ROUTE_CALL
+from ragged_moe.runtime.dispatch import below_autograd, is_eager
 from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.signature import Signature
 
 LIBRARY = torch.library.Library("ragged_moe", "FRAGMENT")
-BELOW_AUTOGRAD, EAGER = torch._C._after_autograd_keyset, (DispatchKey.CUDA, DispatchKey.CPU)
-
-
-def nothing(*_, **__) -> None:
-    """The fake of an operator that writes to `out`."""
 
 
 @functools.cache
@@ -30,20 +25,13 @@ def served(name: str) -> Callable:
     return getattr(importlib.import_module("ragged_moe"), name)
 
 
-@functools.cache
-def is_eager(keys: int) -> bool:
-    """Whether nothing is between autograd and the function for a set of dispatch keys, of these bits."""
-    below = torch._C.DispatchKeySet.from_raw_repr(keys) & BELOW_AUTOGRAD
-    return below.highestPriorityTypeId() in EAGER
-
-
-def operator(of: Signature, out: bool = False) -> Callable:
+def operator(of: Signature, out: bool = False, asks: bool = False) -> Callable:
     """Register torch.ops.ragged_moe.NAME, or NAME_out, which calls the function NAME; returns it.
 
-    As torch.library.custom_op, which takes the host 20 us a call more, and 190 for one that mutates. Behind autograd
-    what it returns refuses a backward; a call that writes to `out` is refused. Where nothing is between autograd and
-    the function, as a tracer would be, it is called here: to go through torch once more takes as long as all that the
-    function does.
+    As torch.library.custom_op, which takes the host 20 us a call more, and 190 for one that mutates. The function is
+    called for autograd: to go through torch once more takes as long as all that it does. It refuses a backward, and a
+    call that writes to `out`. It hands back what is to go by torch, as to a tracer (`Function.first`), or, as to be
+    handed the dispatch keys takes 1 us, has it done here (`asks`).
     """
     function, name = of.name, of.name + "_out" * out
 
@@ -51,35 +39,33 @@ def operator(of: Signature, out: bool = False) -> Callable:
 
         def run(to, *operands, **options) -> None:
             served(function)(*operands, out=to, **options)
+
+        def fake(to, *operands, **options) -> None:
+            of.fake(*operands, to=to, **options)
     else:
+        fake = of.fake
 
         def run(*operands, **options):
             return served(function)(*operands, **options)
 
-    def autograd(keys, *args, **options):
+    def by_keys(keys, *args, **options):
         if is_eager(keys.raw_repr()):
-            return run(*args, **options)  # which minds gradients itself
-        operands = *args, *options.values()
-        if learns(*operands):
-            call = functools.partial(below_autograd, made, keys, args, options)
-            return refusing(f"ragged_moe.{of.name}", call, operands, args[0] if out else None)
-        return below_autograd(made, keys, args, options)
+            return run(*args, **options)
+        if learns(*args):
+            call = functools.partial(by_keys, keys, *args, **options)
+            return refusing(f"ragged_moe.{function}", call, args, args[0] if out else None)
+        with below_autograd():
+            return made(*args, **options)
 
     LIBRARY.define(of.schema(out))
     LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"ragged_moe::{name}", nothing if out else of.fake, lib=LIBRARY)
+    torch.library.register_fake(f"ragged_moe::{name}", fake, lib=LIBRARY)
     made = getattr(torch.ops.ragged_moe, name).default
-    LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
+    LIBRARY.impl(name, by_keys if asks else run, "Autograd", with_keyset=asks)
     return made
-
-
-def below_autograd(made, keys, args: tuple, options: dict):
-    """Run an operator by torch, behind autograd."""
-    with torch._C._AutoDispatchBelowAutograd():
-        return made.redispatch(keys & BELOW_AUTOGRAD, *args, **options)
 
 
 experts_op, experts_out_op = operator(EXPERTS_CALL), operator(EXPERTS_CALL, out=True)
 batched_experts_op, batched_experts_out_op = operator(BATCHED_CALL), operator(BATCHED_CALL, out=True)
 route_op = operator(ROUTE_CALL)
-grouped_gemm_op, grouped_gemm_out_op = operator(GEMM_CALL), operator(GEMM_CALL, out=True)
+grouped_gemm_op, grouped_gemm_out_op = operator(GEMM_CALL, asks=True), operator(GEMM_CALL, out=True, asks=True)

@@ -30,6 +30,13 @@ class Case:
     special: str = ""  # "nan": some operands and scales are NaN; "indptr": m_indptr is not monotone
     seed: int = 0
 
+    def m_indptr(self) -> torch.Tensor:
+        """Return m_indptr on the CPU."""
+        made = torch.tensor([sum(self.ms[:e]) for e in range(len(self.ms) + 1)], dtype=torch.int32)
+        if self.special == "indptr":  # backwards, and beyond the rows that there are
+            made[1], made[-1] = made[2] + 3, sum(self.ms) + 1000
+        return made
+
     def draw(self) -> tuple[torch.Tensor, ...]:
         """Return a, a_scale, b, b_scale, m_indptr on the CPU. Scales have any sign."""
         g, experts, rows = torch.Generator().manual_seed(self.seed), len(self.ms), sum(self.ms)
@@ -37,15 +44,12 @@ class Case:
         b = torch.randn(experts, self.n, self.k, generator=g).clamp(-2, 2).to(torch.float8_e4m3fn)
         a_scale = torch.randn(self.k // 128, rows, generator=g)
         b_scale = torch.randn(experts, self.n // 128, self.k // 128, generator=g)
-        m_indptr = torch.tensor([sum(self.ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
         if self.special == "nan":
             a.view(torch.uint8)[rows // 2, 3] = 0x7F
             b.view(torch.uint8)[-1, self.n // 3, self.k - 1] = 0xFF
             a_scale[0, -1] = torch.nan
             b_scale.view(torch.int32)[-1, -1, 0] = -1  # a NaN, too, of the bits that say that a partial sum is missing
-        if self.special == "indptr":  # backwards, and beyond the rows that there are
-            m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
-        return a, a_scale, b, b_scale, m_indptr
+        return a, a_scale, b, b_scale, self.m_indptr()
 
 
 CASES = {

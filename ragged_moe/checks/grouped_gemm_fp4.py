@@ -7,6 +7,7 @@ import dataclasses
 
 import torch
 
+from ragged_moe.checks import grouped_gemm
 from ragged_moe.checks.grouped_gemm import clipped, launched
 from ragged_moe.kernels.block_scaled import W4A4, W4A8
 from ragged_moe.kernels.config import BLOCK_N, Config
@@ -24,14 +25,8 @@ BOUND = 2**-16
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
-    """A problem: the rows of each expert, N, K, and what is special about it."""
-
-    ms: tuple[int, ...]
-    n: int
-    k: int
-    special: str = ""  # "nan": a scale is NaN; "mxfp4"; "indptr": m_indptr is not monotone
-    seed: int = 0
+class Case(grouped_gemm.Case):
+    """As of FP8; special may be "mxfp4", too, or "extremes"."""
 
     def draw(self, config: Config) -> tuple[tuple, torch.Tensor]:
         """Return the kernel's operands a, b_global, b, b_scale, m_indptr, and the weights in float64, on the CPU.
@@ -48,9 +43,7 @@ class Case:
             a *= torch.where(sizes == 0, 0.0, torch.exp2(sizes.float())).repeat_interleave(16, 1)
         a = a.to(torch.float16 if config.fp4_tokens == "f16" else torch.bfloat16)
         b = torch.randint(0, 256, (experts, n, self.k // 2), generator=g, dtype=torch.uint8)
-        m_indptr = torch.tensor([sum(self.ms[:e]) for e in range(experts + 1)], dtype=torch.int32)
-        if self.special == "indptr":  # backwards, and beyond the rows that there are
-            m_indptr[1], m_indptr[-1] = m_indptr[2] + 3, rows + 1000
+        m_indptr = self.m_indptr()
         by_e4m3 = config.fp4_tokens == "e4m3"
         if self.special == "mxfp4" or config.block_scaled is W4A8 or by_e4m3:
             low, high = (0, 255) if self.special == "extremes" else (112, 124) if by_e4m3 else (100, 131)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from ragged_moe.kernels import batched
 from ragged_moe.kernels.program import Program
@@ -54,28 +54,20 @@ def batched_experts(
     operand is not so, or not in a GPU's memory: then nothing is compiled, launched or written. No gradients. Scratch
     memory as of ragged_moe.run.
     """
-    if is_compiling():
-        given = hidden, counts, w13, w13_scale, w2, w2_scale
-        options = {
-            "hidden_scale": hidden_scale, "gate_first": gate_first, "limit": limit, "alpha": alpha, "shift": shift,
-            "expected_m": expected_m,
-        }  # fmt: skip
-        if out is None:
-            return torch.ops.ragged_moe.batched_experts(*given, **options)
-        torch.ops.ragged_moe.batched_experts_out(out, *given, **options)
-        return out
     operands = (hidden, counts, w13, w13_scale, w2, w2_scale, *(() if hidden_scale is None else (hidden_scale,)))
     options = gate_first, limit, alpha, shift, expected_m
+    if is_dynamo_compiling():
+        return FUNCTION.operator(dict(zip(NAMES, operands)), dict(zip(OPTIONS, options)), out)
     call = calls.like(operands, options)
     if call is not None:
         made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
         if call.repeat((*operands, made)):
             return made
-    given = dict(zip(BATCHED_CALL.names, (*operands[:6], hidden_scale)))
+    given = dict(zip(NAMES, (*operands[:6], hidden_scale)))
     return FUNCTION.first(given, dict(zip(OPTIONS, options)), options, out)[0]
 
 
-OPTIONS = tuple(option.name for option in BATCHED_CALL.options)
+NAMES, OPTIONS = BATCHED_CALL.names, tuple(option.name for option in BATCHED_CALL.options)
 
 
 class BatchedExperts(Function):
@@ -95,7 +87,7 @@ class BatchedExperts(Function):
     def plan(self, checked: Checked) -> Layer:
         """Step 2."""
         of, letters = checked.options, checked.letters
-        sizes = sizes_for(*(letters[x] for x in "EMHI"), of["expected_m"])
+        sizes = sizes_of(*(letters[x] for x in "EMHI"), of["expected_m"])
         activation = activation_of(of["gate_first"], of["limit"], of["alpha"], of["shift"])
         return layer_of(checked.first.device, sizes, activation, channels=has_channels(checked.given))
 
@@ -115,11 +107,6 @@ def sizes_of(experts: int, most: int, hidden: int, intermediate: int, expected_m
     BATCHED_CALL.check_options(expected_m=expected_m)
     BATCHED_CALL.require(E=experts, M=most, H=hidden, I=intermediate)
     require_rows(experts, most)
-    return sizes_for(experts, most, hidden, intermediate, expected_m)
-
-
-def sizes_for(experts: int, most: int, hidden: int, intermediate: int, expected_m: int | None) -> Sizes:
-    """Return the layer's sizes from the checked ones."""
     expected_m = max(1, most) if expected_m is None else expected_m
     everywhere = max(experts, experts * most // int(expected_m))  # to which E * M tokens go, one expert each
     return Sizes(hidden, intermediate, experts, 1, everywhere)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from ragged_moe.kernels import assign, quantise
 from ragged_moe.kernels.config import Activation
@@ -38,6 +38,7 @@ from ragged_moe.layers.signatures import (
     packing,
 )
 from ragged_moe.runtime.device import current_device, device_of
+from ragged_moe.runtime.dispatch import is_eager, keys_of
 from ragged_moe.runtime.operands import is_int, said
 from ragged_moe.runtime.sizes import BF16, E4M3, Inputs, Sizes
 from ragged_moe.runtime.workspace import Arena
@@ -115,20 +116,16 @@ def experts(
     then nothing is compiled, launched or written. No gradients. Scratch memory and workspace as of ragged_moe.run;
     workspace of ragged_moe.experts_workspace_bytes(...) elements.
     """
-    if is_compiling():
-        given = hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale
-        options = {
-            "hidden_scale": hidden_scale, "hidden_scale_layout": hidden_scale_layout, "gate_first": gate_first,
-            "limit": limit, "alpha": alpha, "shift": shift,
-            "apply_router_weight_on_input": apply_router_weight_on_input, "local_expert_offset": local_expert_offset,
-            "num_experts": num_experts, "sms": sms, "w13_global": w13_global, "w2_global": w2_global,
-            "w13_bias": w13_bias, "w2_bias": w2_bias, "w13_input_scale": w13_input_scale,
-            "w2_input_scale": w2_input_scale, "expert_map": expert_map, "replica_counts": replica_counts,
-        }  # fmt: skip
-        if out is None:
-            return torch.ops.ragged_moe.experts(*given, **options)
-        torch.ops.ragged_moe.experts_out(out, *given, **options)
-        return out
+    options = (
+        hidden_scale_layout, gate_first, limit, alpha, shift, apply_router_weight_on_input, local_expert_offset,
+        num_experts, sms,
+    )  # fmt: skip
+    if is_dynamo_compiling():
+        given = (
+            hidden, topk_ids, topk_weights, w13, w13_scale, w2, w2_scale, hidden_scale, w13_global, w2_global, w13_bias,
+            w2_bias, w13_input_scale, w2_input_scale, expert_map, replica_counts,
+        )  # fmt: skip
+        return FUNCTION.operator(dict(zip(NAMES, given)), dict(zip(OPTIONS, options)), out)
     if (w13_input_scale is not None or w2_input_scale is not None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
         w13_input_scale = w2_input_scale = None
     if hidden_scale is not None:
@@ -146,20 +143,18 @@ def experts(
         )  # fmt: skip
         there = tuple([x is not None for x in given])
         operands = tuple([x for x in given if x is not None])
-    options = (
-        hidden_scale_layout, gate_first, limit, alpha, shift, apply_router_weight_on_input, local_expert_offset,
-        num_experts, sms, there,  # the last tells calls apart, and is no option
-    )  # fmt: skip
-    call = calls.like(operands, options) if workspace is None else None
+    key = options, there
+    call = calls.like(operands, key) if workspace is None else None
     if call is not None:
         made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
         if call.repeat((*operands, made)):
             return made
-    given = dict.fromkeys(EXPERTS_CALL.names) | dict(zip(EXPERTS_CALL.names, given))
-    return FUNCTION.first(given, dict(zip(OPTIONS, options)), options, out, workspace)[0]
+    given = dict.fromkeys(NAMES) | dict(zip(NAMES, given))
+    return FUNCTION.first(given, dict(zip(OPTIONS, options)), key, out, workspace)[0]
 
 
-OPTIONS, ON_INPUT = tuple(option.name for option in EXPERTS_CALL.options), "apply_router_weight_on_input"
+NAMES, OPTIONS = EXPERTS_CALL.names, tuple(option.name for option in EXPERTS_CALL.options)
+ON_INPUT = "apply_router_weight_on_input"
 
 
 class Experts(Function):
@@ -346,7 +341,7 @@ def side_by_side(hidden: torch.Tensor, scale: torch.Tensor, layout: str | None) 
         return scale
     by_token = layout == "tokens_first" or layout is None and len(scale) == len(hidden)
     by_block = scale.t() if by_token else scale
-    if by_block.is_contiguous():
+    if by_block.is_contiguous() or not is_eager(keys_of(scale)):
         return scale
     empty = torch.empty(by_block.shape, dtype=scale.dtype, device=scale.device)
     (copy,) = device_of(hidden.device, "hidden").tensors(empty)

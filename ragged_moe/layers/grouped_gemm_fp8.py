@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from ragged_moe.kernels.config import BLOCK_K, CONSUMER_GROUPS, Config
 from ragged_moe.kernels.program import Program
@@ -12,6 +12,7 @@ from ragged_moe.kernels.schedule import search_step
 from ragged_moe.kernels.stream_k import EMPTY
 from ragged_moe.layers.signatures import GEMM_CALL
 from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.dispatch import is_eager, keys_of, modes
 from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.operands import addresses, complain, contiguous, require_apart
 from ragged_moe.runtime.signature import Signature
@@ -42,7 +43,7 @@ def grouped_gemm_fp8(
     and out is refused. ValueError if an operand is not so, or not in a GPU's memory, as fake, meta and CPU tensors:
     then nothing is compiled, launched or written.
     """
-    if is_compiling():
+    if is_dynamo_compiling() or modes() and not is_eager(keys_of(a, b)):
         if out is None:
             return torch.ops.ragged_moe.grouped_gemm_fp8(a, a_scale, b, b_scale, m_indptr)
         torch.ops.ragged_moe.grouped_gemm_fp8_out(out, a, a_scale, b, b_scale, m_indptr)

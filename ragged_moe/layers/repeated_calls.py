@@ -17,6 +17,7 @@ import torch
 
 from ragged_moe.kernels.program import Recorded, Tape
 from ragged_moe.runtime.device import Device
+from ragged_moe.runtime.dispatch import below_autograd, is_eager, keys_of, modes
 from ragged_moe.runtime.gradients import any_requires_grad, learns, refusing
 from ragged_moe.runtime.operands import extent
 from ragged_moe.runtime.signature import Signature
@@ -105,13 +106,13 @@ def alike(examples: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """Return what says whether tensors are like these examples to a kernel: types, shapes, strides and devices."""
     if TensorGuards is not None:  # what Dynamo guards a compiled graph's inputs by, in 0.1 us an operand
         return TensorGuards(*examples, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    known = [kind_of(x) for x in examples]
-    return lambda *operands: len(operands) == len(known) and all(map(operator.eq, map(kind_of, operands), known))
+    known, keys = [kind_of(x) for x in examples], keys_of(*examples)
+    return lambda *operands: [kind_of(x) for x in operands] == known and keys_of(*operands) == keys
 
 
 def kind_of(x: torch.Tensor) -> tuple:
     """What two tensors must have in common to be alike; AttributeError for what is no tensor."""
-    return type(x), *KIND(x), x.stride(), x.requires_grad, x.is_neg()
+    return type(x), *KIND(x), x.stride(), x.requires_grad
 
 
 class Calls:
@@ -121,9 +122,9 @@ class Calls:
         self.known: dict[Hashable, Call] = {}
 
     def like(self, operands: Sequence[torch.Tensor], options: tuple) -> Call | None:
-        """A call that may have had such operands, and had these options."""
+        """A call that may have had such operands and these options; None in a mode of torch, which is to see all."""
         try:
-            return self.known.get(key_of(operands, options))
+            return None if modes() else self.known.get(key_of(operands, options))
         except (AttributeError, TypeError):  # no tensor, or an option that cannot be hashed: to be complained of
             return None
 
@@ -159,7 +160,14 @@ class Function(ABC):
     """What is particular to a function in the five steps of its calls. A call is made once, then noted and repeated."""
 
     def __init__(self, name: str):
-        self.name, self.calls = f"ragged_moe.{name}", Calls()
+        self.name, self.calls = name, Calls()
+
+    def operator(self, given: Mapping[str, torch.Tensor | None], options: Mapping, out: torch.Tensor | None = None):
+        """Make the call by torch's operator, for whoever traces it. Returns its result, or results."""
+        if out is None:
+            return getattr(torch.ops.ragged_moe, self.name)(**given, **options)
+        getattr(torch.ops.ragged_moe, self.name + "_out")(out, **given, **options)
+        return out
 
     @abstractmethod
     def check(self, given: dict[str, torch.Tensor | None], options: dict[str, object]) -> Checked:
@@ -197,12 +205,18 @@ class Function(ABC):
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         """Make a call that is like none before, and note it under these options (`key`). Returns its results.
 
-        Of operands that require gradients no call is like one before, unless torch records none.
+        Of operands that require gradients no call is like one before, unless torch records none. Where something is
+        between autograd and the kernels, as a tracer, the call goes by torch's operator, if there is one, and is not
+        noted: so what is repeated was eager, and is, as it has the same dispatch keys.
         """
         operands = *given.values(), out
         if learns(*operands):
             call = functools.partial(self.first, given, options, key, out, workspace)
-            return refusing(self.name, call, operands, out)
+            return refusing(f"ragged_moe.{self.name}", call, operands, out)
+        if workspace is None and not is_eager(keys_of(*operands)) and hasattr(torch.ops.ragged_moe, self.name):
+            with below_autograd():
+                made = self.operator(given, options, out)
+            return made if isinstance(made, tuple) else (made,)
         checked = self.check(given, options)
         if out is not None or not checked.signature.makes_results:
             checked.signature.check_out(checked.gpu, out, checked.letters, given)

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from ragged_moe.kernels import router
 from ragged_moe.kernels.program import Program, float_bits
@@ -42,13 +42,10 @@ def route(
     One kernel on torch's current stream; nothing returns to the host, the same bits every time, also in CUDA graphs.
     ValueError if an operand is not so, or not in a GPU's memory: then nothing is compiled or launched. No gradients.
     """
-    if is_compiling():
-        return torch.ops.ragged_moe.route(
-            logits, top_k, scoring=scoring, renormalize=renormalize, bias=bias, num_expert_group=num_expert_group,
-            topk_group=topk_group, routed_scaling_factor=routed_scaling_factor,
-        )  # fmt: skip
-    tensors = (logits,) if bias is None else (logits, bias)
     options = top_k, scoring, renormalize, num_expert_group, topk_group, routed_scaling_factor
+    if is_dynamo_compiling():
+        return FUNCTION.operator({"logits": logits, "bias": bias}, dict(zip(OPTIONS, options)))
+    tensors = (logits,) if bias is None else (logits, bias)
     call = calls.like(tensors, options)
     if call is not None:
         made = made_for(logits, top_k, call.gpu)

@@ -9,6 +9,8 @@ import torch
 from cuda.bindings import runtime
 from torch import _C
 
+from ragged_moe.runtime.dispatch import is_eager, keys_of
+
 
 class Stream(int):
     """Handle of a CUDA stream, which is told from other numbers by its type."""
@@ -123,7 +125,7 @@ class EmulatedGpu(Device):
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         from emulated_gpu import device_tensors
 
-        return device_tensors(made, "made by ragged_moe")
+        return device_tensors(made, "made by ragged_moe") if is_eager(keys_of(*made)) else made
 
     def reaches(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
         from emulated_gpu import DEVICE

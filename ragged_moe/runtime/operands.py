@@ -50,12 +50,17 @@ def require(operand: str, dimension: str, size: int, multiple: int, least: int, 
         raise ValueError(f"{operand}: dimension {dimension} is {said(size)}, but must be {rule}")
 
 
+def require_together(name: str, tensor: torch.Tensor, first: tuple[torch.Tensor, str]) -> None:
+    """ValueError unless a tensor is where the first is, which is given with its name."""
+    if tensor.device != first[0].device:
+        raise ValueError(f"{name} is on {tensor.device}, but must be on {first[0].device}, as {first[1]} is")
+
+
 def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.Tensor, str]) -> None:
     """ValueError that says which tensor is not as it must be; none if all are.
 
     first: the tensor whose device all must be on, and its name. Strides of dimensions of one element do not matter.
     """
-    device = first[0].device
     for tensor, (name, dtype, shape, stride) in zip(tensors, expected):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name} is {said(tensor)}, but must be a tensor")
@@ -64,8 +69,7 @@ def complain(tensors: Iterable, expected: Iterable[Operand], first: tuple[torch.
             raise ValueError(f"{name} is {what}, but must have its numbers in its memory: resolve_neg() or to_dense()")
         if tensor.dtype is not dtype:
             raise ValueError(f"{name} has type {tensor.dtype}, but must have {dtype}")
-        if tensor.device != device:
-            raise ValueError(f"{name} is on {tensor.device}, but must be on {device}, as {first[1]} is")
+        require_together(name, tensor, first)
         if tensor.shape != shape:
             for i, (size, must) in enumerate(zip(tensor.shape, shape)):
                 if len(tensor.shape) == len(shape) and size != must:

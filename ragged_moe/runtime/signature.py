@@ -28,6 +28,7 @@ from ragged_moe.runtime.operands import (
     of_any_strides,
     require,
     require_apart,
+    require_together,
     said,
 )
 
@@ -210,9 +211,15 @@ class Signature:
         returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
         return f"{self.name}{'_out' * out}({', '.join(arguments)}) -> {returned}"
 
-    def fake(self, *given, **options):
-        """What the operator returns of tensors that torch traces: new ones."""
+    def fake(self, *given, to: torch.Tensor | None = None, **options):
+        """What the operator returns of tensors that torch traces: new ones. ValueError if one is on another device.
+
+        to: what it writes to, if it returns nothing.
+        """
         found = dict(zip(self.leading, given)) | options
+        for name, x in (*found.items(), (self.out, to)):
+            if isinstance(x, torch.Tensor):
+                require_together(name, x, (found[self.first], self.first))
         letters = {x.letter: x.of(found[x.operand]) for x in self.sizes if self.has(found, x)}
         letters |= {x.name: found.get(x.name) for x in self.options if x.name in self.positional}
         made = self.made(letters, found[self.first].device)

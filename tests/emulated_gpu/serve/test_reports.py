@@ -381,6 +381,8 @@ def test_after_a_hang_the_next_launch_goes_on():
 
 def test_a_tensor_of_the_host_is_named():
     host = np.zeros(64, np.int32)
+    with pytest.raises(ValueError, match="^tensor has no memory: it is a fake tensor, or one on meta$"):
+        emulated_gpu.device_tensors(torch.zeros(32, device="meta"))
     near = emulated_gpu.device_tensors(torch.zeros(32, dtype=torch.int32))
     with pytest.raises(emulated_gpu.Fault, match="becomes one of the device by emulated_gpu.device_tensors"):
         emulated_gpu.launch(TWO_RACES.replace("xor.b32 a, a, 128;", ""), "races", 1, 64, [host.ctypes.data])
