@@ -147,7 +147,9 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
   a->localSizeBytes = local, a->maxDynamicSharedSizeBytes = dynamic;
   return kept(status);
 }
-cudaError_t cudaFuncSetCacheConfig(const void *, cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaFuncSetCacheConfig(const void *host, cudaFuncCache config) {
+  return cudaDeviceSetCacheConfig(config) ? cudaErrorInvalidValue : kept(emulator.function(host));
+}
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *ctas, const void *host, int threads, size_t shared) {
   if (int status = emulator.function(host)) return kept(status);
   return kept(cuOccupancyMaxActiveBlocksPerMultiprocessor(ctas, CUfunction(host), threads, shared));

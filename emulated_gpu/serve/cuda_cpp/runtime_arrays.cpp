@@ -133,8 +133,10 @@ cudaError_t cudaArrayGetInfo(cudaChannelFormatDesc *desc, cudaExtent *extent, un
 
 // ---- copies
 
-cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *p) { return copy_box(*p, nullptr, true); }
-cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *p, cudaStream_t queue) { return copy_box(*p, queue, false); }
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *p) { return p ? copy_box(*p, nullptr, true) : kept(cudaErrorInvalidValue); }
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *p, cudaStream_t queue) {
+  return p ? copy_box(*p, queue, false) : kept(cudaErrorInvalidValue);
+}
 cudaError_t cudaMemcpy2DToArray(cudaArray_t to, size_t x, size_t y, const void *from, size_t pitch, size_t width,
                                 size_t height, cudaMemcpyKind kind) {
   return copy(in_array(to, x, y, 0), in_memory(from, pitch, height, from_host(kind), kind), {width, height, 1}, nullptr,

@@ -11,9 +11,11 @@ cudaError_t cudaSetValidDevices(int *devices, int count) { return count ? on(dev
 cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *) { return put(device, 0); }
 cudaError_t cudaDeviceReset() { return kept(cuCtxSynchronize()); }
 cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return on(device); }
-cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaSetDeviceFlags(unsigned flags) { return kept(flags & ~cudaDeviceMask ? cudaErrorInvalidValue : cudaSuccess); }
 cudaError_t cudaGetDeviceFlags(unsigned *flags) { return put(flags, 0); }
-cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache config) {
+  return kept(unsigned(config) > cudaFuncCachePreferEqual ? cudaErrorInvalidValue : cudaSuccess);
+}
 cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache *config) { return put(config, cudaFuncCachePreferNone); }
 cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
 cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig *config) {

@@ -19,14 +19,21 @@ static CUDA_MEMCPY3D box(const cudaMemcpy3DParms &p) {
   c.WidthInBytes = p.extent.width, c.Height = p.extent.height, c.Depth = p.extent.depth;
   return c;
 }
-static CUDA_MEMCPY3D line(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
+static cudaMemcpy3DParms line(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
   cudaMemcpy3DParms p{};
   p.srcPtr = {const_cast<void *>(from), size, size, 1}, p.dstPtr = {to, size, size, 1};
   p.extent = {size, 1, 1}, p.kind = kind;
-  return box(p);
+  return p;
 }
 static const CUDA_KERNEL_NODE_PARAMS *kernel(const cudaKernelNodeParams *p) {
   return reinterpret_cast<const CUDA_KERNEL_NODE_PARAMS *>(p);
+}
+static int known(const cudaKernelNodeParams *p) { return p ? emulator.function(p->func) : cudaErrorInvalidValue; }
+// What a call of the driver says of a copy
+template <class Call> static cudaError_t of_box(const cudaMemcpy3DParms *p, Call call) {
+  if (!p) return kept(cudaErrorInvalidValue);
+  CUDA_MEMCPY3D c = box(*p);
+  return kept(call(&c));
 }
 static const CUDA_MEMSET_NODE_PARAMS *fill(const cudaMemsetParams *p) {
   return reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS *>(p);
@@ -64,16 +71,15 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { retur
 // ---- nodes
 
 cudaError_t cudaGraphAddKernelNode(NODE, const cudaKernelNodeParams *p) {
-  if (int status = emulator.function(p->func)) return kept(status);
+  if (int status = known(p)) return kept(status);
   return kept(cuGraphAddKernelNode(node, graph, before, count, kernel(p)));
 }
 cudaError_t cudaGraphAddMemcpyNode(NODE, const cudaMemcpy3DParms *p) {
-  CUDA_MEMCPY3D c = box(*p);
-  return kept(cuGraphAddMemcpyNode(node, graph, before, count, &c, nullptr));
+  return of_box(p, [&](auto c) { return cuGraphAddMemcpyNode(node, graph, before, count, c, nullptr); });
 }
 cudaError_t cudaGraphAddMemcpyNode1D(NODE, void *to, const void *from, size_t size, cudaMemcpyKind kind) {
-  CUDA_MEMCPY3D c = line(to, from, size, kind);
-  return kept(cuGraphAddMemcpyNode(node, graph, before, count, &c, nullptr));
+  auto p = line(to, from, size, kind);
+  return cudaGraphAddMemcpyNode(node, graph, before, count, &p);
 }
 cudaError_t cudaGraphAddMemcpyNodeToSymbol(NODE, const void *symbol, const void *from, size_t size, size_t offset,
                                            cudaMemcpyKind kind) {
@@ -91,17 +97,16 @@ cudaError_t cudaGraphAddMemsetNode(NODE, const cudaMemsetParams *p) {
   return kept(cuGraphAddMemsetNode(node, graph, before, count, fill(p), nullptr));
 }
 cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const cudaKernelNodeParams *p) {
-  if (int status = emulator.function(p->func)) return kept(status);
+  if (int status = known(p)) return kept(status);
   return kept(cuGraphKernelNodeSetParams(node, kernel(p)));
 }
 cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const cudaMemcpy3DParms *p) {
-  CUDA_MEMCPY3D c = box(*p);
-  return kept(cuGraphMemcpyNodeSetParams(node, &c));
+  return of_box(p, [&](auto c) { return cuGraphMemcpyNodeSetParams(node, c); });
 }
 cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void *to, const void *from, size_t size,
                                            cudaMemcpyKind kind) {
-  CUDA_MEMCPY3D c = line(to, from, size, kind);
-  return kept(cuGraphMemcpyNodeSetParams(node, &c));
+  auto p = line(to, from, size, kind);
+  return cudaGraphMemcpyNodeSetParams(node, &p);
 }
 cudaError_t cudaGraphKernelNodeSetAttribute(cudaGraphNode_t, cudaKernelNodeAttrID attribute, const cudaKernelNodeAttrValue *) {
   if (attribute == cudaLaunchAttributePriority || attribute == cudaLaunchAttributeAccessPolicyWindow)
@@ -115,26 +120,27 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ready, cudaGraph_t graph, unsi
   return cudaGraphInstantiateWithFlags(ready, graph, flags);
 }
 cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t *ready, cudaGraph_t graph, cudaGraphInstantiateParams *p) {
+  if (!p) return kept(cudaErrorInvalidValue);
   p->result_out = cudaGraphInstantiateSuccess;
   return cudaGraphInstantiateWithFlags(ready, graph, p->flags);
 }
 cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t, unsigned long long *flags) { return put(flags, 0); }
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t ready, cudaGraph_t graph, cudaGraphExecUpdateResultInfo *info) {
+  if (!info) return kept(cudaErrorInvalidValue);
   info->errorNode = info->errorFromNode = nullptr;
   return kept(cuGraphExecUpdate(ready, graph, reinterpret_cast<CUgraphExecUpdateResultInfo *>(info)));
 }
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaKernelNodeParams *p) {
-  if (int status = emulator.function(p->func)) return kept(status);
+  if (int status = known(p)) return kept(status);
   return kept(cuGraphExecKernelNodeSetParams(ready, node, kernel(p)));
 }
 cudaError_t cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaMemcpy3DParms *p) {
-  CUDA_MEMCPY3D c = box(*p);
-  return kept(cuGraphExecMemcpyNodeSetParams(ready, node, &c, nullptr));
+  return of_box(p, [&](auto c) { return cuGraphExecMemcpyNodeSetParams(ready, node, c, nullptr); });
 }
 cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t ready, cudaGraphNode_t node, void *to, const void *from,
                                                size_t size, cudaMemcpyKind kind) {
-  CUDA_MEMCPY3D c = line(to, from, size, kind);
-  return kept(cuGraphExecMemcpyNodeSetParams(ready, node, &c, nullptr));
+  auto p = line(to, from, size, kind);
+  return cudaGraphExecMemcpyNodeSetParams(ready, node, &p);
 }
 cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaMemsetParams *p) {
   return kept(cuGraphExecMemsetNodeSetParams(ready, node, fill(p), nullptr));

@@ -71,6 +71,13 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *addre
   p->hostPointer = type == cudaMemoryTypeDevice ? nullptr : p->devicePointer;
   return kept(status);
 }
+static cudaError_t managed(const void *memory, size_t size, bool right) {
+  cudaPointerAttributes first{}, last{};
+  auto end = static_cast<const char *>(memory) + (size ? size - 1 : 0);
+  if (cudaPointerGetAttributes(&first, memory) || cudaPointerGetAttributes(&last, end)) return cudaErrorInvalidValue;
+  right = right && first.type == cudaMemoryTypeManaged && last.type == cudaMemoryTypeManaged;
+  return kept(right ? cudaSuccess : cudaErrorInvalidValue);
+}
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
   return copied(to, from, size, kind, nullptr, 1);
 }
@@ -101,10 +108,16 @@ cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, s
   return fill_rows(to, pitch, value, width, height, queue, 0);
 }
 #if CUDART_VERSION >= 13000  // where managed memory lies changes no result
-cudaError_t cudaMemPrefetchAsync(const void *, size_t, cudaMemLocation, unsigned, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaMemAdvise(const void *, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+cudaError_t cudaMemPrefetchAsync(const void *memory, size_t size, cudaMemLocation, unsigned flags, cudaStream_t) {
+  return managed(memory, size, !flags);
+}
+cudaError_t cudaMemAdvise(const void *memory, size_t size, cudaMemoryAdvise advice, cudaMemLocation) {
+  return managed(memory, size, advice >= cudaMemAdviseSetReadMostly && advice <= cudaMemAdviseUnsetAccessedBy);
+}
 #endif
-cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void *, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void *memory, size_t size, unsigned flags) {
+  return managed(memory, size, flags == cudaMemAttachGlobal || flags == cudaMemAttachHost || flags == cudaMemAttachSingle);
+}
 cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
   uint64_t size;
   return kept(emulator.symbol(address, &size, symbol));
@@ -185,7 +198,10 @@ cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cu
 // ---- pools: toolkit.py makes the others, which are the driver's
 
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc *, size_t) { return cudaSuccess; }
-cudaError_t cudaMallocFromPoolAsync(void **address, size_t size, cudaMemPool_t, cudaStream_t queue) {
-  return cudaMallocAsync(address, size, queue);
+cudaError_t cudaMallocFromPoolAsync(void **address, size_t size, cudaMemPool_t pool, cudaStream_t queue) {
+  if (!address) return kept(cudaErrorInvalidValue);
+  return in(queue, [&] {
+    return cuMemAllocFromPoolAsync(reinterpret_cast<CUdeviceptr *>(address), size, CUmemoryPool(pool), queue);
+  });
 }
 }

@@ -52,8 +52,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t queue) {
   return in(queue, [&] { return cuStreamSynchronize(queue); });
 }
 cudaError_t cudaStreamQuery(cudaStream_t queue) { return cudaStreamSynchronize(queue); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned) {
-  return of_event(event, [&] { return in(queue, [&] { return cuStreamWaitEvent(queue, event, 0); }); });
+cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned flags) {
+  return of_event(event, [&] { return in(queue, [&] { return cuStreamWaitEvent(queue, event, flags); }); });
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t queue, cudaHostFn_t function, void *data) {
   return in(queue, [&] { return cuLaunchHostFunc(queue, function, data); });
@@ -97,12 +97,10 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return end(ended_events, event); }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t queue) {
-  return of_event(event, [&] { return in(queue, [&] { return cuEventRecord(event, queue); }); });
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t queue, unsigned flags) {
+  return of_event(event, [&] { return in(queue, [&] { return cuEventRecordWithFlags(event, queue, flags); }); });
 }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t queue, unsigned) {
-  return cudaEventRecord(event, queue);
-}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t queue) { return cudaEventRecordWithFlags(event, queue, 0); }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return of_event(event, [&] { return cuEventSynchronize(event); });
 }

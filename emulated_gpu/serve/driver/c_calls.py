@@ -29,7 +29,8 @@ LIMITS = {STACK: 1024, HEAP: 8 << 20, DEPTH: 2, PENDING: 2048, FETCH: 128, PERSI
 UNSUPPORTED_LIMIT = 215
 OF_PROGRAMS = {99: 1, 115: 1}  # attributes that are otherwise for Python: memory is registered, pools of memory
 
-_pools = itertools.count(POOL + 1)
+_handles = itertools.count(POOL + 1)
+_pools = {POOL}  # those that there are
 _limits: dict[int, int] = {}  # those that have been set
 _of_pools: dict[tuple[int, int], int] = {}  # attributes of pools that have been set: (pool, CUmemPool_attribute)
 _registered: dict[int, np.ndarray] = {}  # cuMemHostRegister address -> the host's memory
@@ -193,14 +194,34 @@ def attribute(number: int) -> int:
     return OF_PROGRAMS.get(number) or cuda_bindings.attribute(number)
 
 
+def pool_of(pool: int) -> int:
+    """Return the handle of a pool. Raises WrongCall for one that there is not."""
+    if pool not in _pools:
+        raise launches.WrongCall(f"{pool:#x} is no pool of memory, or not any more")
+    return pool
+
+
+def create_pool(properties: int) -> int:
+    """cuMemPoolCreate. properties: CUmemPoolProps: types of its memory and handles, type and number of its place."""
+    place, number = (ctypes.c_int * 4).from_address(properties)[2:]
+    if place == 1:  # CU_MEM_LOCATION_TYPE_DEVICE
+        cuda_bindings.device_of(number)
+    _pools.add(handle := next(_handles))
+    return handle
+
+
 def pool_attribute(pool: int, number: int, out: int) -> None:
     """cuMemPoolGetAttribute: the three about reuse are ints; the threshold of release and the others are bytes."""
+    if pool_of(pool) and not (0 < number <= 8 and out):
+        raise launches.WrongCall(f"attribute {number} of a pool to {out:#x}")
     used = sum(region.size for region in DEVICE.memory.regions)
     value = _of_pools.get((pool, number), number <= 3) if number <= 4 else used
     (put_int if number <= 3 else put)(out, value)
 
 
 def set_pool_attribute(pool: int, number: int, at: int) -> None:
+    if pool_of(pool) and not (number in (1, 2, 3, 4, 6, 8) and at):  # of the others two are read alone
+        raise launches.WrongCall(f"attribute {number} of a pool, set from {at:#x}")
     _of_pools[pool, number] = (ctypes.c_int if number <= 3 else ctypes.c_uint64).from_address(at).value
 
 
@@ -288,7 +309,7 @@ def stream_context(queue: int, *outs: int) -> None:
 # What changes no result
 WITHOUT_EFFECT = """
     cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetSharedMemConfig cuCtxSetFlags cuCtxDetach
-    cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxReset cuDeviceSetMemPool cuMemPoolDestroy
+    cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxReset cuDeviceSetMemPool
     cuMemPoolTrimTo cuMemPoolSetAccess cuMemAdvise cuMemPrefetchAsync cuStreamAttachMemAsync cuStreamSetAttribute
     cuStreamCopyAttributes cuProfilerStart cuProfilerStop cuFuncSetSharedMemConfig cuKernelSetCacheConfig
     cuThreadExchangeStreamCaptureMode cuCtxDisablePeerAccess
@@ -316,10 +337,12 @@ def calls() -> dict:
         "cuStreamGetId": lambda queue, out: put(out, queue),
         "cuStreamGetDevice": lambda queue, out: put_int(out, DEVICE.index),
         "cuStreamAddCallback": call_back, "cuLaunchHostFunc": call_host,
-        "cuEventRecordWithFlags": lambda event, queue, flags: cuda_bindings.record(event, queue),
+        "cuEventRecordWithFlags": cuda_bindings.record,
         "cuMemAllocManaged": lambda size, flags: cuda_bindings.allocate_bytes(size, managed=True),
         "cuMemAllocPitch": pitched,
-        "cuMemAllocFromPoolAsync": lambda size, pool, queue: cuda_bindings.allocate_bytes(size, queue),
+        "cuMemAllocFromPoolAsync": lambda size, pool, queue: (
+            cuda_bindings.allocate_bytes(size, pool_of(pool) and queue)
+        ),
         "cuMemGetAddressRange": address_range,
         "cuMemHostGetDevicePointer": device_pointer,
         "cuMemHostGetFlags": lambda address: 0,
@@ -335,7 +358,7 @@ def calls() -> dict:
         **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,
         "cuDeviceGetAttribute": lambda number, device: attribute(number),
-        "cuMemPoolCreate": lambda properties: next(_pools),
+        "cuMemPoolCreate": create_pool, "cuMemPoolDestroy": lambda pool: _pools.remove(pool_of(pool)),
         "cuMemPoolGetAttribute": pool_attribute, "cuMemPoolSetAttribute": set_pool_attribute,
         "cuMemPoolGetAccess": lambda pool, place: READ_WRITE,
         "cuModuleGetLoadingMode": lambda: LAZY,

@@ -42,6 +42,8 @@ STRING = "char const *"
 # What a null handle is answered by: CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE
 NULL = dict.fromkeys(("CUevent", "CUfunction", "CUmodule", "CUlibrary", "CUkernel"), 400)
 NULL |= dict.fromkeys(("CUgraph", "CUgraphExec", "CUhostFn", "CUstreamCallback"), 1)
+# Structures that a call reads
+NEEDED = re.compile(r"(CUDA_(?!RESOURCE_VIEW)\w+|CUlaunchConfig|CUmemPoolProps) const \*")
 NO_RESULT_WANTED = {"cuCtxPopCurrent"}
 RESULT = re.compile(r"(?!.*const|(void|char) \*$)[\w ]+ \*+")
 
@@ -102,6 +104,7 @@ def checked(function, types: list[str]):
     for its only result."""
     devices = [i for i, name in enumerate(types) if name == "CUdevice"]
     handles = [(i, name, NULL[name]) for i, name in enumerate(types) if name in NULL]
+    structures = [i for i, name in enumerate(types) if NEEDED.fullmatch(name)]
     answers = results_of(types) == [0] and function.__name__ not in NO_RESULT_WANTED
 
     @functools.wraps(function)
@@ -112,8 +115,8 @@ def checked(function, types: list[str]):
         for i, name, status in handles:
             if not args[i]:
                 raise launches.WrongCall(f"{function.__name__} of no {name}", status)
-        if answers:
-            not_null(args[0])
+        for i in [*structures, *[0] * answers]:
+            not_null(args[i])
         return function(*args)
 
     return call
@@ -285,7 +288,7 @@ def function_of(name: str, types: list[str]) -> ctypes.c_void_p | None:
     """Return the driver's function `name` with parameters of these types in C; None if it is not served."""
     if name not in OWN and name not in calls():
         return None
-    if name not in images.FUNCTIONS and re.search("(?<!Ctx)Destroy(?!Node)|Unload|PrimaryCtxRelease", name):
+    if name not in images.FUNCTIONS and re.search("(?<!Ctx|ool)Destroy(?!Node)|Unload|PrimaryCtxRelease", name):
         return entry_points.WITHOUT_EFFECT
     function = OWN[name] if name in OWN else adapted(calls()[name], types)
     function.__name__ = name

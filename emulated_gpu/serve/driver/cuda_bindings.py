@@ -98,6 +98,7 @@ ATTRIBUTES_END = 256  # CUDA 13.0 has numbers up to 147
 NON_BLOCKING = 1  # cudaStreamNonBlocking, CU_STREAM_NON_BLOCKING
 CONTEXT_FLAGS = 0xFF  # CU_CTX_FLAGS_MASK
 UNTIMED, EVENT_FLAGS = 2, 7  # cudaEventDisableTiming, and all of its kind
+EXTERNAL = 1  # cudaEventRecordExternal, cudaEventWaitExternal
 INVALID_DEVICE, INVALID_HANDLE = 101, 400  # cudaErrorInvalidDevice, cudaErrorInvalidResourceHandle
 NO_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 SCALAR = 16  # bytes: of one number, which somebody wants to know
@@ -140,8 +141,7 @@ def elapsed(start: int | None, end: int | None) -> float:
 
 def create_stream(flags=0) -> int:
     """Return the handle of a new stream. flags: of cudaStreamCreateWithFlags."""
-    if int(flags) & ~NON_BLOCKING:
-        raise launches.WrongCall(f"the flags {int(flags):#x} of a stream")
+    launches.check_flags("a stream", flags, NON_BLOCKING)
     handle = next(_handles)
     DEVICE.order.create(DEVICE.index, handle, not int(flags) & NON_BLOCKING)
     return handle
@@ -152,8 +152,9 @@ def stream_of(handle):
     return DEVICE.order.stream(DEVICE.index, launches.handle_of(handle))
 
 
-def record(event, stream=0, *_) -> None:
+def record(event, stream=0, flags=0) -> None:
     """An event of the driver or the runtime."""
+    launches.check_flags("a record of an event", flags, EXTERNAL)
     if DEVICE.capture is not None and DEVICE.capture.records(int(event), launches.handle_of(stream)):
         return
     _events[int(event)] = timed.now()
@@ -162,16 +163,16 @@ def record(event, stream=0, *_) -> None:
 
 def create_event(flags=0) -> int:
     """Return the handle of a new event. flags: of cudaEventCreateWithFlags."""
-    if int(flags) & ~EVENT_FLAGS:
-        raise launches.WrongCall(f"the flags {int(flags):#x} of an event")
+    launches.check_flags("an event", flags, EVENT_FLAGS)
     handle = next(_handles)
     if int(flags) & UNTIMED:
         _untimed.add(handle)
     return handle
 
 
-def wait(stream, event, *_) -> None:
+def wait(stream, event, flags=0) -> None:
     """A stream waits for an event."""
+    launches.check_flags("a wait for an event", flags, EXTERNAL)
     if DEVICE.capture is not None and DEVICE.capture.waits(int(event), launches.handle_of(stream)):
         return
     DEVICE.order.wait(stream_of(stream), DEVICE.order.event(int(event)))
@@ -455,8 +456,7 @@ def _refusal(name: str):
 
 def initialise(flags) -> None:
     """cuInit."""
-    if flags:
-        raise launches.WrongCall(f"cuInit with the flags {flags}")
+    launches.check_flags("cuInit", flags, 0)
     contexts.initialised.append(True)
 
 
@@ -470,8 +470,7 @@ def device_of(number) -> int:
 def context_of(*given) -> int:
     """cuCtxCreate, whose flags and device come last."""
     flags, device = given[-2:]
-    if int(flags) & ~CONTEXT_FLAGS:
-        raise launches.WrongCall(f"the flags {int(flags):#x} of a context")
+    launches.check_flags("a context", flags, CONTEXT_FLAGS)
     device_of(device)
     contexts.push()
     return contexts.CONTEXT

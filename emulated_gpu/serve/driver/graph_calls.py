@@ -11,6 +11,8 @@ from ...device import DEVICE
 from ...errors import Unsupported
 from . import graphs, launches
 
+CAPTURE_MODES = 3  # CUstreamCaptureMode: global, of the thread, relaxed
+
 _handles = itertools.count(1 << 32)
 _known: dict[int, Any] = {}  # handle -> Graph, Node or Replays
 _handle_of: dict[graphs.Node, int] = {}
@@ -34,6 +36,19 @@ def known(handle: int, kind: type, what: str) -> Any:
     if not isinstance(found, kind):
         raise launches.WrongCall(f"{what} of {handle:#x}, which is none")
     return found
+
+
+def create(flags: int) -> int:
+    """cuGraphCreate."""
+    launches.check_flags("a graph", flags, 0)
+    return keep(graphs.Graph())
+
+
+def begin(stream, mode=0) -> None:
+    """cuStreamBeginCapture."""
+    if not 0 <= int(mode) < CAPTURE_MODES:
+        raise launches.WrongCall(f"capture mode {int(mode)}")
+    graphs.begin_capture(launches.handle_of(stream), int(mode))
 
 
 def end(stream: int) -> int:
@@ -107,11 +122,11 @@ def put_int(out: int, value: int) -> None:
 def driver_calls() -> dict:
     """Return the driver's functions by their names, as `c_calls.calls` has them."""
     return {
-        "cuStreamBeginCapture": lambda stream, mode=0: graphs.begin_capture(launches.handle_of(stream), int(mode)),
+        "cuStreamBeginCapture": begin,
         "cuStreamEndCapture": lambda stream, out: put(out, end(launches.handle_of(stream))),
         "cuStreamIsCapturing": lambda stream, out: put_int(out, capturing(launches.handle_of(stream))),
         "cuStreamGetCaptureInfo": put_capture_info,
-        "cuGraphCreate": lambda flags: keep(graphs.Graph()), "cuGraphDestroy": forget, "cuGraphExecDestroy": forget,
+        "cuGraphCreate": create, "cuGraphDestroy": forget, "cuGraphExecDestroy": forget,
         "cuGraphInstantiate": lambda graph, *_: instantiate(graph),
         "cuGraphInstantiateWithParams": lambda graph, *_: instantiate(graph),
         "cuGraphLaunch": lambda executable, stream: launch(executable, launches.handle_of(stream)),
@@ -125,7 +140,7 @@ def python_calls(module, prefix: str) -> dict:
     kinds = {"cu": ("CUgraph", "CUgraphExec", "CUstreamCaptureStatus")}
     graph, executable, status = kinds.get(prefix, ("cudaGraph_t", "cudaGraphExec_t", "cudaStreamCaptureStatus"))
     made = {
-        "StreamBeginCapture": lambda stream, mode: graphs.begin_capture(launches.handle_of(stream), int(mode)),
+        "StreamBeginCapture": begin,
         "StreamEndCapture": lambda stream: getattr(module, graph)(end(launches.handle_of(stream))),
         "StreamIsCapturing": lambda stream: getattr(module, status)(capturing(launches.handle_of(stream))),
         "StreamGetCaptureInfo": lambda stream: info_of(getattr(module, status), launches.handle_of(stream)),

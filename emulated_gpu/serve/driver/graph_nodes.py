@@ -106,9 +106,17 @@ def nodes_at(address: int, count: int) -> list[Node]:
     return [node_of(one) for one in (ctypes.c_uint64 * count).from_address(address)] if count else []
 
 
+def nodes_in(graph: int, address: int, count: int) -> list[Node]:
+    """Return nodes that must be a graph's. Raises WrongCall if one is not."""
+    found = nodes_at(address, count)
+    if not all(one in graph_of(graph).nodes for one in found):
+        raise launches.WrongCall("a node of another graph")
+    return found
+
+
 def add(graph: int, before: int, count: int, kind: int, made: tuple[tuple, Place], given: object = None) -> int:
     entry, where = made
-    node = Node(entry, nodes_at(before, count), kind, where, given)
+    node = Node(entry, nodes_in(graph, before, count), kind, where, given)
     graph_of(graph).nodes.append(node)
     return handle_of(node)
 
@@ -241,12 +249,14 @@ def dependents(node: int) -> list[Node]:
 
 
 def depend(graph: int, sources: int, targets: int, *rest: int) -> None:
-    for one, node in zip(nodes_at(sources, rest[-1]), nodes_at(targets, rest[-1])):
+    for one, node in zip(*(nodes_in(graph, at, rest[-1]) for at in (sources, targets))):
         node.after.append(one)
 
 
 def independent(graph: int, sources: int, targets: int, *rest: int) -> None:
-    for one, node in zip(nodes_at(sources, rest[-1]), nodes_at(targets, rest[-1])):
+    for one, node in zip(*(nodes_in(graph, at, rest[-1]) for at in (sources, targets))):
+        if one not in node.after:
+            raise launches.WrongCall("a dependency that there is not")
         node.after.remove(one)
 
 

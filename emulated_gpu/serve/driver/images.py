@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import operator
 
 from ...device import DEVICE
 from ...errors import Unsupported
@@ -18,6 +19,7 @@ AS_INTEGER, NORMALIZED, SRGB, SEAMLESS = 1, 2, 0x10, 0x40  # CU_TRSF_*
 KNOWN_FLAGS = Image.LAYERED | Image.SURFACE | Image.CUBE | Image.GATHER
 OF_ARRAY, OF_MIPMAPS, OF_LINEAR, OF_PITCH = range(4)  # CUresourcetype
 ALIGNMENT, ROW_ALIGNMENT, LONGEST = 14, 51, 69  # of textures, CUdevice_attribute
+LARGEST = {1: (21,), 2: (22, 23), 3: (24, 25, 26)}  # number of dimensions -> of each
 INVALID_HANDLE = 400  # CUDA_ERROR_INVALID_HANDLE
 
 _handles = itertools.count(1)
@@ -79,7 +81,9 @@ def create(out: int, width: int, height: int, depth: int, form: TexelForm, flags
     if flags & ~KNOWN_FLAGS:
         raise Unsupported(f"a CUDA array with the flags {flags & ~KNOWN_FLAGS:#x} on the emulated device")
     layers = flags & (Image.LAYERED | Image.CUBE)
-    if not width or layers and not depth or depth and not height and not layers:
+    most = 1 if layers else 3 if depth else 2 if height else 1  # layers have other limits than these
+    too_large = any(map(operator.gt, (width, height, depth), map(cuda_bindings.attribute, LARGEST[most])))
+    if not width or layers and not depth or depth and not height and not layers or too_large:
         raise launches.WrongCall(f"a CUDA array of {width} x {height} x {depth} texels")
     if flags & Image.CUBE and (width != height or depth % 6):
         raise launches.WrongCall(f"cubes of {width} x {height} texels with {depth} faces")
@@ -131,6 +135,8 @@ def image_of(at: int) -> Image:
         return array_of(r.address)
     if r.type == OF_MIPMAPS:
         raise Unsupported("a mipmapped array on the emulated device, whose textures have one level")
+    if r.type not in (OF_LINEAR, OF_PITCH):
+        raise launches.WrongCall(f"a resource of type {r.type}")
     form = form_of(r.format, r.channels)
     if r.address % cuda_bindings.attribute(ALIGNMENT):
         raise launches.WrongCall(f"a texture at {r.address:#x}, which is no multiple of textureAlignment")

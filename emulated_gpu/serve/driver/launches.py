@@ -31,6 +31,12 @@ def status_of(error: BaseException) -> int:
     return ASSERT if isinstance(error, AssertionFailed) else OF_KINDS.get(getattr(error, "kind", ""), LAUNCH_FAILURE)
 
 
+def check_flags(of: str, flags, known: int) -> None:
+    """Raise WrongCall for other flags than those that are known."""
+    if int(flags) & ~known:
+        raise WrongCall(f"the flags {int(flags):#x} of {of}")
+
+
 def check_memory(what: str, address: int, size: int, device: bool | None) -> None:
     """Raise WrongCall for memory that goes past an allocation, or is not whose it must be.
 

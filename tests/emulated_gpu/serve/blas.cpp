@@ -142,6 +142,30 @@ int main() {
     for (int i = 0; i < 4; ++i) WANT(got[20 + i] == y[20 + i] + 2 * x[3 * i]);
     WANT(got[26] == y[26] / 2 && got[27] == y[27] / 2 && got[28] == y[28]);
   }
+  {  // what vectors tell, and calls that are wrong
+    auto x = drawn<float>(32);
+    x[6] = -9, x[12] = 9, x[9] = 0;
+    float *dx = device(x), *dy = device(std::vector<float>(32)), sum, want = 0;
+    int largest, smallest;
+    DONE(cublasSasum(blas, 8, dx, 3, &sum));
+    DONE(cublasIsamax(blas, 8, dx, 3, &largest));
+    DONE(cublasIsamin(blas, 8, dx, 3, &smallest));
+    for (int i = 0; i < 8; ++i) want += std::fabs(x[3 * i]);
+    WANT(sum == want && largest == 3 && x[3 * (smallest - 1)] == 0);
+    DONE(cublasScopy(blas, 8, dx, 3, dy, 2));
+    DONE(cublasSswap(blas, 4, dx, 1, dy, 2));
+    cudaStreamSynchronize(stream);
+    auto got = host(dx, 32), other = host(dy, 32);
+    for (int i = 0; i < 8; ++i) WANT(other[2 * i] == (i < 4 ? x[i] : x[3 * i]) && (i > 3 || got[i] == x[3 * i]));
+    cublasHandle_t none = nullptr;
+    WANT(cublasSgemm(none, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, dx, 2, dx, 2, &zero, dy, 2) == 1);
+    WANT(cublasSetStream(none, stream) == 1 && cublasDestroy(none) == 1 && cublasCreate(nullptr) == 7);
+    WANT(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 4, 2, 2, &one, dx, 3, dx, 2, &zero, dy, 4) == 7);
+    WANT(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_T, 4, 3, 2, &one, dx, 4, dx, 2, &zero, dy, 4) == 7);
+    WANT(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 4, 2, 2, nullptr, dx, 4, dx, 2, &zero, dy, 4) == 7);
+    WANT(cublasSgemv(blas, CUBLAS_OP_N, 4, 2, &one, dx, 4, dx, 0, &zero, dy, 1) == 7);
+    WANT(cublasSetVector(4, 4, x.data(), 0, dx, 1) == 7 && cublasSetMatrix(2, -2, 4, x.data(), 2, dx, 2) == 7);
+  }
   {  // Lt: rows, bias, relu, FP8 with scales
     cublasLtHandle_t lt;
     DONE(cublasLtCreate(&lt));

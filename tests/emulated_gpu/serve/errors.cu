@@ -269,10 +269,71 @@ static void devices() {
   TEXT("unrecognized error code", cudaGetErrorString(cudaError_t(12345)));
 }
 
+// What has an effect that nobody sees here, or none: wrong all the same
+static void unseen(int *a, int *managed) {
+  cudaStream_t s;
+  cudaEvent_t e;
+  cudaStreamCreate(&s), cudaEventCreate(&e);
+  SAY(1, cudaStreamWaitEvent(s, e, 77));
+  SAY(1, cudaEventRecordWithFlags(e, s, 99));
+  SAY(1, cudaStreamBeginCapture(s, cudaStreamCaptureMode(9)));
+  SAY(1, cudaStreamAttachMemAsync(s, managed, 0, 99));
+  SAY(0, cudaStreamAttachMemAsync(s, managed, 0, cudaMemAttachSingle));
+  cudaMemLocation here = {cudaMemLocationTypeDevice, 0};
+  SAY(0, cudaMemPrefetchAsync(managed, 256, here, 0, s));
+  SAY(1, cudaMemPrefetchAsync(a, 256, here, 0, s));
+  SAY(1, cudaMemPrefetchAsync(managed, 1 << 30, here, 0, s));
+  SAY(1, cudaMemAdvise(managed, 256, cudaMemoryAdvise(77), here));
+  SAY(98, cudaFuncSetCacheConfig((void *)on_host, cudaFuncCachePreferL1));
+  SAY(1, cudaFuncSetCacheConfig(k, cudaFuncCache(9)));
+  SAY(1, cudaDeviceSetCacheConfig(cudaFuncCache(9)));
+  SAY(1, cudaSetDeviceFlags(0x4000));
+
+  cudaArray_t array;
+  cudaChannelFormatDesc f = cudaCreateChannelDesc<float>();
+  SAY(1, cudaMallocArray(&array, &f, 1 << 20, 16));
+  cudaResourceDesc r = {};
+  cudaTextureDesc t = {};
+  cudaTextureObject_t texture;
+  r.resType = cudaResourceType(77);
+  SAY(1, cudaCreateTextureObject(&texture, &r, &t, nullptr));
+  SAY(1, cudaMemcpy3D(nullptr));
+
+  cudaGraph_t g, other;
+  cudaGraphNode_t node, of_other;
+  SAY(1, cudaGraphCreate(&g, 5));
+  cudaGraphCreate(&g, 0), cudaGraphCreate(&other, 0);
+  SAY(0, cudaGraphAddEmptyNode(&of_other, other, nullptr, 0));
+  SAY(1, cudaGraphAddEmptyNode(&node, g, &of_other, 1));
+  SAY(1, cudaGraphAddKernelNode(&node, g, nullptr, 0, nullptr));
+  SAY(1, cudaGraphAddMemcpyNode(&node, g, nullptr, 0, nullptr));
+  SAY(1, cudaGraphAddMemsetNode(&node, g, nullptr, 0, nullptr));
+
+  cudaMemPool_t pool;
+  cudaMemPoolProps wanted = {};
+  uint64_t value = 0;
+  void *memory;
+  wanted.allocType = cudaMemAllocationTypePinned, wanted.location = {cudaMemLocationTypeDevice, 9};
+  SAY(1, cudaMemPoolCreate(&pool, nullptr));
+  SAY(101, cudaMemPoolCreate(&pool, &wanted));
+  wanted.location.id = 0;
+  SAY(0, cudaMemPoolCreate(&pool, &wanted));
+  SAY(1, cudaMemPoolGetAttribute(pool, cudaMemPoolAttr(99), &value));
+  SAY(1, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, nullptr));
+  SAY(1, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &value));
+  SAY(0, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &value));
+  SAY(0, cudaMallocFromPoolAsync(&memory, 64, pool, s));
+  SAY(0, cudaMemPoolDestroy(pool));
+  SAY(1, cudaMemPoolDestroy(pool));
+  SAY(1, cudaMallocFromPoolAsync(&memory, 64, pool, s));
+  cudaGetLastError();
+}
+
 int main() {
   int *a, *pinned, *managed;
   cudaMalloc(&a, 256), cudaMallocHost(&pinned, 256), cudaMallocManaged(&managed, 256);
   copies(a, pinned, managed);
+  unseen(a, managed);
   launches(a);
   streams_and_events(a);
   memory(pinned, managed);
