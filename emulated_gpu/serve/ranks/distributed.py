@@ -225,8 +225,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         return _done([])
 
     # -- several at once, which torch's functional collectives (DTensor, FSDP) ask for
-    def allreduce_coalesced(self, tensors, opts=None):
-        return self.allreduce(tensors, opts)
+    allreduce_coalesced = allreduce
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         for output, value in zip(outputs, inputs, strict=True):

@@ -84,10 +84,6 @@ def snapshot(pool=None) -> dict:
     }  # fmt: skip
 
 
-def fraction(device: int) -> float:
-    return _fractions.get(device, 1.0)
-
-
 def set_fraction(of: float, device: int) -> None:
     """Let torch have so much of a device's memory."""
     _fractions[device] = of
@@ -98,10 +94,6 @@ def allocate(size: int, stream: int) -> int:
     memory = torch.empty(size, dtype=torch.uint8, device="cuda")
     _raw[memory.data_ptr()] = memory
     return memory.data_ptr()
-
-
-def free(at: int) -> None:
-    _raw.pop(at, None)
 
 
 class MemPool:
@@ -152,10 +144,10 @@ def names() -> dict:
         "_cuda_resetPeakMemoryStats": reset_peak,
         "_cuda_resetAccumulatedMemoryStats": reset_accumulated,
         "_cuda_memorySnapshot": snapshot,
-        "_cuda_getMemoryFraction": fraction,
+        "_cuda_getMemoryFraction": lambda device: _fractions.get(device, 1.0),
         "_cuda_setMemoryFraction": set_fraction,
         "_cuda_cudaCachingAllocator_raw_alloc": allocate,
-        "_cuda_cudaCachingAllocator_raw_delete": free,
+        "_cuda_cudaCachingAllocator_raw_delete": lambda at: _raw.pop(at, None),
         "_graph_pool_handle": new_pool,
         "_cuda_beginAllocateCurrentThreadToPool": allocate_in,
         "_cuda_beginAllocateToPool": allocate_in,

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ... import build_cache
 from ...device import DEVICE, LoadedModule
 from ...errors import Unsupported
@@ -181,7 +183,9 @@ class Utils:
         return handle, handle, used.get("registers", 0), used.get("frame", 0) // 4, DEVICE.chip.threads_per_cta
 
     def unload_module(self, module) -> None:
-        pass
+        """It stays, as all modules do."""
+
+    set_printf_fifo_size = unload_module
 
     def get_device_capability(self, device) -> tuple[int, int]:
         return DEVICE.chip.capability
@@ -191,9 +195,6 @@ class Utils:
 
     def is_stream_capturing(self, queue) -> bool:
         return DEVICE.capture is not None and DEVICE.capture.has(int(queue))
-
-    def set_printf_fifo_size(self, size) -> None:
-        pass
 
     def __getattr__(self, name: str):
         raise Unsupported(f"Triton's driver function {name} on the emulated device")
@@ -224,21 +225,15 @@ class Driver:
         DEVICE.index = device
 
     def get_current_stream(self, device=None) -> int:
-        import torch
-
         return torch._C._cuda_getCurrentRawStream(DEVICE.index if device is None else device)
 
     def get_device_capability(self, device=0) -> tuple[int, int]:
         return DEVICE.chip.capability
 
     def get_active_torch_device(self):
-        import torch
-
         return torch.device("cuda", DEVICE.index)
 
     def get_device_interface(self):
-        import torch
-
         return torch.cuda
 
     def map_python_to_cpp_type(self, kind: str) -> str:
@@ -250,8 +245,6 @@ class Driver:
         return benchmark
 
     def get_empty_cache_for_benchmark(self):
-        import torch
-
         return torch.empty(0, dtype=torch.int, device="cuda")
 
     def clear_cache(self, cache) -> None:
@@ -332,20 +325,14 @@ class CublasLt:
         pass
 
     def matmul(self, a, b, c) -> None:
-        import torch
-
         c.copy_(torch.matmul(a.to(torch.float32), b.to(torch.float32).T))
 
     def block_scaled_matmul_mxfp8(self, a, b, c, scale_a, scale_b) -> None:
-        import torch
-
         scales = (scale.contiguous().view(torch.float8_e8m0fnu) for scale in (scale_a, scale_b))
         c.copy_(torch._scaled_mm(a, b.T, *scales, out_dtype=c.dtype))
 
     def block_scaled_matmul_nvfp4(self, a, b, c, scale_a, scale_b) -> None:
         """a, b: uint8, two elements each."""
-        import torch
-
         a, b = (x.view(torch.float4_e2m1fn_x2) for x in (a, b))
         c.copy_(torch._scaled_mm(a, b.T, scale_a.contiguous(), scale_b.contiguous(), out_dtype=c.dtype))
 
