@@ -8,6 +8,7 @@ import math
 from heapq import heappop, heappush
 from types import MethodType
 
+MANY = 4_000  # events of a launch from which on an order is for speed, too, where any will do
 CALM = 100  # turns without a change after which groups are looked at
 # How often they are, at first, and for how many times as many turns not then: who computes for long is in a new state
 # each time, and to look takes as long as a turn

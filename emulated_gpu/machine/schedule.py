@@ -16,6 +16,7 @@ import numpy as np
 
 from ..state.order import Knowledge
 from .clock import Clock
+from .engine import MANY
 from .warp import place_of
 
 
@@ -155,12 +156,11 @@ class FunctionalClock(Clock):
     """An instruction takes a tick, a nanosecond too; everything asynchronous takes what the schedule says."""
 
     computes_mma = True
-    MANY = 4_000  # events of a launch: where it has had more, turns may last longer
-    longer = False  # whether they may at all: not where any is late by a draw, or CTAs may poll what others store
+    longer = False  # whether turns may be: not where any is late by a draw, or CTAs may poll what others store
 
     @property
     def quantum(self) -> float:
-        return 4096 if self.longer and self.engine.count > self.MANY else 256
+        return 4096 if self.longer and self.engine.count > MANY else 256
 
     def __init__(self, schedule: Schedule, engine, launch: int = 0, watched: Watched | None = None):
         """launch: the number of the one whose clock it is. watched: gets what is decided; needed where any is late."""

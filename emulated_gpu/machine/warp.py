@@ -42,7 +42,7 @@ from ..units.addresses import shared_cta
 from ..units.group import LaneGroup, Meeting
 from .around_warp import Cta, Launch
 from .clock import Clock
-from .engine import CALM, Engine
+from .engine import CALM, MANY, Engine
 from .garbage import Follow, Garbage, of_rows
 from .special import TIMERS, special_register
 
@@ -179,6 +179,7 @@ EARLY = {"uninitialized-read", "tmem-uninitialised"}  # faults of what came too 
 LATE = 3000  # ticks that a group lets pass before it loads what nothing has written
 PATIENCE = 257  # blocks that a group executes before it is looked at: a prime, so that it is in each block of a loop
 AGAIN = 7  # such blocks of one that polls
+LOOK = 37  # for how many blocks one counts that looks at what others store, in a launch of many events
 PHASES = 32  # states in which a group may have been when it was looked at, for it to be one that polls
 PAUSES = 250, 2_000  # ticks that a group which polls in vain lets pass, at first and at most: less than LAZY
 
@@ -272,7 +273,7 @@ class Group(LaneGroup):
         "warp", "cta", "launch", "engine", "clock", "program", "lanes", "n", "lane_mask", "R", "given", "passes",
         "pc", "join", "t", "begun", "token", "carry", "specials", "waiting_for", "blocked_at", "awaited", "limit",
         "timed_out", "last_barrier", "owed", "fetching", "fetched", "loads_ready", "stores_ready", "loads", "stores",
-        "garbage", "left", "polled", "pause",
+        "garbage", "left", "weight", "polled", "pause",
     )  # fmt: skip
 
     def __init__(self, warp: Warp, lanes: np.ndarray, registers: list, pc: int, join: Join | None, time: float):
@@ -305,6 +306,7 @@ class Group(LaneGroup):
         self.stores: list = []
         self.garbage: Garbage | None = None  # while it holds what nothing has written
         self.left = PATIENCE  # blocks until it is looked at
+        self.weight = 1  # for how many the one that it executes counts
         self.polled: set[int] = set()  # states in which it was then since it waited for anything
         self.pause = 0  # ticks that it lets pass when it comes back to one
         warp.groups.append(self)
@@ -367,9 +369,10 @@ class Group(LaneGroup):
                 self.pc = pc = following
                 if self.owed and costs[pc].needs:
                     self.t = self.clock.usable(self, costs[pc])
-                left -= 1
-                looked = not left
+                left -= self.weight
+                looked = left <= 0
                 if looked:
+                    self.weight = 1
                     left = self.put_off() if quantum else PATIENCE
                 if heap and self.t > heap[0][0] + quantum:
                     self.left = left
@@ -638,6 +641,8 @@ class Group(LaneGroup):
             self.t += self.clock.lingering(self.warp, True)  # a release is its block's first instruction
         else:
             self._let_pass(self.clock.lingering(self.warp, False))
+            if self.engine.count > MANY and self.clock.quantum:
+                self.weight = LOOK
         self.pass_by(access)
 
     def hesitate(self, access: Meeting):

@@ -83,13 +83,21 @@ class Order:
             return mine
         if not mine:
             return theirs
-        key = id(mine), id(theirs)
-        found = self.united.get(key)
-        if found is None:
-            if len(self.united) == UNITED:
-                self.united.clear()
-            found = self.united[key] = mine, theirs, united(mine, theirs)
-        return found[2]
+        found = self.united.get((id(mine), id(theirs)))
+        return self._keep(mine, theirs, united(mine, theirs)) if found is None else found[2]
+
+    def add(self, mine: Clocks, space: Space, clock: np.ndarray, known: Clocks) -> Clocks:
+        """Return clocks with that of another space. known: what they say all of, and so will the new ones: CTAs that
+        come to a barrier one by one know the same of the last one."""
+        more = mine | {space: clock}
+        self._keep(known, more, more)
+        return self._keep(more, known, more)
+
+    def _keep(self, mine: Clocks, theirs: Clocks, both: Clocks) -> Clocks:
+        if len(self.united) >= UNITED:
+            self.united.clear()
+        self.united[id(mine), id(theirs)] = mine, theirs, both
+        return both
 
     def table(self, clocks: Clocks) -> np.ndarray:
         """Where clocks lie: int64 [spaces, 2], the address and how many components there are, 0 of one left out."""
@@ -208,16 +216,19 @@ class Knowledge:
 
     def join(self, other: Knowledge) -> None:
         """Know what the other one knows, too."""
+        order = self.space.order
+        elsewhere = order.unite(self.elsewhere, other.elsewhere)
         if other.space is self.space:
             self._join_own(other.clock)
         else:
-            mine = self.elsewhere.get(other.space)
-            new = later(mine, other.clock)
-            if new is not mine:
-                self.elsewhere = self.elsewhere | {other.space: new.copy() if new is other.clock else new}
             if (own := other.elsewhere.get(self.space)) is not None:
                 self._join_own(own)
-        self.elsewhere = self.space.order.unite(self.elsewhere, other.elsewhere)
+            mine = elsewhere.get(other.space)
+            new = later(mine, other.clock)
+            if new is not mine:
+                new = new.copy() if new is other.clock else new
+                elsewhere = order.add(elsewhere, other.space, new, other.elsewhere)
+        self.elsewhere = elsewhere
 
     def copy(self) -> Knowledge:
         """The same, to be changed apart."""
