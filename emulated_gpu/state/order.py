@@ -53,6 +53,7 @@ class Order:
         self._devices = np.zeros(0, np.int32)  # by space
         self.histories = [Space(self, device=device) for device in range(devices)] if devices > 1 else []
         self.united: dict[tuple[int, int], tuple[Clocks, Clocks, Clocks]] = {}  # see Order.unite
+        self.fenced: dict[tuple[int, int], tuple[Clocks, Clocks]] = {}  # by row, see Knowledge.only
         self.tables: dict[int, tuple[Clocks, np.ndarray]] = {}  # see Order.table
         self._addressed: np.ndarray | None = None
         self._addresses = 0, 0, 0
@@ -259,7 +260,13 @@ class Knowledge:
                 kept[HEARD] = np.maximum(clock[HEARD], clock[KNOWN])
             return kept
 
-        elsewhere = {space: of(clock) for space, clock in self.elsewhere.items() if listens or clock[row].any()}
+        fenced, key = self.space.order.fenced, (id(self.elsewhere), row)
+        if key not in fenced:
+            if len(fenced) == UNITED:
+                fenced.clear()
+            known = self.elsewhere
+            fenced[key] = known, {space: of(clock) for space, clock in known.items() if listens or clock[row].any()}
+        elsewhere = fenced[key][1]
         some = listens or elsewhere or self.clock[row].any()
         return Knowledge(self.space, of(self.clock), elsewhere) if some else None
 
