@@ -9,7 +9,6 @@ cudaError_t cudaGetDevice(int *device) { return put(device, 0); }
 cudaError_t cudaSetDevice(int device) { return on(device); }
 cudaError_t cudaSetValidDevices(int *devices, int count) { return count ? on(devices[0]) : cudaSuccess; }
 cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *) { return put(device, 0); }
-cudaError_t cudaDeviceReset() { return kept(cuCtxSynchronize()); }
 cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return on(device); }
 cudaError_t cudaSetDeviceFlags(unsigned flags) { return kept(flags & ~cudaDeviceMask ? cudaErrorInvalidValue : cudaSuccess); }
 cudaError_t cudaGetDeviceFlags(unsigned *flags) { return put(flags, 0); }
@@ -23,8 +22,6 @@ cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig *config) {
 }
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
-cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit) { return kept(cuCtxGetLimit(value, CUlimit(limit))); }
-cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) { return kept(cuCtxSetLimit(CUlimit(limit), value)); }
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { return device || peer ? on(1) : put(can, 0); }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return kept(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceDisablePeerAccess(int) { return kept(cudaErrorInvalidDevice); }

@@ -54,9 +54,6 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t queue, cudaStreamCaptureMode mod
 cudaError_t cudaStreamEndCapture(cudaStream_t queue, cudaGraph_t *graph) {
   return in(queue, [&] { return put(graph, nullptr) ? cudaErrorInvalidValue : cudaError_t(cuStreamEndCapture(queue, graph)); });
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t queue, cudaStreamCaptureStatus *status) {
-  return kept(cuStreamIsCapturing(queue, reinterpret_cast<CUstreamCaptureStatus *>(status)));
-}
 #if CUDART_VERSION >= 13000
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t queue, cudaStreamCaptureStatus *status, unsigned long long *number,
                                      cudaGraph_t *graph, const cudaGraphNode_t **before, const cudaGraphEdgeData **edges,

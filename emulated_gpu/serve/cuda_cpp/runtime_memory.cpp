@@ -50,15 +50,9 @@ cudaError_t cudaHostAlloc(void **address, size_t size, unsigned flags) {
   return flags & ~(cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined)
              ? kept(cudaErrorInvalidValue) : cudaMallocHost(address, size);
 }
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags) {
-  return kept(cuMemHostGetDevicePointer(reinterpret_cast<CUdeviceptr *>(device), host, flags));
-}
 cudaError_t cudaHostRegister(void *address, size_t size, unsigned) {
   return kept(address && size ? int(cuMemHostRegister(address, size, 0)) : int(cudaErrorInvalidValue));
 }
-cudaError_t cudaHostUnregister(void *address) { return kept(cuMemHostUnregister(address)); }
-cudaError_t cudaHostGetFlags(unsigned *flags, void *address) { return kept(cuMemHostGetFlags(flags, address)); }
-cudaError_t cudaFreeHost(void *address) { return kept(cuMemFreeHost(address)); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *p, const void *address) {
   if (!p) return kept(cudaErrorInvalidValue);
   int type = 0, managed = 0;

@@ -35,7 +35,6 @@ template <class Call> static cudaError_t of_event(cudaEvent_t event, Call call) 
 
 extern "C" {
 
-cudaError_t cudaDeviceSynchronize() { return kept(cuCtxSynchronize()); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *queue, unsigned flags, int priority) {
   cudaError_t status = kept(cuStreamCreate(queue, flags));
   if (status) return status;
@@ -91,9 +90,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
   if (least) *least = 0;
   if (greatest) *greatest = -5;  // as on every card since Ampere
   return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
-  return kept(cuEventCreate(event, flags));
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return end(ended_events, event); }

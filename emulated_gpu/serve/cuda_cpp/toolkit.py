@@ -168,8 +168,11 @@ DRIVER_FUNCTION = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w+)\s*\(([^;]*?)\)\
 NEWEST = re.compile(r"#define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(\1\w*)")  # the function of a name now
 FORM = re.compile(r"typedef\s+CUresult\s+\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)\)\(([^;]*)\);")
 PROTOTYPE = re.compile(r"CUDARTAPI\s+(cuda\w+)\s*\(([^;]*)\)\s*;")
-# Functions of the runtime that take what the driver's of the same name take, and do the same
+# Functions of the runtime that take what the driver's of that name take, or the one behind the colon, and do the same
 FORWARDED = """
+    DeviceSynchronize:CtxSynchronize DeviceReset:CtxSynchronize DeviceGetLimit:CtxGetLimit DeviceSetLimit:CtxSetLimit
+    HostGetDevicePointer:MemHostGetDevicePointer HostUnregister:MemHostUnregister HostGetFlags:MemHostGetFlags
+    FreeHost:MemFreeHost EventCreateWithFlags:EventCreate StreamIsCapturing
     GraphCreate GraphDestroy GraphAddChildGraphNode GraphChildGraphNodeGetGraph GraphAddEmptyNode
     GraphAddEventRecordNode GraphAddEventWaitNode GraphAddMemAllocNode GraphAddMemFreeNode GraphDestroyNode
     GraphKernelNodeGetParams GraphMemsetNodeGetParams GraphMemsetNodeSetParams GraphHostNodeGetParams
@@ -303,9 +306,10 @@ def named(parameters: str) -> tuple[str, list[str]]:
 def forwarded(toolkit: Toolkit) -> str:
     """Return C++ for what the driver does under the same name."""
     known, made = dict(PROTOTYPE.findall(header(toolkit, "cuda_runtime_api.h"))), []
-    for name in FORWARDED:
+    for one in FORWARDED:
+        name, _, driver = one.partition(":")
         parameters, given = named(known[f"cuda{name}"])
-        call = f"reinterpret_cast<decltype(&cuda{name})>(&cu{name})({', '.join(given)})"
+        call = f"reinterpret_cast<decltype(&cuda{name})>(&cu{driver or name})({', '.join(given)})"
         made.append(f"cudaError_t cuda{name}({parameters}) {{ return kept({call}); }}")
     return "\n".join(['#include "runtime.hpp"', 'extern "C" {', *made, "}"])
 
