@@ -101,7 +101,7 @@ class Plan:
                 and a.get_device() == a_scale.get_device() == b.get_device() == b_scale.get_device() == index
                 and m_indptr.get_device() == out.get_device() == index
                 and a.is_contiguous() and a_scale.is_contiguous() and b.is_contiguous() and b_scale.is_contiguous()
-                and m_indptr.is_contiguous() and out.is_contiguous()
+                and m_indptr.is_contiguous() and out.is_contiguous() and not any(map(torch.Tensor.is_neg, tensors))
                 and self.indexed
             )  # fmt: skip
         except AttributeError:  # no tensor

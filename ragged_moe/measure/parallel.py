@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from ragged_moe.checks.parallel import draw, join
 from ragged_moe.layers.experts import experts as experts_of_one_gpu
+from ragged_moe.measure import timing
 from ragged_moe.measure.contest import GRAPH, Contest, Contestant
 from ragged_moe.measure.markdown import markdown
 from ragged_moe.measure.timing import CALLS, captured, record
@@ -41,15 +42,8 @@ SLOWEST = "slowest of each call"
 
 def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
     """Microseconds that these calls take back to back on the slowest rank, all having begun together."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    fill.fill_(value)
-    dist.all_reduce(torch.ones(1, device="cuda"))
-    start.record()
-    for call in calls:
-        call()
-    end.record()
-    torch.cuda.synchronize()
-    slowest = torch.tensor([start.elapsed_time(end) * 1000], device="cuda")
+    us = timing.elapsed(calls, fill, value, lambda: dist.all_reduce(torch.ones(1, device="cuda")))
+    slowest = torch.tensor([us], device="cuda")
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return slowest.item()
 

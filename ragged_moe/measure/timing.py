@@ -15,10 +15,11 @@ def flushed() -> torch.Tensor:
     return torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
 
 
-def elapsed(calls: list[Callable], fill: torch.Tensor, value: int) -> float:
-    """Return how many microseconds these calls take back to back, after `fill` was filled with `value`."""
+def elapsed(calls: list[Callable], fill: torch.Tensor, value: int, begin: Callable = lambda: None) -> float:
+    """Return how many microseconds these calls take back to back, after `fill` was filled with `value`, and `begin`."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     fill.fill_(value)
+    begin()
     start.record()
     for call in calls:
         call()

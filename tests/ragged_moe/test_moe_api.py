@@ -130,6 +130,16 @@ def test_a_gpu_that_torch_does_not_find():
             grouped_gemm_fp8(*given)
 
 
+@pytest.mark.parametrize("name", ["a_scale", "b_scale", "out"])
+def test_a_negated_view_is_refused_where_devices_are_numbered(name):
+    """As CUDA's are: its memory would be taken for its numbers."""
+    given = operands()
+    call = grouped_gemm.plan(given["a"].shape, given["b"].shape, given["a"].device)
+    call.index, call.indexed = -1, True
+    with pytest.raises(ValueError, match=f"^{name} is negated when it is read"):
+        grouped_gemm_fp8(**given | {name: torch._neg_view(given[name])})
+
+
 def test_good_operands_reach_the_launch():
     """The test of the tests above: unchanged operands are not refused, also where a stride does not matter."""
     given = operands()
