@@ -34,6 +34,10 @@ def check_device_is_found():
     assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
     assert torch.cuda.get_device_capability() == (10, 0) and "B200" in torch.cuda.get_device_name()
     assert torch.cuda.get_device_properties("cuda").multi_processor_count == 148
+    of = torch.backends.cuda
+    for prefer, library in (of.preferred_linalg_library, "cusolver"), (of.preferred_blas_library, "cublaslt"):
+        assert library in str(prefer(library)).lower()
+        prefer("default")
 
 
 def check_bindings_that_libraries_call():
