@@ -194,8 +194,8 @@ def _div(w, i, m):
         w.write(i.operands[0], f"alu.div_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
 
 
-plain("alu.div_int({0}, {1}, {bits}, {sign}, True)", "rem", cost=_division)
-plain("alu.sad({0}, {1}, {2}, {bits}, {sign})", "sad", cost="alu")
+plain(__name__, "alu.div_int({0}, {1}, {bits}, {sign}, True)", "rem", cost=_division)
+plain(__name__, "alu.sad({0}, {1}, {2}, {bits}, {sign})", "sad", cost="alu")
 
 
 @op("abs", "neg", cost="alu")

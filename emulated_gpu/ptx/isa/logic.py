@@ -99,15 +99,15 @@ def _slct(w, i, m):
     w.write(i.operands[0], f"select({test}, {a}, {b}, {width(kind)})")
 
 
-plain("{0} & {1}", "and", cost="alu")
-plain("{0} | {1}", "or", cost="alu")
-plain("{0} ^ {1}", "xor", cost="alu")
-plain("{0} ^ {ones}", "not", cost="alu")
-plain("select({0} == 0, 1, 0, {bits})", "cnot", cost="alu")
-plain("alu.popc({0}, {bits})", "popc", cost="alu")
-plain("alu.clz({0}, {bits})", "clz", cost="special")
-plain("alu.brev({0}, {bits})", "brev", cost="special")
-plain("alu.fns({0}, {1}, {2})", "fns", cost=UNTIMED)
+plain(__name__, "{0} & {1}", "and", cost="alu")
+plain(__name__, "{0} | {1}", "or", cost="alu")
+plain(__name__, "{0} ^ {1}", "xor", cost="alu")
+plain(__name__, "{0} ^ {ones}", "not", cost="alu")
+plain(__name__, "select({0} == 0, 1, 0, {bits})", "cnot", cost="alu")
+plain(__name__, "alu.popc({0}, {bits})", "popc", cost="alu")
+plain(__name__, "alu.clz({0}, {bits})", "clz", cost="special")
+plain(__name__, "alu.brev({0}, {bits})", "brev", cost="special")
+plain(__name__, "alu.fns({0}, {1}, {2})", "fns", cost=UNTIMED)
 
 
 @op("lop3", cost="alu")

@@ -167,9 +167,9 @@ def is_float(kind: str) -> bool:
     return kind[0] == "f" or kind.startswith("bf")
 
 
-def plain(text: str, name: str, cost: str | Callable[[Instr], str]) -> None:
-    """Register an opcode whose result is an expression of its operands {0}, {1}, .., all of the type of its suffix:
-    {bits}, {sign}; {ones}: with all bits set."""
+def plain(module: str, text: str, name: str, cost: str | Callable[[Instr], str]) -> None:
+    """Register an opcode of a module whose result is an expression of its operands {0}, {1}, .., all of the type of
+    its suffix: {bits}, {sign}; {ones}: with all bits set."""
     count = sum(f"{{{k}}}" in text for k in range(3))
 
     def emit(w, i, m):
@@ -180,6 +180,7 @@ def plain(text: str, name: str, cost: str | Callable[[Instr], str]) -> None:
         named = {"bits": bits, "sign": is_signed(kind), "ones": True if bits == 1 else (1 << bits) - 1}
         w.write(destination, text.format(*(w.read(o, bits) for o in sources), **named))
 
+    emit.__module__ = module
     op(name, cost=cost)(emit)
 
 
