@@ -31,6 +31,28 @@ class Untranslated(Exception):
     """Raised for what has no translation: it stays Python."""
 
 
+def _operator(integers: str, reals: str, swapped: bool = False, compares: bool = False) -> Any:
+    def apply(self: Value, other):
+        a, b = self.code.pair(*((other, self) if swapped else (self, other)))
+        what = reals if a.real else integers
+        if not what:
+            return NotImplemented
+        if compares:
+            return self.code.value(f"{'fcmp' if a.real else 'icmp'} {what} {a}, {b.text}", 1, a.vary)
+        return self.code.value(f"{what} {a}, {b.text}", a.bits, a.vary, a.real)
+
+    return apply
+
+
+def _both(integers: str, reals: str = "") -> Any:
+    """An operator of a Value with something on its right, and with something on its left."""
+    return _operator(integers, reals), _operator(integers, reals, swapped=True)
+
+
+def _compare(integers: str, reals: str) -> Any:
+    return _operator(integers, reals, compares=True)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """text: its name or literal in LLVM's assembly; vary: how many values it is of, 0: one; real: a floating point
@@ -46,6 +68,21 @@ class Value:
     code: Any = None
 
     __array_ufunc__ = None  # a constant array on the left leaves it to us
+    __add__, __radd__ = _both("add", "fadd")
+    __sub__, __rsub__ = _both("sub", "fsub")
+    __mul__, __rmul__ = _both("mul", "fmul")
+    __truediv__, __rtruediv__ = _both("", "fdiv")
+    __floordiv__, __rfloordiv__ = _both("udiv")
+    __mod__, __rmod__ = _both("urem")
+    __and__, __rand__ = _both("and")
+    __or__, __ror__ = _both("or")
+    __xor__, __rxor__ = _both("xor")
+    __lshift__, __rlshift__ = _both("shl")
+    __rshift__, __rrshift__ = _both("lshr")
+    __lt__, __le__ = _compare("ult", "olt"), _compare("ule", "ole")
+    __gt__, __ge__ = _compare("ugt", "ogt"), _compare("uge", "oge")
+    __eq__, __ne__ = _compare("eq", "oeq"), _compare("ne", "une")
+    __hash__ = object.__hash__  # a value is itself alone
 
     @property
     def type(self) -> str:
@@ -75,33 +112,6 @@ class Value:
 
     def __invert__(self):
         return self ^ -1
-
-
-def _operator(integers: str, reals: str, swapped: bool = False, compares: bool = False):
-    def apply(self: Value, other):
-        a, b = self.code.pair(*((other, self) if swapped else (self, other)))
-        what = reals if a.real else integers
-        if not what:
-            return NotImplemented
-        if compares:
-            return self.code.value(f"{'fcmp' if a.real else 'icmp'} {what} {a}, {b.text}", 1, a.vary)
-        return self.code.value(f"{what} {a}, {b.text}", a.bits, a.vary, a.real)
-
-    return apply
-
-
-for _name, _what in {
-    "add": ("add", "fadd"), "sub": ("sub", "fsub"), "mul": ("mul", "fmul"), "truediv": ("", "fdiv"),
-    "floordiv": ("udiv", ""), "mod": ("urem", ""), "and": ("and", ""), "or": ("or", ""), "xor": ("xor", ""),
-    "lshift": ("shl", ""), "rshift": ("lshr", ""),
-}.items():  # fmt: skip
-    setattr(Value, f"__{_name}__", _operator(*_what))
-    setattr(Value, f"__r{_name}__", _operator(*_what, True))
-for _name, _integers, _reals in (
-    ("lt", "ult", "olt"), ("le", "ule", "ole"), ("gt", "ugt", "ogt"), ("ge", "uge", "oge"), ("eq", "eq", "oeq"),
-    ("ne", "ne", "une"),
-):  # fmt: skip
-    setattr(Value, f"__{_name}__", _operator(_integers, _reals, compares=True))
 
 
 def type_of(bits: int, vary: int, real: bool = False) -> str:

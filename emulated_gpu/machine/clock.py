@@ -35,13 +35,17 @@ class NoTrace:
 
 
 class Clock(ABC):
-    """quantum: how far a warp may run ahead of the next event. computes_mma: whether tensor cores compute."""
+    """computes_mma: whether tensor cores compute."""
 
-    quantum: float
     computes_mma: bool
     trace: NoTrace = NoTrace()
 
     # -- warps -------------------------------------------------------------------------------------------------
+    @property
+    @abstractmethod
+    def quantum(self) -> float:
+        """How far a warp may run ahead of the next event."""
+
     def program(self, program):
         """Return the program that a launch of this one executes, with blocks as the clock wants them."""
         return program

@@ -336,7 +336,7 @@ def _has_multiplied(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: 
         for place, to_a, to_b in zip(places, loops.a, loops.b):
             a_part = fp4_mma.Part(fp4_mma.ROWS, 0, place.bytes, a, sfa, of_a)
             seen = loops.operands(a_part, b_parts, place, (to_a, to_b), n)
-            if seen is None or not _is_exact(d, *seen, loops, place, o):
+            if seen is None or not _is_exact(d, seen[0], seen[1], loops, place, o):
                 return False
         for place, a_at, b_at in zip(places, loops.a, loops.b):
             loops.multiply(place.cells, place.written, to, n, o.accumulate, a_at, b_at)

@@ -174,7 +174,7 @@ def plain(module: str, text: str, name: str, cost: str | Callable[[Instr], str])
 
     def emit(w, i, m):
         kind = m.type()
-        bits, destination, *sources = width(kind), *i.operands
+        bits, (destination, *sources) = width(kind), i.operands
         if len(sources) != count:
             raise ValueError(f"{len(sources)} operands")
         named = {"bits": bits, "sign": is_signed(kind), "ones": True if bits == 1 else (1 << bits) - 1}

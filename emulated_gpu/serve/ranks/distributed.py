@@ -225,7 +225,8 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         return _done([])
 
     # -- several at once, which torch's functional collectives (DTensor, FSDP) ask for
-    allreduce_coalesced = allreduce
+    def allreduce_coalesced(self, tensors, opts=None):
+        return self.allreduce(tensors, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         for output, value in zip(outputs, inputs, strict=True):
