@@ -313,12 +313,8 @@ def measure_all(file: Path) -> None:
 def on_the_model(point: Point, profile) -> list[float]:
     """Return a point's cycles on the timing model, as `_figures` does."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
 
-    arrays = [allocate(n) for n in (SMS * ROUNDS * 8, point.nbytes)]
-    for array in arrays:
-        array[:] = 0
-        DEVICE.adopt(array, "data")
+    arrays = cycles.allocated(SMS * ROUNDS * 8, point.nbytes)
     if not point.cold:
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     with emulated_gpu.timing(profile):

@@ -157,14 +157,11 @@ def measure_all(file: Path) -> None:
 def on_the_model(pattern: Pattern, profile) -> list[float]:
     """A pattern's cycles on the timing model, as the recording has them."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
     from emulated_gpu.formats.tensormap import TensorMap, encode
 
-    data, out, room = allocate(DATA), allocate(1 << 12), allocate(1 << 19)
+    data, out, room = cycles.allocated(DATA, 1 << 12, 1 << 19)
     table = lists(pattern, 1)
     room[: table.nbytes] = table.ravel().view(np.uint8)
-    for array in (data, out, room):
-        DEVICE.adopt(array, "data")
     shape, box = (pattern.pitch // ELEMENT, DATA // pattern.pitch), (pattern.row // ELEMENT, pattern.rows)
     tensor = encode(TensorMap(data.ctypes.data, "s64", shape, (pattern.pitch,), box, (1, 1)))
     with emulated_gpu.timing(profile.with_({"l2.dirty_at_start": 0.0})):

@@ -14,6 +14,16 @@ from silicon.cuda_driver import Gpu, nvidia_smi
 UNKNOWN = float("nan")
 
 
+def allocated(*sizes: int) -> list[np.ndarray]:
+    """Allocates memory of the emulated GPU: an array of zeros, uint8, of each size in bytes."""
+    from emulated_gpu.device import DEVICE, allocate  # not needed, and not there, on the machine with the GPU
+
+    arrays = [allocate(size) for size in sizes]
+    for array in arrays:
+        DEVICE.adopt(array, "data")
+    return arrays
+
+
 def slowest_and_median(clocks: np.ndarray) -> list[float]:
     """The cycles of the slowest CTA and of the median one, of what CTAs have written, u64 each."""
     cycles = clocks.view(np.uint64)
@@ -49,11 +59,16 @@ def show(name: str, modelled: Sequence[float], measured: Sequence[float] | None)
 
 
 def compare(table: Path, points: Mapping[str, object], only: str, on_the_model: Callable) -> None:
-    """Shows each point whose name contains `only`. on_the_model(point): its cycles."""
+    """Shows each point whose name contains `only`. on_the_model(point): its cycles, or a dict of them by launches."""
     known = recorded(table)
     for name, point in points.items():
         if only in name:
-            show(name, on_the_model(point), known.get(name))
+            found, of = on_the_model(point), known.get(name)
+            if isinstance(found, dict):
+                for when, each in found.items():
+                    show(f"{name}, {when}", each, (of or {}).get(when))
+            else:
+                show(name, found, of)
 
 
 def main(doc: str, table: Path, run: Callable[[Path], None], points: Mapping[str, object], on_the_model: Callable):

@@ -110,13 +110,10 @@ def measure_all(file: Path) -> None:
 def on_the_model(pattern: Pattern, profile) -> list[float]:
     """A pattern's cycles on the timing model, as the recording has them."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
 
-    data, room, out = allocate(DATA), allocate(1 << 21), allocate(1 << 12)
+    data, room, out = cycles.allocated(DATA, 1 << 21, 1 << 12)
     table = lists(pattern, 1)
     room[: table.nbytes] = table.ravel().view(np.uint8)
-    for array in (data, room, out):
-        DEVICE.adopt(array, "data")
     kernel = copies(pattern.block, pattern.stages, "%ctaid.x")
     with emulated_gpu.timing(profile.with_({"l2.dirty_at_start": 0.0})):
         args = [out, data, room, EACH // pattern.block]

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silicon import command
 from silicon.cuda_driver import Gpu, Launch, Timer
 from silicon.probes import cycles
 
@@ -164,13 +163,11 @@ def measure_all(file: Path) -> None:
 def on_the_model(point: tuple[Ring, int, int], profile) -> dict[str, list[float]]:
     """A point's cycles on the timing model, as the recording has them."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
     from emulated_gpu.formats.tensormap import TensorMap, encode
 
     ring, steps, work = point
-    data, outs = [allocate(1 << 25) for _ in range(4)], [allocate(1 << 12) for _ in range(2)]
-    for array in (*data, *outs):
-        DEVICE.adopt(array, "data")
+    *data, out, again = cycles.allocated(*[1 << 25] * 4, 1 << 12, 1 << 12)
+    outs = out, again
     maps = []
     for at, tiles in zip(data, (ROWS_OF_TILES, COLUMNS)):
         dims, strides = map(tuple, operand(steps, tiles))
@@ -185,14 +182,5 @@ def on_the_model(point: tuple[Ring, int, int], profile) -> dict[str, list[float]
     return found
 
 
-def model(only: str, profile) -> None:
-    """Prints modelled and measured cycles of each point whose name contains `only`."""
-    known = cycles.recorded(TABLE)
-    for name, point in points().items():
-        if only in name:
-            for when, found in on_the_model(point, profile).items():
-                cycles.show(f"{name}, {when}", found, known.get(name, {}).get(when))
-
-
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, measure_all, model)
+    cycles.main(__doc__, TABLE, measure_all, points(), on_the_model)

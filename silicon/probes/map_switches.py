@@ -131,13 +131,10 @@ def measure_all(file: Path) -> None:
 def on_the_model(point: Point, profile) -> list[float]:
     """A point's cycles on the timing model, as the recording has them."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
     from emulated_gpu.formats.tensormap import TensorMap, encode
 
     used = FAN * point.groups
-    data, room, out = allocate(EACH * used), allocate(1 << 16), allocate(1 << 12)
-    for array in (data, room, out):
-        DEVICE.adopt(array, "data")
+    data, room, out = cycles.allocated(EACH * used, 1 << 16, 1 << 12)
     start, shape = data.ctypes.data, (ROW, EACH // ROW)
     each = [TensorMap(start + EACH * i, "u8", shape, (ROW,), (ROW, ROWS), (1, 1), swizzle=128) for i in range(used)]
     maps = b"".join(map(encode, each)).ljust(GROUPS * FAN * TENSORMAP_BYTES, b"\0")

@@ -21,6 +21,7 @@ import numpy as np
 
 from silicon import command
 from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.probes.cycles import allocated
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS, SMS = 5, 132
@@ -358,12 +359,8 @@ def measure_all(file: Path) -> None:
 def on_the_model(point: Point, profile) -> list[float]:
     """Return a point's cycles on the timing model, as `_median` does."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
 
-    arrays = [allocate(n) for n in (SMS * ROUNDS * 8, max(point.grid * point.nbytes, 1 << 16), 1 << 16)]
-    for array in arrays:
-        array[:] = 0
-        DEVICE.adopt(array, "data")
+    arrays = allocated(SMS * ROUNDS * 8, max(point.grid * point.nbytes, 1 << 16), 1 << 16)
     if not point.cold:
         profile = profile.with_({"l2.dirty_at_start": 0.0})
     with emulated_gpu.timing(profile):

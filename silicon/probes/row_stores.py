@@ -72,12 +72,9 @@ def measure_all(file: Path) -> None:
 def on_the_model(point: tuple[int, int, int], profile) -> float:
     """A point's cycles on the timing model, as the recording has them: those of a second launch."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
 
     width, rows, ctas = point
-    room, outs = allocate(ROOM), [allocate(1 << 12) for _ in range(2)]
-    for array in (room, *outs):
-        DEVICE.adopt(array, "data")
+    room, *outs = cycles.allocated(ROOM, 1 << 12, 1 << 12)
     with emulated_gpu.timing(profile):
         for out in outs:
             emulated_gpu.launch(kernel(width, rows), "kernel", ctas, 32 * WARPS, [out, room])

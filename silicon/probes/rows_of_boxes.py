@@ -208,13 +208,10 @@ def measure_all(file: Path) -> None:
 def on_the_model(pattern: Pattern, profile) -> list[float]:
     """A pattern's cycles on the timing model in the second of two launches, as the recording has them."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
     from emulated_gpu.formats.tensormap import TensorMap, encode
 
     extent = max((n - 1) * step for n, step in zip(pattern.dims[1:], pattern.strides, strict=True)) + (64 << 10)
-    data, out = allocate(extent), allocate(1 << 12)
-    for array in (data, out):
-        DEVICE.adopt(array, "data")
+    data, out = cycles.allocated(extent, 1 << 12)
     steps = (1,) * pattern.rank
     described = data.ctypes.data, "u32", pattern.dims, pattern.strides, pattern.boxes, steps, pattern.swizzle
     tensor, text = encode(TensorMap(*described)), kernel(pattern)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from silicon import command
 from silicon.cuda_driver import Gpu, Timer
 
 from . import cycles
@@ -79,13 +78,10 @@ def measure_all(file: Path) -> None:
 def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
     """A pattern's cycles on the timing model, as the recording has them."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
 
     blocks = table(pattern)
-    data, lists, *outs = (allocate(n) for n in (BLOCKS * BLOCK, 1 << 20, 1 << 12, 1 << 12))
+    data, lists, *outs = cycles.allocated(BLOCKS * BLOCK, 1 << 20, 1 << 12, 1 << 12)
     lists[: blocks.nbytes] = blocks.ravel().view(np.uint8)
-    for array in (data, lists, *outs):
-        DEVICE.adopt(array, "data")
     with emulated_gpu.timing(profile):
         for out in outs:
             emulated_gpu.launch(KERNEL, "kernel", len(blocks), 32, [out, data, lists, COUNT], shared=SHARED)
@@ -93,14 +89,6 @@ def on_the_model(pattern: Pattern, profile) -> dict[str, list[float]]:
     return dict(zip(("cold", "again"), found))
 
 
-def model(only: str, profile) -> None:
-    """Prints modelled and measured cycles of each pattern whose name contains `only`."""
-    known = cycles.recorded(TABLE)
-    for pattern in PATTERNS + GROUPS:
-        if only in name(pattern):
-            for when, found in on_the_model(pattern, profile).items():
-                cycles.show(f"{name(pattern)}, {when}", found, known.get(name(pattern), {}).get(when))
-
-
 if __name__ == "__main__":
-    command.main(__doc__, TABLE, measure_all, model)
+    patterns = {name(pattern): pattern for pattern in PATTERNS + GROUPS}
+    cycles.main(__doc__, TABLE, measure_all, patterns, on_the_model)

@@ -20,6 +20,7 @@ import numpy as np
 from silicon import command
 from silicon.cuda_driver import Gpu, Timer, nvidia_smi
 from silicon.golden.case import noise
+from silicon.probes.cycles import allocated
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS, SMS = 9, 132
@@ -207,13 +208,11 @@ def on_the_model(load: Load, profile) -> dict:
     """A load's summary on the timing model, whose %globaltimer ticks with its fastest clock."""
     import emulated_gpu
     from emulated_gpu.chip import H200
-    from emulated_gpu.device import DEVICE, allocate
+    from emulated_gpu.device import DEVICE
 
     ghz = profile.clock_ghz
-    out, src = allocate(load.sms * 16 * (SAMPLES + 1)), allocate(OPERANDS)
-    out[:], src[:] = 0, contents(load.kind, load.data)
-    for array in (out, src):
-        DEVICE.adopt(array, "data")
+    out, src = allocated(load.sms * 16 * (SAMPLES + 1), OPERANDS)
+    src[:] = contents(load.kind, load.data)
     with DEVICE.as_chip(H200), emulated_gpu.timing(profile):
         emulated_gpu.launch(load.ptx, "kernel", load.sms, 160, [out, src, load.groups], shared=SHARED)
     seen = out.view(np.int64).reshape(1, load.sms, SAMPLES + 1, 2)

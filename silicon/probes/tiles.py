@@ -101,15 +101,12 @@ def measure_all(file: Path) -> None:
 def on_the_model(point: tuple, profile) -> list[float]:
     """A point's cycles on the timing model, as the recording has them."""
     import emulated_gpu
-    from emulated_gpu.device import DEVICE, allocate
     from emulated_gpu.formats.tensormap import TensorMap, encode
 
     (batches, columns, rows), steps, pace, piece = point
-    data, outs = [allocate(1 << 25) for _ in range(2)], [allocate(1 << 12) for _ in range(2)]
-    for array in (*data, *outs):
-        DEVICE.adopt(array, "data")
+    a, b, *outs = cycles.allocated(1 << 25, 1 << 25, 1 << 12, 1 << 12)
     maps = []
-    for at, tiles in zip(data, (batches * rows, batches * columns), strict=True):
+    for at, tiles in ((a, batches * rows), (b, batches * columns)):
         dims, strides = map(tuple, operand(steps, tiles, piece))
         maps.append(encode(TensorMap(at.ctypes.data, "u8", dims, strides, (ROW, ROWS), (1, 1), swizzle=128)))
     with emulated_gpu.timing(profile):
