@@ -66,6 +66,14 @@ static cudaDataType scale_of(cublasComputeType_t compute) {
 }
 
 static const double zero = 0;  // in every type
+static const float one_S = 1;
+static const double one_D = 1;
+// Of float, double and __half
+template <class T>
+constexpr cudaDataType type_of = sizeof(T) == 4 ? CUDA_R_32F : sizeof(T) == 8 ? CUDA_R_64F : CUDA_R_16F;
+template <class T>
+constexpr cublasComputeType_t compute_of = sizeof(T) == 4   ? CUBLAS_COMPUTE_32F
+                                           : sizeof(T) == 8 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_16F;
 
 // A product of matrices of one type each, in columns. Without a handle it has no name; alpha and beta must be given.
 static Request product(const char *name, cublasHandle_t handle, int op_a, int op_b, int m, int n, int k,
@@ -84,6 +92,16 @@ static Request product(const char *name, cublasHandle_t handle, int op_a, int op
   r.alpha = number(alpha, scale), r.beta = number(beta, scale);
   r.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   return r;
+}
+
+// The same of matrices of one type, done
+template <class T>
+static cublasStatus_t same_types(const char *name, cublasHandle_t handle, int op_a, int op_b, int m, int n, int k,
+                                 const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+                                 const void *beta, T *c, int64_t ldc) {
+  const auto type = type_of<T>;
+  return send(product(name, handle, op_a, op_b, m, n, k, alpha, a, type, lda, b, type, ldb, beta, c, type, ldc,
+                      compute_of<T>));
 }
 
 template <class Call> static cublasStatus_t with(cublasHandle_t handle, Call call) {
@@ -193,117 +211,90 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t op_a
   return status;
 }
 
-#define GEMMS(X, V, TYPE, COMPUTE)                                                                                     \
-  cublasStatus_t cublas##X##gemm##V(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,      \
-                                    int n, int k, const EMULATED_##X *alpha, const EMULATED_##X *a, int lda,           \
-                                    const EMULATED_##X *b, int ldb, const EMULATED_##X *beta, EMULATED_##X *c,         \
-                                    int ldc) {                                                                         \
-    return cublasGemmEx(handle, op_a, op_b, m, n, k, alpha, a, TYPE, lda, b, TYPE, ldb, beta, c, TYPE, ldc, COMPUTE,   \
-                        CUBLAS_GEMM_DEFAULT);                                                                          \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##gemmStridedBatched(                                                                        \
-      cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,                      \
-      const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, long long stride_a, const EMULATED_##X *b, int ldb,   \
-      long long stride_b, const EMULATED_##X *beta, EMULATED_##X *c, int ldc, long long stride_c, int batches) {       \
-    return cublasGemmStridedBatchedEx(handle, op_a, op_b, m, n, k, alpha, a, TYPE, lda, stride_a, b, TYPE, ldb,        \
-                                      stride_b, beta, c, TYPE, ldc, stride_c, batches, COMPUTE, CUBLAS_GEMM_DEFAULT);  \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##gemmBatched(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,  \
-                                        int n, int k, const EMULATED_##X *alpha, const EMULATED_##X *const a[],        \
-                                        int lda, const EMULATED_##X *const b[], int ldb, const EMULATED_##X *beta,     \
-                                        EMULATED_##X *const c[], int ldc, int batches) {                               \
-    return cublasGemmBatchedEx(handle, op_a, op_b, m, n, k, alpha, (const void *const *)a, TYPE, lda,                  \
-                               (const void *const *)b, TYPE, ldb, beta, (void *const *)c, TYPE, ldc, batches, COMPUTE, \
-                               CUBLAS_GEMM_DEFAULT);                                                                   \
-  }
-GEMMS(S, _v2, CUDA_R_32F, CUBLAS_COMPUTE_32F)
-GEMMS(D, _v2, CUDA_R_64F, CUBLAS_COMPUTE_64F)
-GEMMS(H, , CUDA_R_16F, CUBLAS_COMPUTE_16F)
+#define GEMM(X) {                                                                                                      \
+  return same_types("cublasGemmEx", handle, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);                 \
+}
+#define STRIDED(X) {                                                                                                   \
+  const auto type = type_of<EMULATED_##X>;                                                                             \
+  return cublasGemmStridedBatchedEx(handle, op_a, op_b, m, n, k, alpha, a, type, lda, stride_a, b, type, ldb, stride_b,\
+                                    beta, c, type, ldc, stride_c, batches, compute_of<EMULATED_##X>,                   \
+                                    CUBLAS_GEMM_DEFAULT);                                                              \
+}
+#define BATCHED(X) {                                                                                                   \
+  const auto type = type_of<EMULATED_##X>;                                                                             \
+  return cublasGemmBatchedEx(handle, op_a, op_b, m, n, k, alpha, (const void *const *)a, type, lda,                    \
+                             (const void *const *)b, type, ldb, beta, (void *const *)c, type, ldc, batches,            \
+                             compute_of<EMULATED_##X>, CUBLAS_GEMM_DEFAULT);                                           \
+}
 
 // ---- sums; vectors: x of n elements, incx apart, is a row whose elements are the columns of a matrix with incx rows
 
-// The first element, counted from 1, that no other one exceeds, in size or in smallness
-#define EXTREME(X, NAME, EXCEEDS)                                                                                      \
-  cublasStatus_t cublasI##NAME##_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, int *result) {      \
-    std::vector<EMULATED_##X> kept(std::max(n, 0) + 1);                                                                \
-    return told(handle, cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1), result, [&] {                          \
-      auto less = [](EMULATED_##X left, EMULATED_##X right) {                                                          \
-        auto a = std::fabs(left), b = std::fabs(right);                                                                \
-        return EXCEEDS;                                                                                                \
-      };                                                                                                               \
-      return n > 0 ? int(std::max_element(kept.begin(), kept.end() - 1, less) - kept.begin()) + 1 : 0;                 \
-    });                                                                                                                \
-  }
+#define GEAM(X) {                                                                                                      \
+  return same_types("cublas" #X "geam", handle, op_a, op_b, m, n, 1, alpha, a, lda, b, ldb, beta, c, ldc);             \
+}
+#define GEMV(X) {                                                                                                      \
+  bool as_is = op == CUBLAS_OP_N;                                                                                      \
+  return same_types("cublas" #X "gemv", handle, CUBLAS_OP_N, as_is ? CUBLAS_OP_T : CUBLAS_OP_N, 1, as_is ? m : n,      \
+                    as_is ? n : m, alpha, x, incx, a, lda, beta, y, incy);                                             \
+}
+#define GER(X) {                                                                                                       \
+  return same_types("cublas" #X "ger", handle, CUBLAS_OP_T, CUBLAS_OP_N, m, n, 1, alpha, x, incx, y, incy, &one_##X, a,\
+                    lda);                                                                                              \
+}
+#define AXPY(X) {                                                                                                      \
+  return same_types("cublas" #X "axpy", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, alpha, &one_##X, 1, x, incx, &one_##X,\
+                    y, incy);                                                                                          \
+}
+#define SCAL(X) {                                                                                                      \
+  return same_types("cublas" #X "scal", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 0, &zero, x, 1, x, 1, alpha, x, incx); \
+}
+#define DOT(X) {                                                                                                       \
+  return same_types("cublas" #X "dot", handle, CUBLAS_OP_N, CUBLAS_OP_T, 1, 1, n, &one_##X, x, incx, y, incy, &zero,   \
+                    result, 1);                                                                                        \
+}
+#define NRM2(X) {                                                                                                      \
+  EMULATED_##X sum = 0;                                                                                                \
+  return told(handle, cublas##X##dot_v2(handle, n, x, incx, x, incx, &sum), result, [&] { return std::sqrt(sum); });   \
+}
+#define COPY(X) {                                                                                                      \
+  return same_types("cublas" #X "copy", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, &one_##X, &one_##X, 1, x, incx, &zero,\
+                    y, incy);                                                                                          \
+}
+#define SWAP(X) {                                                                                                      \
+  std::vector<EMULATED_##X> kept(std::max(n, 1));                                                                      \
+  auto status = cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1);                                                \
+  if (!status) status = cublas##X##copy_v2(handle, n, y, incy, x, incx);                                               \
+  return status ? status : cublas##X##copy_v2(handle, n, kept.data(), 1, y, incy);                                     \
+}
+#define ASUM(X) {                                                                                                      \
+  std::vector<EMULATED_##X> kept(std::max(n, 1));                                                                      \
+  return told(handle, cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1), result, [&] {                            \
+    double sum = 0;                                                                                                    \
+    for (auto one : kept) sum += std::fabs(one);                                                                       \
+    return EMULATED_##X(sum);                                                                                          \
+  });                                                                                                                  \
+}
 
-#define VECTORS(X, Y, TYPE, COMPUTE)                                                                                   \
-  cublasStatus_t cublas##X##geam(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,  \
-                                 const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *beta,  \
-                                 const EMULATED_##X *b, int ldb, EMULATED_##X *c, int ldc) {                           \
-    return send(product("cublas" #X "geam", handle, op_a, op_b, m, n, 1, alpha, a, TYPE, lda, b, TYPE, ldb, beta, c,   \
-                        TYPE, ldc, COMPUTE));                                                                          \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##gemv_v2(cublasHandle_t handle, cublasOperation_t op, int m, int n,                         \
-                                    const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *x,  \
-                                    int incx, const EMULATED_##X *beta, EMULATED_##X *y, int incy) {                   \
-    bool as_is = op == CUBLAS_OP_N;                                                                                    \
-    return send(product("cublas" #X "gemv", handle, CUBLAS_OP_N, as_is ? CUBLAS_OP_T : CUBLAS_OP_N, 1,                 \
-                        as_is ? m : n, as_is ? n : m, alpha, x, TYPE, incx, a, TYPE, lda, beta, y, TYPE, incy,         \
-                        COMPUTE));                                                                                     \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##ger_v2(cublasHandle_t handle, int m, int n, const EMULATED_##X *alpha,                     \
-                                   const EMULATED_##X *x, int incx, const EMULATED_##X *y, int incy, EMULATED_##X *a,  \
-                                   int lda) {                                                                          \
-    EMULATED_##X one = 1;                                                                                              \
-    return send(product("cublas" #X "ger", handle, CUBLAS_OP_T, CUBLAS_OP_N, m, n, 1, alpha, x, TYPE, incx, y, TYPE,   \
-                        incy, &one, a, TYPE, lda, COMPUTE));                                                           \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##axpy_v2(cublasHandle_t handle, int n, const EMULATED_##X *alpha, const EMULATED_##X *x,    \
-                                    int incx, EMULATED_##X *y, int incy) {                                             \
-    EMULATED_##X one = 1;                                                                                              \
-    return send(product("cublas" #X "axpy", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, alpha, &one, TYPE, 1, x, TYPE,  \
-                        incx, &one, y, TYPE, incy, COMPUTE));                                                          \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##scal_v2(cublasHandle_t handle, int n, const EMULATED_##X *alpha, EMULATED_##X *x,          \
-                                    int incx) {                                                                        \
-    return send(product("cublas" #X "scal", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 0, &zero, x, TYPE, 1, x, TYPE, 1,  \
-                        alpha, x, TYPE, incx, COMPUTE));                                                               \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##dot_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                      \
-                                   const EMULATED_##X *y, int incy, EMULATED_##X *result) {                            \
-    EMULATED_##X one = 1;                                                                                              \
-    return send(product("cublas" #X "dot", handle, CUBLAS_OP_N, CUBLAS_OP_T, 1, 1, n, &one, x, TYPE, incx, y, TYPE,    \
-                        incy, &zero, result, TYPE, 1, COMPUTE));                                                       \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##nrm2_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
-                                    EMULATED_##X *result) {                                                            \
-    EMULATED_##X sum = 0;                                                                                              \
-    return told(handle, cublas##X##dot_v2(handle, n, x, incx, x, incx, &sum), result, [&] { return std::sqrt(sum); }); \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##copy_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, EMULATED_##X *y,    \
-                                    int incy) {                                                                        \
-    EMULATED_##X one = 1;                                                                                              \
-    return send(product("cublas" #X "copy", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, &one, &one, TYPE, 1, x, TYPE,   \
-                        incx, &zero, y, TYPE, incy, COMPUTE));                                                         \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##swap_v2(cublasHandle_t handle, int n, EMULATED_##X *x, int incx, EMULATED_##X *y,          \
-                                    int incy) {                                                                        \
-    std::vector<EMULATED_##X> kept(std::max(n, 1));                                                                    \
-    auto status = cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1);                                              \
-    if (!status) status = cublas##X##copy_v2(handle, n, y, incy, x, incx);                                             \
-    return status ? status : cublas##X##copy_v2(handle, n, kept.data(), 1, y, incy);                                   \
-  }                                                                                                                    \
-  cublasStatus_t cublas##X##asum_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
-                                    EMULATED_##X *result) {                                                            \
-    std::vector<EMULATED_##X> kept(std::max(n, 1));                                                                    \
-    return told(handle, cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1), result, [&] {                          \
-      double sum = 0;                                                                                                  \
-      for (auto one : kept) sum += std::fabs(one);                                                                     \
-      return EMULATED_##X(sum);                                                                                        \
-    });                                                                                                                \
-  }                                                                                                                    \
-  EXTREME(X, Y##amax, a < b) EXTREME(X, Y##amin, b < a)
-VECTORS(S, s, CUDA_R_32F, CUBLAS_COMPUTE_32F)
-VECTORS(D, d, CUDA_R_64F, CUBLAS_COMPUTE_64F)
+// The first element, counted from 1, that no other one exceeds, in size or in smallness
+#define EXTREME(X, EXCEEDS) {                                                                                          \
+  std::vector<EMULATED_##X> kept(std::max(n, 0) + 1);                                                                  \
+  return told(handle, cublas##X##copy_v2(handle, n, x, incx, kept.data(), 1), result, [&] {                            \
+    auto less = [](EMULATED_##X left, EMULATED_##X right) {                                                            \
+      auto a = std::fabs(left), b = std::fabs(right);                                                                  \
+      return EXCEEDS;                                                                                                  \
+    };                                                                                                                 \
+    return n > 0 ? int(std::max_element(kept.begin(), kept.end() - 1, less) - kept.begin()) + 1 : 0;                   \
+  });                                                                                                                  \
+}
+#define AMAX(X) EXTREME(X, a < b)
+#define AMIN(X) EXTREME(X, b < a)
+
+#define BODY(X, NAME) NAME(X)
+EMULATED_GEMMS(S, _v2, BODY)
+EMULATED_GEMMS(D, _v2, BODY)
+EMULATED_GEMMS(H, , BODY)
+EMULATED_VECTORS(S, s, BODY)
+EMULATED_VECTORS(D, d, BODY)
 
 // The same of vectors of any types, in float or double
 static cublasComputeType_t compute_in(cudaDataType execution) {
@@ -313,8 +304,7 @@ static cublasComputeType_t compute_in(cudaDataType execution) {
 cublasStatus_t cublasAxpyEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType type_alpha, const void *x,
                             cudaDataType type_x, int incx, void *y, cudaDataType type_y, int incy,
                             cudaDataType execution) {
-  static const float one = 1;  // a matrix of one element
-  Request r = product("cublasAxpyEx", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, &zero, &one, CUDA_R_32F, 1, x,
+  Request r = product("cublasAxpyEx", handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, n, 1, &zero, &one_S, CUDA_R_32F, 1, x,
                       type_x, incx, &zero, y, type_y, incy, compute_in(execution));
   return r.alpha = number(alpha, type_alpha), r.beta = 1, send(r);
 }

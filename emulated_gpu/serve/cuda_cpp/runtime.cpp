@@ -150,34 +150,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *host) {
 cudaError_t cudaFuncSetCacheConfig(const void *host, cudaFuncCache config) {
   return cudaDeviceSetCacheConfig(config) ? cudaErrorInvalidValue : kept(emulator.function(host));
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *ctas, const void *host, int threads, size_t shared) {
-  if (int status = emulator.function(host)) return kept(status);
-  return kept(cuOccupancyMaxActiveBlocksPerMultiprocessor(ctas, CUfunction(host), threads, shared));
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *ctas, const void *host, int threads,
-                                                                   size_t shared, unsigned) {
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas, host, threads, shared);
-}
-cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *host, const cudaLaunchConfig_t *c) {
-  if (int status = emulator.function(host)) return kept(status);
-  CUlaunchConfig of_driver{};
-  of_driver.attrs = reinterpret_cast<CUlaunchAttribute *>(c->attrs), of_driver.numAttrs = c->numAttrs;
-  return kept(cuOccupancyMaxActiveClusters(clusters, CUfunction(host), &of_driver));
-}
-cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *host, int ctas, int threads) {
-  if (int status = emulator.function(host)) return kept(status);
-  return kept(cuOccupancyAvailableDynamicSMemPerBlock(bytes, CUfunction(host), ctas, threads));
-}
 cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *, const cudaLaunchConfig_t *) {
   return put(size, 8);  // the portable size
-}
-cudaError_t cudaFuncGetName(const char **name, const void *host) {
-  if (int status = emulator.function(host)) return kept(status);
-  return kept(cuFuncGetName(name, CUfunction(host)));
-}
-cudaError_t cudaFuncGetParamInfo(const void *host, size_t index, size_t *offset, size_t *size) {
-  if (int status = emulator.function(host)) return kept(status);
-  return kept(cuFuncGetParamInfo(CUfunction(host), index, offset, size));
 }
 cudaError_t cudaFuncSetSharedMemConfig(const void *, cudaSharedMemConfig) { return cudaSuccess; }
 

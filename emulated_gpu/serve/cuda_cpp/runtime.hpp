@@ -34,7 +34,11 @@ inline cudaStream_t own(cudaStream_t queue) { return queue ? queue : cudaStreamP
 
 extern "C" int emulator_refuse(const char *name);
 HERE cudaError_t kept(int status);      // an error is what cudaGetLastError says next
-HERE bool has_ended(cudaStream_t);      // whether the queue has been destroyed
+// Whether there is what a call is given: 0, or the error
+HERE int known(cudaStream_t);
+HERE int known(cudaEvent_t);
+inline int known(const void *host) { return emulator.function(host); }
+inline int known(const cudaKernelNodeParams *p) { return p ? known(p->func) : cudaErrorInvalidValue; }
 HERE uint64_t handle();                 // a new one
 HERE cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t queue);
 HERE cudaError_t fill_rows(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue, int waits);
@@ -43,6 +47,7 @@ template <class Out, class Value> cudaError_t put(Out *out, Value value) {
   return out ? (*out = Out(value), cudaSuccess) : kept(cudaErrorInvalidValue);
 }
 template <class Call> cudaError_t in(cudaStream_t queue, Call call) {
-  return kept(has_ended(queue) ? int(cudaErrorInvalidResourceHandle) : int(call()));
+  int status = known(queue);
+  return kept(status ? status : int(call()));
 }
 inline cudaError_t on(int device) { return device ? kept(cudaErrorInvalidDevice) : cudaSuccess; }

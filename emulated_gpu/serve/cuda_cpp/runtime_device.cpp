@@ -25,9 +25,6 @@ cudaError_t cudaProfilerStop() { return cudaSuccess; }
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { return device || peer ? on(1) : put(can, 0); }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return kept(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceDisablePeerAccess(int) { return kept(cudaErrorInvalidDevice); }
-cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
-  return device ? on(device) : kept(cuDeviceGetPCIBusId(text, size, device));
-}
 cudaError_t cudaGetDeviceCount(int *count) { return put(count, 1); }
 cudaError_t cudaRuntimeGetVersion(int *version) { return put(version, CUDART_VERSION); }
 cudaError_t cudaDriverGetVersion(int *version) { return put(version, CUDART_VERSION); }

@@ -25,10 +25,6 @@ static cudaMemcpy3DParms line(void *to, const void *from, size_t size, cudaMemcp
   p.extent = {size, 1, 1}, p.kind = kind;
   return p;
 }
-static const CUDA_KERNEL_NODE_PARAMS *kernel(const cudaKernelNodeParams *p) {
-  return reinterpret_cast<const CUDA_KERNEL_NODE_PARAMS *>(p);
-}
-static int known(const cudaKernelNodeParams *p) { return p ? emulator.function(p->func) : cudaErrorInvalidValue; }
 // What a call of the driver says of a copy
 template <class Call> static cudaError_t of_box(const cudaMemcpy3DParms *p, Call call) {
   if (!p) return kept(cudaErrorInvalidValue);
@@ -38,9 +34,6 @@ template <class Call> static cudaError_t of_box(const cudaMemcpy3DParms *p, Call
 static const CUDA_MEMSET_NODE_PARAMS *fill(const cudaMemsetParams *p) {
   return reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS *>(p);
 }
-static const CUDA_HOST_NODE_PARAMS *function(const cudaHostNodeParams *p) {
-  return reinterpret_cast<const CUDA_HOST_NODE_PARAMS *>(p);
-}
 
 #define NODE cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *before, size_t count
 
@@ -48,9 +41,6 @@ extern "C" {
 
 // ---- captures
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t queue, cudaStreamCaptureMode mode) {
-  return in(queue, [&] { return cuStreamBeginCapture(queue, CUstreamCaptureMode(mode)); });
-}
 cudaError_t cudaStreamEndCapture(cudaStream_t queue, cudaGraph_t *graph) {
   return in(queue, [&] { return put(graph, nullptr) ? cudaErrorInvalidValue : cudaError_t(cuStreamEndCapture(queue, graph)); });
 }
@@ -63,14 +53,9 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t queue, cudaStreamCaptureStatus
   return kept(cuStreamGetCaptureInfo(queue, now, reinterpret_cast<cuuint64_t *>(number), graph, before, how, count));
 }
 #endif
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { return cudaSuccess; }
 
 // ---- nodes
 
-cudaError_t cudaGraphAddKernelNode(NODE, const cudaKernelNodeParams *p) {
-  if (int status = known(p)) return kept(status);
-  return kept(cuGraphAddKernelNode(node, graph, before, count, kernel(p)));
-}
 cudaError_t cudaGraphAddMemcpyNode(NODE, const cudaMemcpy3DParms *p) {
   return of_box(p, [&](auto c) { return cuGraphAddMemcpyNode(node, graph, before, count, c, nullptr); });
 }
@@ -93,10 +78,6 @@ cudaError_t cudaGraphAddMemcpyNodeFromSymbol(NODE, void *to, const void *symbol,
 cudaError_t cudaGraphAddMemsetNode(NODE, const cudaMemsetParams *p) {
   return kept(cuGraphAddMemsetNode(node, graph, before, count, fill(p), nullptr));
 }
-cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const cudaKernelNodeParams *p) {
-  if (int status = known(p)) return kept(status);
-  return kept(cuGraphKernelNodeSetParams(node, kernel(p)));
-}
 cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const cudaMemcpy3DParms *p) {
   return of_box(p, [&](auto c) { return cuGraphMemcpyNodeSetParams(node, c); });
 }
@@ -113,9 +94,6 @@ cudaError_t cudaGraphKernelNodeSetAttribute(cudaGraphNode_t, cudaKernelNodeAttrI
 
 // ---- what runs
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long flags) {
-  return cudaGraphInstantiateWithFlags(ready, graph, flags);
-}
 cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t *ready, cudaGraph_t graph, cudaGraphInstantiateParams *p) {
   if (!p) return kept(cudaErrorInvalidValue);
   p->result_out = cudaGraphInstantiateSuccess;
@@ -126,10 +104,6 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t ready, cudaGraph_t graph, cudaGr
   if (!info) return kept(cudaErrorInvalidValue);
   info->errorNode = info->errorFromNode = nullptr;
   return kept(cuGraphExecUpdate(ready, graph, reinterpret_cast<CUgraphExecUpdateResultInfo *>(info)));
-}
-cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaKernelNodeParams *p) {
-  if (int status = known(p)) return kept(status);
-  return kept(cuGraphExecKernelNodeSetParams(ready, node, kernel(p)));
 }
 cudaError_t cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t ready, cudaGraphNode_t node, const cudaMemcpy3DParms *p) {
   return of_box(p, [&](auto c) { return cuGraphExecMemcpyNodeSetParams(ready, node, c, nullptr); });
@@ -147,5 +121,4 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t queue) {
   frame = __builtin_frame_address(0);
   return in(queue, [&] { return cuGraphLaunch(ready, queue); });
 }
-cudaError_t cudaDeviceGraphMemTrim(int device) { return on(device); }
 }

@@ -191,7 +191,6 @@ cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cu
 
 // ---- pools: toolkit.py makes the others, which are the driver's
 
-cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc *, size_t) { return cudaSuccess; }
 cudaError_t cudaMallocFromPoolAsync(void **address, size_t size, cudaMemPool_t pool, cudaStream_t queue) {
   if (!address) return kept(cudaErrorInvalidValue);
   return in(queue, [&] {

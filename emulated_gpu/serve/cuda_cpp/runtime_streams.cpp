@@ -12,13 +12,13 @@ static auto &queues = *new std::map<cudaStream_t, Queue>;
 static auto &ended = *new std::set<cudaStream_t>;
 static auto &ended_events = *new std::set<cudaEvent_t>;
 
-bool has_ended(cudaStream_t queue) {
+int known(cudaStream_t queue) {
   std::lock_guard<std::mutex> held(lock);
-  return ended.count(queue);
+  return ended.count(queue) ? cudaErrorInvalidResourceHandle : cudaSuccess;
 }
-static bool usable(cudaEvent_t event) {
+int known(cudaEvent_t event) {
   std::lock_guard<std::mutex> held(lock);
-  return event && !ended_events.count(event);
+  return event && !ended_events.count(event) ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 static Queue made(cudaStream_t queue) {
   std::lock_guard<std::mutex> held(lock);
@@ -28,9 +28,6 @@ static Queue made(cudaStream_t queue) {
 template <class One> static cudaError_t end(std::set<One> &all, One one) {
   std::lock_guard<std::mutex> held(lock);
   return kept(one && all.insert(one).second ? cudaSuccess : cudaErrorInvalidResourceHandle);
-}
-template <class Call> static cudaError_t of_event(cudaEvent_t event, Call call) {
-  return kept(usable(event) ? int(call()) : int(cudaErrorInvalidResourceHandle));
 }
 
 extern "C" {
@@ -47,16 +44,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *queue, unsigned flags) {
 }
 cudaError_t cudaStreamCreate(cudaStream_t *queue) { return cudaStreamCreateWithFlags(queue, cudaStreamDefault); }
 cudaError_t cudaStreamDestroy(cudaStream_t queue) { return end(ended, queue); }
-cudaError_t cudaStreamSynchronize(cudaStream_t queue) {
-  return in(queue, [&] { return cuStreamSynchronize(queue); });
-}
-cudaError_t cudaStreamQuery(cudaStream_t queue) { return cudaStreamSynchronize(queue); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t queue, cudaEvent_t event, unsigned flags) {
-  return of_event(event, [&] { return in(queue, [&] { return cuStreamWaitEvent(queue, event, flags); }); });
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t queue, cudaHostFn_t function, void *data) {
-  return in(queue, [&] { return cuLaunchHostFunc(queue, function, data); });
-}
 struct Callback {
   cudaStream_t queue;
   cudaStreamCallback_t function;
@@ -84,8 +71,6 @@ cudaError_t cudaStreamGetDevice(cudaStream_t queue, int *device) {
   return in(queue, [&] { return put(device, 0); });
 }
 cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue *) { return cudaSuccess; }
-cudaError_t cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
   if (least) *least = 0;
   if (greatest) *greatest = -5;  // as on every card since Ampere
@@ -93,17 +78,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return end(ended_events, event); }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t queue, unsigned flags) {
-  return of_event(event, [&] { return in(queue, [&] { return cuEventRecordWithFlags(event, queue, flags); }); });
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t queue) { return cudaEventRecordWithFlags(event, queue, 0); }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return of_event(event, [&] { return cuEventSynchronize(event); });
-}
-cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
-  return of_event(start, [&] { return of_event(end, [&] { return cuEventElapsedTime(ms, start, end); }); });
-}
 
 // ---- what programs call that are compiled with --default-stream per-thread, where toolkit.py does not make it
 

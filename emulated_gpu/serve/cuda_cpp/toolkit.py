@@ -168,11 +168,18 @@ DRIVER_FUNCTION = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w+)\s*\(([^;]*?)\)\
 NEWEST = re.compile(r"#define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(\1\w*)")  # the function of a name now
 FORM = re.compile(r"typedef\s+CUresult\s+\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)\)\(([^;]*)\);")
 PROTOTYPE = re.compile(r"CUDARTAPI\s+(cuda\w+)\s*\(([^;]*)\)\s*;")
-# Functions of the runtime that take what the driver's of that name take, or the one behind the colon, and do the same
+# Functions of the runtime that take what the driver's of that name take, or the one behind the colon, and do the same,
+# when what they are given is `known` (runtime.hpp)
 FORWARDED = """
     DeviceSynchronize:CtxSynchronize DeviceReset:CtxSynchronize DeviceGetLimit:CtxGetLimit DeviceSetLimit:CtxSetLimit
     HostGetDevicePointer:MemHostGetDevicePointer HostUnregister:MemHostUnregister HostGetFlags:MemHostGetFlags
-    FreeHost:MemFreeHost EventCreateWithFlags:EventCreate StreamIsCapturing
+    FreeHost:MemFreeHost DeviceGetPCIBusId DeviceGraphMemTrim CtxResetPersistingL2Cache MemPoolSetAccess
+    FuncGetName FuncGetParamInfo OccupancyMaxActiveBlocksPerMultiprocessor
+    OccupancyMaxActiveBlocksPerMultiprocessorWithFlags OccupancyMaxActiveClusters OccupancyAvailableDynamicSMemPerBlock
+    EventCreateWithFlags:EventCreate EventRecord EventRecordWithFlags EventSynchronize EventQuery EventElapsedTime
+    StreamSynchronize StreamQuery StreamWaitEvent StreamCopyAttributes StreamIsCapturing StreamBeginCapture
+    ThreadExchangeStreamCaptureMode LaunchHostFunc GraphInstantiate:GraphInstantiateWithFlags
+    GraphAddKernelNode GraphKernelNodeSetParams GraphExecKernelNodeSetParams
     GraphCreate GraphDestroy GraphAddChildGraphNode GraphChildGraphNodeGetGraph GraphAddEmptyNode
     GraphAddEventRecordNode GraphAddEventWaitNode GraphAddMemAllocNode GraphAddMemFreeNode GraphDestroyNode
     GraphKernelNodeGetParams GraphMemsetNodeGetParams GraphMemsetNodeSetParams GraphHostNodeGetParams
@@ -184,6 +191,7 @@ FORWARDED = """
     LibraryLoadFromFile LibraryUnload LibraryGetKernel LibraryGetGlobal LibraryGetKernelCount
     LibraryEnumerateKernels MemGetInfo DeviceGetByPCIBusId
 """.split()
+CHECKED = re.compile(r"(?:cuda(?:Stream|Event)_t |const struct cudaKernelNodeParams \*|const void \*(?=func))\s*(\w+)")
 PER_THREAD = re.compile(r"__CUDART_API_PTSZ\((cuda\w+)\)")  # functions of which no queue may be the thread's own one
 SERVED = re.compile(r"^cudaError_t (cuda\w+)\(([^{;]*?)\) \{", re.MULTILINE)
 ERROR = re.compile(r"^\s*(cudaSuccess|cudaError\w+)\s*=\s*(\d+)", re.MULTILINE)
@@ -310,7 +318,8 @@ def forwarded(toolkit: Toolkit) -> str:
         name, _, driver = one.partition(":")
         parameters, given = named(known[f"cuda{name}"])
         call = f"reinterpret_cast<decltype(&cuda{name})>(&cu{driver or name})({', '.join(given)})"
-        made.append(f"cudaError_t cuda{name}({parameters}) {{ return kept({call}); }}")
+        checks = "".join(f"if (int status = known({one})) return kept(status); " for one in CHECKED.findall(parameters))
+        made.append(f"cudaError_t cuda{name}({parameters}) {{ {checks}return kept({call}); }}")
     return "\n".join(['#include "runtime.hpp"', 'extern "C" {', *made, "}"])
 
 
@@ -318,9 +327,9 @@ def per_thread(toolkit: Toolkit, served: str) -> str:
     """Return C++ for what programs call that are compiled with --default-stream per-thread, of what `served` has."""
     names, made = {*PER_THREAD.findall(header(toolkit, "cuda_runtime_api.h"))}, []
     for name, parameters in SERVED.findall(served):
-        if name in names and "cudaStream_t queue" in parameters:
+        if name in names and (queue := re.search(r"cudaStream_t (\w+)", parameters)):
             each, given = named(parameters)
-            call = ", ".join("own(queue)" if one == "queue" else one for one in given)
+            call = ", ".join(f"own({one})" if one == queue[1] else one for one in given)
             made.append(f"cudaError_t {name}_ptsz({each}) {{ return {name}({call}); }}")
     return "\n".join(['#include "runtime.hpp"', 'extern "C" {', *made, "}"])
 

@@ -51,51 +51,56 @@ cublasStatus_t cublasGetVector(int n, int size, const void *x, int incx, void *y
 cublasStatus_t cublasSetMatrix(int rows, int cols, int size, const void *a, int lda, void *b, int ldb);
 cublasStatus_t cublasGetMatrix(int rows, int cols, int size, const void *a, int lda, void *b, int ldb);
 
-#define EMULATED_GEMMS(X, T)                                                                                           \
+// Functions of each type; blas.cpp gives them their bodies
+#define EMULATED_DECLARED(X, NAME) ;
+#define EMULATED_GEMMS(X, T, BODY)                                                                                     \
   cublasStatus_t cublas##X##gemm##T(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,      \
       int n, int k, const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *b, int ldb,         \
-      const EMULATED_##X *beta, EMULATED_##X *c, int ldc);                                                             \
+      const EMULATED_##X *beta, EMULATED_##X *c, int ldc) BODY(X, GEMM)                                                \
   cublasStatus_t cublas##X##gemmStridedBatched(cublasHandle_t handle, cublasOperation_t op_a,                          \
       cublasOperation_t op_b, int m, int n, int k, const EMULATED_##X *alpha, const EMULATED_##X *a, int lda,          \
       long long stride_a, const EMULATED_##X *b, int ldb, long long stride_b, const EMULATED_##X *beta,                \
-      EMULATED_##X *c, int ldc, long long stride_c, int batches);                                                      \
+      EMULATED_##X *c, int ldc, long long stride_c, int batches) BODY(X, STRIDED)                                      \
   cublasStatus_t cublas##X##gemmBatched(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,  \
       int n, int k, const EMULATED_##X *alpha, const EMULATED_##X *const a[], int lda,                                 \
-      const EMULATED_##X *const b[], int ldb, const EMULATED_##X *beta, EMULATED_##X *const c[], int ldc, int batches);
-#define EMULATED_VECTORS(X, Y)                                                                                         \
+      const EMULATED_##X *const b[], int ldb, const EMULATED_##X *beta, EMULATED_##X *const c[], int ldc,              \
+      int batches) BODY(X, BATCHED)
+#define EMULATED_VECTORS(X, Y, BODY)                                                                                   \
   cublasStatus_t cublas##X##gemv_v2(cublasHandle_t handle, cublasOperation_t op, int m, int n,                         \
       const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *x, int incx,                      \
-      const EMULATED_##X *beta, EMULATED_##X *y, int incy);                                                            \
+      const EMULATED_##X *beta, EMULATED_##X *y, int incy) BODY(X, GEMV)                                               \
   cublasStatus_t cublas##X##ger_v2(cublasHandle_t handle, int m, int n, const EMULATED_##X *alpha,                     \
-      const EMULATED_##X *x, int incx, const EMULATED_##X *y, int incy, EMULATED_##X *a, int lda);                     \
+      const EMULATED_##X *x, int incx, const EMULATED_##X *y, int incy, EMULATED_##X *a, int lda) BODY(X, GER)         \
   cublasStatus_t cublas##X##axpy_v2(cublasHandle_t handle, int n, const EMULATED_##X *alpha, const EMULATED_##X *x,    \
-      int incx, EMULATED_##X *y, int incy);                                                                            \
+      int incx, EMULATED_##X *y, int incy) BODY(X, AXPY)                                                               \
   cublasStatus_t cublas##X##scal_v2(cublasHandle_t handle, int n, const EMULATED_##X *alpha, EMULATED_##X *x,          \
-      int incx);                                                                                                       \
+      int incx) BODY(X, SCAL)                                                                                          \
   cublasStatus_t cublas##X##dot_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                      \
-      const EMULATED_##X *y, int incy, EMULATED_##X *result);                                                          \
+      const EMULATED_##X *y, int incy, EMULATED_##X *result) BODY(X, DOT)                                              \
   cublasStatus_t cublas##X##nrm2_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
-      EMULATED_##X *result);                                                                                           \
+      EMULATED_##X *result) BODY(X, NRM2)                                                                              \
   cublasStatus_t cublas##X##copy_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, EMULATED_##X *y,    \
-      int incy);                                                                                                       \
+      int incy) BODY(X, COPY)                                                                                          \
   cublasStatus_t cublas##X##swap_v2(cublasHandle_t handle, int n, EMULATED_##X *x, int incx, EMULATED_##X *y,          \
-      int incy);                                                                                                       \
+      int incy) BODY(X, SWAP)                                                                                          \
   cublasStatus_t cublas##X##asum_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                     \
-      EMULATED_##X *result);                                                                                           \
-  cublasStatus_t cublasI##Y##amax_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, int *result);      \
-  cublasStatus_t cublasI##Y##amin_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx, int *result);      \
+      EMULATED_##X *result) BODY(X, ASUM)                                                                              \
+  cublasStatus_t cublasI##Y##amax_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                    \
+      int *result) BODY(X, AMAX)                                                                                       \
+  cublasStatus_t cublasI##Y##amin_v2(cublasHandle_t handle, int n, const EMULATED_##X *x, int incx,                    \
+      int *result) BODY(X, AMIN)                                                                                       \
   cublasStatus_t cublas##X##geam(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,  \
       const EMULATED_##X *alpha, const EMULATED_##X *a, int lda, const EMULATED_##X *beta, const EMULATED_##X *b,      \
-      int ldb, EMULATED_##X *c, int ldc);
+      int ldb, EMULATED_##X *c, int ldc) BODY(X, GEAM)
 #define EMULATED_S float
 #define EMULATED_D double
-EMULATED_GEMMS(S, _v2)
-EMULATED_GEMMS(D, _v2)
-EMULATED_VECTORS(S, s)
-EMULATED_VECTORS(D, d)
+EMULATED_GEMMS(S, _v2, EMULATED_DECLARED)
+EMULATED_GEMMS(D, _v2, EMULATED_DECLARED)
+EMULATED_VECTORS(S, s, EMULATED_DECLARED)
+EMULATED_VECTORS(D, d, EMULATED_DECLARED)
 #ifdef __cplusplus
 #define EMULATED_H __half
-EMULATED_GEMMS(H, )
+EMULATED_GEMMS(H, , EMULATED_DECLARED)
 #endif
 
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
