@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Case, entry, module, noise, output, per_thread, read_shared, source, wait
+from .case import Case, noise, of_body, output, per_thread, read_shared, source, wait
 
 BAR = "[smem]"
 
@@ -280,12 +280,10 @@ CASES: list[Case] = [
         shared=1024,
     ),
     # non-bulk copies signal the barrier: .noinc takes one of its 32 arrivals per thread
-    Case(
+    of_body(
         "cp_async_mbarrier",
-        module(
-            entry(
-                "ptr out, ptr src",
-                f"""
+        "ptr out, ptr src",
+        f"""
     setp.eq.u32 p, tid, 0;
     @p mbarrier.init.shared::cta.b64 [smem], 32;
     @p mbarrier.init.shared::cta.b64 [smem+8], 32;
@@ -299,11 +297,9 @@ CASES: list[Case] = [
     mbarrier.arrive.shared::cta.b64 _, [smem+8];
     {wait("smem+8", 0)}
 """
-                + read_shared(64, 1024),
-            )
-        ),
+        + read_shared(64, 1024),
         (output(1024), source(noise(1024, 131))),
-        block=(32, 1, 1),
+        32,
         shared=2048,
     ),
 ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from .case import (
+    SMALL,
+    SMALL2,
     Case,
-    entry,
     fill_shared,
-    module,
+    halves,
     noise,
+    of_body,
     output,
-    patterns,
     read_shared,
+    singles,
     source,
     updated,
     wait,
@@ -59,13 +61,8 @@ def load(
 """
         + read_shared(128, total - 128)
     )
-    return Case(
-        name,
-        module(entry("ptr out, ptr src", body)),
-        (output(total - 128), source(noise(source_offset + sum(sizes) + 64, 160))),
-        block=(64, 1, 1),
-        shared=total,
-    )
+    args = output(total - 128), source(noise(source_offset + sum(sizes) + 64, 160))
+    return of_body(name, "ptr out, ptr src", body, args, shared=total)
 
 
 def store(
@@ -89,31 +86,13 @@ def store(
 REST:
 """
     )
-    return Case(
-        name, module(entry("ptr dst, ptr src", body)), (updated(dst), source(src)), block=(64, 1, 1), shared=nbytes
-    )
-
-
-def halves(seed: int, bias: int, shift: int, count: int) -> np.ndarray:
-    """uint16 bits of 16-bit floats near one."""
-    x = noise(2 * count, seed).view(np.uint16)
-    return (x & np.uint16(0x8000 | (1 << shift) - 1)) | (
-        (x >> np.uint16(shift)) % np.uint16(5) + np.uint16(bias - 2)
-    ) << np.uint16(shift)
-
-
-def singles(seed: int, count: int) -> np.ndarray:
-    x = noise(4 * count, seed).view(np.uint32)
-    return ((x & np.uint32(0x807FFFFF)) | ((x >> np.uint32(23)) % np.uint32(9) + np.uint32(123)) << np.uint32(23)).view(
-        np.float32
-    )
+    return of_body(name, "ptr dst, ptr src", body, (updated(dst), source(src)), shared=nbytes)
 
 
 def reduce_case(op: str, kind: str) -> Case:
     count = 256 // (int(kind.lstrip("usbf")) // 8)
     if kind in ("f16", "bf16"):
-        bias, shift = (15, 10) if kind == "f16" else (127, 7)
-        src, dst = halves(161, bias, shift, count), halves(162, bias, shift, count)
+        src, dst = halves(161, kind, count), halves(162, kind, count)
     elif kind == "f32":
         src, dst = singles(163, count), singles(164, count)
     elif kind == "f64":
@@ -172,15 +151,8 @@ def between_ctas(name: str, size: int, op: str, moved: int, fill: int) -> Case:
     {read_shared(128, moved + 128)}
     {MEET}
 """
-    return Case(
-        name,
-        module(entry("ptr out, ptr src", body)),
-        (output((moved + 128) * size), source(noise(moved * size, 170))),
-        grid=(size, 1, 1),
-        block=(64, 1, 1),
-        cluster=(size, 1, 1),
-        shared=1024 + moved,
-    )
+    args, ctas = (output((moved + 128) * size), source(noise(moved * size, 170))), (size, 1, 1)
+    return of_body(name, "ptr out, ptr src", body, args, grid=ctas, cluster=ctas, shared=1024 + moved)
 
 
 def multicast(size: int, mask: int, sender: int) -> Case:
@@ -207,25 +179,11 @@ QUIET:
     {MEET}
     {read_shared(128, 512)}
 """
-    return Case(
-        f"bulk_multicast_{size}_mask_{mask:x}",
-        module(entry("ptr out, ptr src", body)),
-        (output(512 * size), source(noise(384, 171))),
-        grid=(size, 1, 1),
-        block=(64, 1, 1),
-        cluster=(size, 1, 1),
-        shared=1024,
-    )
+    args, ctas = (output(512 * size), source(noise(384, 171))), (size, 1, 1)
+    name = f"bulk_multicast_{size}_mask_{mask:x}"
+    return of_body(name, "ptr out, ptr src", body, args, grid=ctas, cluster=ctas, shared=1024)
 
 
-SMALL = np.resize(
-    patterns(
-        "1 80000001 7FFFFF 800000 80800001 400000 0 80000000",
-        np.uint32,
-    ),
-    64,
-)
-SMALL2 = np.resize(np.array([2, 5, 0x80000003, 0x80000001, 0x00800000, 0, 0x3F800000], np.uint32), 64)
 PIPELINE = f"""
     .reg .b32 k, stage, bar, ph, x, at; .reg .b64 from; .reg .pred more;
     setp.eq.u32 p, tid, 0;
@@ -275,13 +233,11 @@ CASES: list[Case] = [
         finish="cp.async.bulk.wait_group.read 0;",
     ),
     # three groups; the source is overwritten only when the first two have been read
-    Case(
+    of_body(
         "bulk_store_groups",
-        module(
-            entry(
-                "ptr dst, ptr src",
-                write_shared(0, 512)
-                + f"""
+        "ptr dst, ptr src",
+        write_shared(0, 512)
+        + f"""
     {FENCE}
     setp.eq.u32 p, tid, 0;
     @!p bra REST;
@@ -296,35 +252,24 @@ CASES: list[Case] = [
     cp.async.bulk.wait_group 0;
 REST:
 """,
-            )
-        ),
         (updated(noise(1024, 176)), source(noise(512, 177))),
-        block=(64, 1, 1),
         shared=512,
     ),
-    Case(
-        "bulk_pipeline",
-        module(entry("ptr out, ptr src", PIPELINE)),
-        (output(256), source(noise(7 * 256, 178))),
-        block=(64, 1, 1),
-        shared=1024,
+    of_body(
+        "bulk_pipeline", "ptr out, ptr src", PIPELINE, (output(256), source(noise(7 * 256, 178))), shared=1024
     ),
     *[reduce_case(op, kind) for op, kind in REDUCTIONS],
     # subnormal sums: what the copy unit's adder flushes
-    store(
-        "bulk_reduce_add_f32_subnormal",
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32",
-        256,
-        SMALL,
-        SMALL2,
-    ),
-    store(
-        "bulk_reduce_add_f16_subnormal",
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16",
-        256,
-        SMALL,
-        SMALL2,
-    ),
+    *[
+        store(
+            f"bulk_reduce_add_{kind[-3:]}_subnormal",
+            f"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{kind}",
+            256,
+            SMALL,
+            SMALL2,
+        )
+        for kind in ("f32", "noftz.f16")
+    ],
     *[
         between_ctas(
             f"bulk_cluster_copy_{n}",

@@ -188,6 +188,31 @@ def module(*entries: str, globals: str = "") -> str:
     return HEADER + ".extern .shared .align 1024 .b8 dynamic[];\n" + globals + "".join(entries)
 
 
+def of_body(name: str, params: str, body: str, args: tuple, threads: int = 64, **launch) -> Case:
+    """A case of a kernel with this body, in CTAs of this many threads; `launch`: the Case's other fields."""
+    return Case(name, module(entry(params, body)), args, block=(threads, 1, 1), **launch)
+
+
+def halves(seed: int, kind: str, count: int) -> np.ndarray:
+    """uint16 bits of floats of this kind, f16 or bf16, near one."""
+    bias, shift = (15, 10) if kind == "f16" else (127, 7)
+    x = noise(2 * count, seed).view(np.uint16)
+    near = (x >> np.uint16(shift)) % np.uint16(5) + np.uint16(bias - 2)
+    return (x & np.uint16(0x8000 | (1 << shift) - 1)) | near << np.uint16(shift)
+
+
+def singles(seed: int, count: int) -> np.ndarray:
+    """Floats of 32 bits near one."""
+    x = noise(4 * count, seed).view(np.uint32)
+    near = (x >> np.uint32(23)) % np.uint32(9) + np.uint32(123)
+    return ((x & np.uint32(0x807FFFFF)) | near << np.uint32(23)).view(np.float32)
+
+
+# Subnormal numbers, in f32 and as pairs of 16 bits, and what is added to them: 64 words each
+SMALL = np.resize(patterns("1 80000001 7FFFFF 800000 80800001 400000 0 80000000", np.uint32), 64)
+SMALL2 = np.resize(np.array([2, 5, 0x80000003, 0x80000001, 0x00800000, 0, 0x3F800000], np.uint32), 64)
+
+
 def per_thread(
     name: str,
     ops: list[str | tuple[str, float]],

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .case import Case, entry, fill_shared, module, noise, output, per_thread, read_shared, source, wait
+from .case import Case, fill_shared, noise, of_body, output, per_thread, read_shared, source, wait
 
 MEET = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
 RANK = "mov.u32 rank, %cluster_ctarank; mov.u32 size, %cluster_nctarank;"
@@ -38,15 +38,8 @@ def clustered(
     mad.wide.u32 out, cta, {4 * words}, out;
 """
     grid = grid or size
-    return Case(
-        name,
-        module(entry("ptr out, ptr src", head + body)),
-        (output(4 * words * grid), source(src)),
-        grid=(grid, 1, 1),
-        block=(threads, 1, 1),
-        cluster=(size, 1, 1),
-        shared=shared,
-    )
+    args, launch = (output(4 * words * grid), source(src)), {"grid": (grid, 1, 1), "cluster": (size, 1, 1)}
+    return of_body(name, "ptr out, ptr src", head + body, args, threads, **launch, shared=shared)
 
 
 def remote_atoms() -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Case, entry, module, noise, output, per_thread, source, updated
+from .case import Case, entry, module, noise, of_body, output, per_thread, source, updated
 
 N = 64
 A = noise(4 * N, 120).view(np.uint32)
@@ -198,21 +198,17 @@ CASES: list[Case] = [
         block=(64, 1, 1),
         kernels=("primary", "secondary"),
     ),
-    Case(
+    of_body(
         "scalar_parameters",
-        module(
-            entry(
-                "ptr out, b8 a, b16 b, b32 c, b64 d, s32 e, f32 f",
-                """
+        "ptr out, b8 a, b16 b, b32 c, b64 d, s32 e, f32 f",
+        """
     cvt.u32.u8 %r1, a; cvt.u32.u16 %r2, b; cvt.u64.u32 %rd1, c; add.u64 %rd1, %rd1, d; cvt.s64.s32 %rd2, e;
     mov.b32 %r3, f;
     mad.wide.u32 %rd3, tid, 64, out;
     st.global.b32 [%rd3], %r1; st.global.b32 [%rd3+4], %r2; st.global.b64 [%rd3+8], %rd1;
     st.global.b64 [%rd3+16], %rd2; st.global.b32 [%rd3+24], %r3;
 """,
-            )
-        ),
         (output(256), 0xA5, 0xBEEF, 0xFFFFFFFF, 0xFEDCBA9876543210, 0xFFFFFFFE, 0x40490FDB),
-        block=(4, 1, 1),
+        4,
     ),
 ]

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import bulk, tma
-from .case import Case, entry, module, noise, output, source
+from .case import Case, noise, of_body, output, source
 from .cluster import MEET, RING, clustered
 from .tma import WIDE, tight
 
 
 def fault(name: str, body: str, shared: int = 1024) -> Case:
     """A case of one warp that runs `body`, which must fault."""
-    ptx = module(entry("ptr out, ptr src", f"{body}\n    st.global.b32 [out], %r1;"))
-    return Case(
-        f"fault_{name}", ptx, (output(64), source(noise(1024, 220))), block=(32, 1, 1), shared=shared, faults=True
-    )
+    body, args = f"{body}\n    st.global.b32 [out], %r1;", (output(64), source(noise(1024, 220)))
+    return of_body(f"fault_{name}", "ptr out, ptr src", body, args, 32, shared=shared, faults=True)
 
 
 def named(name: str, case: Case) -> Case:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from .case import (
+    SMALL,
+    SMALL2,
     Case,
-    entry,
     fill_shared,
-    module,
+    halves,
     noise,
+    of_body,
     output,
-    patterns,
     per_thread,
     read_shared,
+    singles,
     source,
     updated,
     write_shared,
@@ -129,37 +131,23 @@ WORDS = {
 
 
 def floats32(seed: int) -> np.ndarray:
-    x = noise(4 * N, seed).view(np.uint32)
-    return (x & np.uint32(0x807FFFFF)) | ((x >> np.uint32(23)) % np.uint32(9) + np.uint32(123)) << np.uint32(23)
+    return singles(seed, N).view(np.uint32)
 
 
-def floats16(seed: int, bias: int, shift: int) -> np.ndarray:
-    """Words of two 16-bit floats near one each."""
-    x = noise(4 * N, seed).view(np.uint16)
-    keep = np.uint16(0x8000 | (1 << shift) - 1)
-    return ((x & keep) | ((x >> np.uint16(shift)) % np.uint16(5) + np.uint16(bias - 2)) << np.uint16(shift)).view(
-        np.uint32
-    )
+def floats16(seed: int, kind: str) -> np.ndarray:
+    """Words of two floats of this kind, f16 or bf16, near one each."""
+    return halves(seed, kind, 2 * N).view(np.uint32)
 
 
 FLOATS = {
     "a32": floats32(87),
     "b32": floats32(88),
-    "h32": floats16(89, 15, 10),
-    "g32": floats16(90, 15, 10),
-    "k32": floats16(91, 127, 7),
-    "l32": floats16(92, 127, 7),
+    "h32": floats16(89, "f16"),
+    "g32": floats16(90, "f16"),
+    "k32": floats16(91, "bf16"),
+    "l32": floats16(92, "bf16"),
 }
-SUBNORMAL = {
-    "a32": np.resize(
-        patterns(
-            "1 80000001 7FFFFF 800000 80800001 400000 0 80000000",
-            np.uint32,
-        ),
-        N,
-    ),
-    "b32": np.resize(np.array([2, 5, 0x80000003, 0x80000001, 0x00800000, 0, 0x3F800000], np.uint32), N),
-}
+SUBNORMAL = {"a32": SMALL, "b32": SMALL2}
 
 
 def float_atom(space: str, kind: str, a: str, b: str, op: str = "add") -> str:
@@ -212,13 +200,7 @@ def cp_async(size: int, cache: str, source_bytes: str) -> Case:
         + read_shared(0, 1024)
     )
     name = f"cp_async_{cache}_{size}" + ("_zfill" if source_bytes else "")
-    return Case(
-        name,
-        module(entry("ptr out, ptr src", body)),
-        (output(1024), source(noise(1024, 93))),
-        block=(64, 1, 1),
-        shared=1024,
-    )
+    return of_body(name, "ptr out, ptr src", body, (output(1024), source(noise(1024, 93))), shared=1024)
 
 
 def vector_store(space: str) -> Case:
@@ -244,7 +226,7 @@ def vector_store(space: str) -> Case:
         text = fill_shared(0, size) + "\n    bar.sync 0;\n" + setup + text + "    bar.sync 0;" + read_shared(0, size)
     else:
         text = setup + text
-    return Case(f"st_{space}_widths", module(entry("ptr out", text)), (output(size),), block=(32, 1, 1), shared=size)
+    return of_body(f"st_{space}_widths", "ptr out", text, (output(size),), 32, shared=size)
 
 
 MODULE_DATA = """.const .align 4 .b32 table[8] = {3, 1, 4, 1, 5, 9, 2, 6};
@@ -480,32 +462,25 @@ CASES: list[Case] = [
     ),
     per_thread("atom_f32_subnormal_global", [float_atom("global", "f32", "a32", "b32")], SUBNORMAL, N, extra=CELL),
     per_thread("atom_f32_subnormal_shared", [float_atom("shared", "f32", "a32", "b32")], SUBNORMAL, N, shared=8 * N),
-    Case(
+    of_body(
         "red_f32_subnormal",
-        module(
-            entry(
-                "ptr cell, ptr src, ptr out",
-                write_shared(0, 256)
-                + """
+        "ptr cell, ptr src, ptr out",
+        write_shared(0, 256)
+        + """
     bar.sync 0;
     mad.wide.u32 %rd1, tid, 4, src; ld.global.b32 %r1, [%rd1+256]; mad.wide.u32 %rd1, tid, 4, cell;
     mad.lo.u32 %r2, tid, 4, smem;
     red.global.add.f32 [%rd1], %r1; red.shared.add.f32 [%r2], %r1;
     bar.sync 0;
 """
-                + read_shared(0, 256),
-            )
-        ),
-        (updated(SUBNORMAL["b32"]), source(np.concatenate([SUBNORMAL["b32"], SUBNORMAL["a32"]])), output(256)),
-        block=(64, 1, 1),
+        + read_shared(0, 256),
+        (updated(SMALL2), source(np.concatenate([SMALL2, SMALL])), output(256)),
         shared=256,
     ),
-    Case(
+    of_body(
         "red_vector",
-        module(
-            entry(
-                "ptr cell, ptr src",
-                """
+        "ptr cell, ptr src",
+        """
     mad.wide.u32 %rd1, thread, 16, cell; mad.wide.u32 %rd2, thread, 16, src;
     ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd2];
     red.global.add.v4.f32 [%rd1], {%r1, %r2, %r3, %r4};
@@ -515,22 +490,20 @@ CASES: list[Case] = [
     mov.b32 {%h1, %h2}, %r1; mov.b32 {%h3, %h4}, %r2;
     red.global.max.noftz.v4.f16 [%rd1+2048], {%h1, %h2, %h3, %h4};
 """,
-            )
-        ),
         (
             updated(
                 np.concatenate(
                     [
                         floats32(96)[:64].repeat(4),
-                        floats16(97, 15, 10).repeat(2),
-                        floats16(98, 127, 7).repeat(2),
-                        floats16(99, 15, 10).repeat(2),
+                        floats16(97, "f16").repeat(2),
+                        floats16(98, "bf16").repeat(2),
+                        floats16(99, "f16").repeat(2),
                     ]
                 )
             ),
-            source(floats16(100, 15, 10).repeat(2)),
+            source(floats16(100, "f16").repeat(2)),
         ),
-        block=(32, 1, 1),
+        32,
     ),
     per_thread(
         "atom_vector",
@@ -565,23 +538,18 @@ CASES: list[Case] = [
         grid=(4, 1, 1),
         extra=(("cell", updated(np.zeros(256, np.uint8))),),
     ),
-    Case(
+    of_body(
         "red_contended_shared",
-        module(
-            entry(
-                "ptr out, ptr src",
-                write_shared(0, 256)
-                + """
+        "ptr out, ptr src",
+        write_shared(0, 256)
+        + """
     bar.sync 0;
     .reg .b32 a32; mad.wide.u32 %rd1, tid, 4, src; ld.global.b32 a32, [%rd1+256];
 """
-                + contended("shared")
-                + "\n    bar.sync 0;"
-                + read_shared(0, 256),
-            )
-        ),
+        + contended("shared")
+        + "\n    bar.sync 0;"
+        + read_shared(0, 256),
         (output(256), source(np.concatenate([np.zeros(256, np.uint8), noise(256, 104)]))),
-        block=(64, 1, 1),
         shared=256,
     ),
     per_thread(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Case, entry, module, noise, source, updated
+from .case import Case, noise, of_body, source, updated
 from .wgmma import small, wild
 
 THREADS = 128
@@ -70,8 +70,7 @@ def mma(name: str, which: tuple[str, str, str, str], a, b, c, before: str = "", 
     args = (updated(c), source(a), source(b))
     for arg, count in zip(args, (counts[2], *counts[:2])):
         assert arg.data.nbytes == THREADS * count * nbytes, (name, arg.data.nbytes, count)
-    ptx = module(entry("ptr out, ptr in_a, ptr in_b", body))
-    return Case(f"mma_sync_{name}", ptx, args, block=(THREADS, 1, 1))
+    return of_body(f"mma_sync_{name}", "ptr out, ptr in_a, ptr in_b", body, args, THREADS)
 
 
 def sizes(which: tuple[str, str, str, str]) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .bulk import FENCE, START
-from .case import Case, TensorMap, entry, fill_shared, module, noise, output, read_shared, source, wait
+from .case import Case, TensorMap, fill_shared, noise, of_body, output, read_shared, source, wait
 from .tma import F32_TELLTALE, TILE, extent, tight
 
 COPY = 128  # shared offset of the map while it is edited
@@ -62,10 +62,10 @@ FENCED:
     {read_shared(TILE, region)}
     @p st.global.b64 [desc], 0;
 """
-    ptx = module(entry(f"ptr out, ptr src, map tm, {params}, ptr desc, ptr other", body))
+    params = f"ptr out, ptr src, map tm, {params}, ptr desc, ptr other"
     data = noise(extent(base) + 1024, 200) if data is None else data
     args = (output(region), source(data), base, *at, output(128), source(noise(OTHER, 201)))
-    return Case(name, ptx, args, block=(64, 1, 1), shared=TILE + region)
+    return of_body(name, params, body, args, shared=TILE + region)
 
 
 def field(name: str, value: int | str, index: int | None = None, bits: int = 32) -> str:

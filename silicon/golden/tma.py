@@ -9,17 +9,20 @@ import math
 
 import numpy as np
 
-from .bulk import FENCE, SMALL, SMALL2, START, halves, singles
+from .bulk import FENCE, START
 from .case import (
+    SMALL,
+    SMALL2,
     Case,
     TensorMap,
-    entry,
     fill_shared,
-    module,
+    halves,
     noise,
+    of_body,
     output,
     patterns,
     read_shared,
+    singles,
     source,
     updated,
     wait,
@@ -86,9 +89,8 @@ def load(
 """
         + read_shared(first, region)
     )
-    ptx = module(entry(f"ptr out, ptr src, map tm, {params}", body))
-    data = noise(extent(tmap), 180) if data is None else data
-    return Case(name, ptx, (output(region), source(data), tmap, *at), block=(64, 1, 1), shared=first + region)
+    args = output(region), source(noise(extent(tmap), 180) if data is None else data), tmap, *at
+    return of_body(name, f"ptr out, ptr src, map tm, {params}", body, args, shared=first + region)
 
 
 def store(
@@ -125,10 +127,10 @@ def store(
 REST:
 """
     )
-    ptx = module(entry(f"ptr src, ptr dst, map tm, {params}", body))
     src = noise(nbytes, 181) if src is None else src
     dst = noise(extent(tmap), 182) if dst is None else dst
-    return Case(name, ptx, (source(src), updated(dst), tmap, *at), block=(64, 1, 1), shared=TILE + offset + nbytes)
+    args = source(src), updated(dst), tmap, *at
+    return of_body(name, f"ptr src, ptr dst, map tm, {params}", body, args, shared=TILE + offset + nbytes)
 
 
 def multicast(name: str, tmap: TensorMap, size: int, senders: dict[int, int], at: tuple[int, ...]) -> Case:
@@ -164,15 +166,9 @@ def multicast(name: str, tmap: TensorMap, size: int, senders: dict[int, int], at
     {MEET}
     {read_shared(TILE - 128, region)}
 """
-    return Case(
-        name,
-        module(entry(f"ptr out, ptr src, map tm, {params}", body)),
-        (output(region * size), source(noise(extent(tmap), 183)), tmap, *at),
-        grid=(size, 1, 1),
-        block=(64, 1, 1),
-        cluster=(size, 1, 1),
-        shared=TILE + region,
-    )
+    args, ctas = (output(region * size), source(noise(extent(tmap), 183)), tmap, *at), (size, 1, 1)
+    params = f"ptr out, ptr src, map tm, {params}"
+    return of_body(name, params, body, args, grid=ctas, cluster=ctas, shared=TILE + region)
 
 
 RANKS = {
@@ -225,8 +221,7 @@ def reduce_case(op: str, dtype: str, at: tuple[int, int] = ()) -> Case:
     tmap = tight(dtype, (row + 8, 10), (row // 2, 4))
     nbytes, count = tmap.box_bytes, extent(tmap)
     if dtype in ("f16", "bf16"):
-        bias, shift = (15, 10) if dtype == "f16" else (127, 7)
-        src, dst = halves(184, bias, shift, nbytes // 2), halves(185, bias, shift, count // 2)
+        src, dst = halves(184, dtype, nbytes // 2), halves(185, dtype, count // 2)
     elif dtype == "f32":
         src, dst = singles(186, nbytes // 4), singles(187, count // 4)
     elif op in ("inc", "dec"):
@@ -439,30 +434,17 @@ CASES: list[Case] = [
     store("tma_store_odd_width", tight("u8", (37, 9), (48, 6)), (16, 1)),
     store("tma_store_element_stride", tight("f32", (20, 24), (8, 7), element_strides=(1, 3)), (4, 2)),
     *[reduce_case(op, t) for op, t in REDUCTIONS],
-    store(
-        "tma_reduce_add_f32_subnormal",
-        tight("f32", (16, 4), (16, 4)),
-        (0, 0),
-        op="add",
-        src=SMALL.view(np.uint8),
-        dst=SMALL2.view(np.uint8),
-    ),
-    store(
-        "tma_reduce_add_f16_subnormal",
-        tight("f16", (32, 4), (32, 4)),
-        (0, 0),
-        op="add",
-        src=SMALL.view(np.uint8),
-        dst=SMALL2.view(np.uint8),
-    ),
-    store(
-        "tma_reduce_add_bf16_subnormal",
-        tight("bf16", (32, 4), (32, 4)),
-        (0, 0),
-        op="add",
-        src=SMALL.view(np.uint8),
-        dst=SMALL2.view(np.uint8),
-    ),
+    *[
+        store(
+            f"tma_reduce_add_{t}_subnormal",
+            tight(t, (ROW[t], 4), (ROW[t], 4)),
+            (0, 0),
+            op="add",
+            src=SMALL.view(np.uint8),
+            dst=SMALL2.view(np.uint8),
+        )
+        for t in ("f32", "f16", "bf16")
+    ],
     store(
         "tma_reduce_min_f16_special",
         tight("f16", (32, 4), (32, 4)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Case, entry, module, noise, output, per_thread, read_shared, source, write_shared
+from .case import Case, noise, of_body, output, per_thread, read_shared, source, write_shared
 
 LANES = np.arange(32, dtype=np.uint32)
 A = noise(128, 60).view(np.uint32)
@@ -72,8 +72,7 @@ def matrix_case(name: str, op: str, count: int, store: bool) -> Case:
         )
         body = write_shared(0, 512) + f"\n    bar.sync 0;\n    {address}\n    {op} {vector}, [%r8];\n    {stores}"
         size = 128 * count
-    ptx = module(entry("ptr out, ptr src", body))
-    return Case(name, ptx, (output(size), source(noise(512, 61))), block=(32, 1, 1), shared=512)
+    return of_body(name, "ptr out, ptr src", body, (output(size), source(noise(512, 61))), 32, shared=512)
 
 
 def exchange(barrier: str, threads: int, name: str) -> Case:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .case import Case, entry, module, noise, source, updated, write_shared
+from .case import Case, noise, of_body, source, updated, write_shared
 
 THREADS = 128
 BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
@@ -103,7 +103,7 @@ def wgmma(
     if a is not None:
         args.append(source(a))
         params += ", ptr regs"
-    return Case(f"wgmma_{name}", module(entry(params, body)), tuple(args), block=(threads, 1, 1), shared=room)
+    return of_body(f"wgmma_{name}", params, body, tuple(args), threads, shared=room)
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
