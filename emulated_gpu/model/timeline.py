@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..ptx.control_flow import ControlFlow
-from .run import TimedRun
+from .run import TimedLaunch, TimedRun
 from .trace import Span, Trace
 
 BIN_NS = 10.0  # resolution of the breakdown
@@ -85,6 +85,19 @@ class Timeline:
         return names.get(what, "the launch before" if what.startswith("the completion") else what)
 
     # -- rates -------------------------------------------------------------------------------------------------
+    @property
+    def shown(self) -> TimedLaunch:
+        """The launch that is looked at: the last but one, if there are two."""
+        return self.launches[max(0, len(self.launches) - 2)]
+
+    def loaded(self) -> dict[int, int]:
+        """Return the bytes that each SM loads in the launch that is looked at."""
+        loaded, number = dict[int, int](), self.shown.number
+        for span in self.trace.spans:
+            if span.kind == "load" and span.launch == number:
+                loaded[span.sm] = loaded.get(span.sm, 0) + span.nbytes
+        return loaded
+
     def rates(self, edges: np.ndarray) -> dict[str, np.ndarray]:
         """TB/s of HBM reads, HBM writes and L2, and MB of loads in flight, between `edges` (cycles)."""
         log = np.array(self.run.clock.memory.log or [(0.0, 0, 0, 0)], float)
@@ -186,11 +199,7 @@ class Timeline:
                 name = f"{self.role_of(span)} for {self.reason_of(span)}"
                 warps = lives.get(self.role_of(span), 1)
                 waits[name] = waits.get(name, 0.0) + self.us(span.end - span.start) / warps
-        loaded: dict[int, int] = {}
-        shown = self.launches[-2] if len(self.launches) > 1 else self.launches[-1]
-        for span in self.trace.spans:
-            if span.kind == "load" and span.launch == shown.number:
-                loaded[span.sm] = loaded.get(span.sm, 0) + span.nbytes
+        shown, loaded = self.shown, self.loaded()
         ends = sorted(life[1] for key, life in self.life.items() if key[0] == shown.number)
         begins = sorted(life[0] for key, life in self.life.items() if key[0] == shown.number)
         peak = self.run.profile["hbm"]["read_tb_s"]
@@ -392,12 +401,8 @@ class Timeline:
 
     def _representative(self) -> list[tuple[int, str]]:
         """Choose four SMs of the last launch but one: those that end first, halfway and last, and that load most."""
-        number = self.launches[max(0, len(self.launches) - 2)].number
-        ends = sorted((life[1], self.sm_of[key]) for key, life in self.life.items() if key[0] == number)
-        loaded: dict[int, int] = {}
-        for span in self.trace.spans:
-            if span.kind == "load" and span.launch == number:
-                loaded[span.sm] = loaded.get(span.sm, 0) + span.nbytes
+        ends = sorted((life[1], self.sm_of[key]) for key, life in self.life.items() if key[0] == self.shown.number)
+        loaded = self.loaded()
         chosen = [(ends[0][1], "ends first"), (ends[len(ends) // 2][1], "in the middle"), (ends[-1][1], "ends last")]
         if loaded:
             chosen.append((max(loaded, key=loaded.__getitem__), "loads most"))

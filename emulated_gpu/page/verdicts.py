@@ -54,7 +54,7 @@ def with_gains(timeline: Timeline, report: dict, lines: list[hot.Line], gains: l
 
 def of_sms(timeline: Timeline) -> list[dict]:
     """Say whether SMs have nothing to do."""
-    shown = timeline.launches[max(0, len(timeline.launches) - 2)]
+    shown = timeline.shown
     used = len({timeline.sm_of[key] for key in timeline.life if key[0] == shown.number})
     count = len(timeline.run.placement.sms)
     if used == count:
@@ -92,8 +92,8 @@ def of_waits(timeline: Timeline, lines: list[hot.Line]) -> list[dict]:
 def of_loads(timeline: Timeline, waits: list[dict]) -> list[dict]:
     """Say, where warps wait for loads, what rate the bytes under way and their latency allow (Little's law)."""
     weight = max((wait["weight"] for wait in waits if wait["text"].endswith("for loads")), default=0.0)
-    shown = timeline.launches[max(0, len(timeline.launches) - 2)]
-    loads = [span for span in timeline.trace.spans if span.kind == "load" and span.launch == shown.number]
+    number = timeline.shown.number
+    loads = [span for span in timeline.trace.spans if span.kind == "load" and span.launch == number]
     if not weight or not loads:
         return []
     latency = sum((span.end - span.start) * span.nbytes for span in loads) / sum(span.nbytes for span in loads)

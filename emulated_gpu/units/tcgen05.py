@@ -149,15 +149,11 @@ def mma(g: LaneGroup, form: MmaForm, d, a, b, idesc, accumulate, sfa, sfb, disab
         operands = Operands(d_, a_, b_, accumulate_, sfa_, sfb_)
         if g.launch.checks:
             _check_mma(g, ctas, form, description, operands, origin)
-        _begin(ctas, origin)
 
-        def execute(description=description, operands=operands, ctas=ctas, reading=reading, origin=origin):
+        def execute(description=description, operands=operands, ctas=ctas):
             execute_mma(form, description, operands, [(cta.smem.bytes, cta.tmem) for cta in ctas])
-            for cta, op in reading:
-                cta.smem.end(op)
-            _end(ctas, origin)
 
-        _push(g, execute, origin, g.clock.mma(g, description, pair, form.a_in_tmem))
+        _accumulate(g, ctas, execute, reading, origin, g.clock.mma(g, description, pair, form.a_in_tmem))
 
 
 def _check_mma(g: LaneGroup, ctas, form: MmaForm, description, o: Operands, origin):
@@ -203,14 +199,19 @@ def _use(g: LaneGroup, cta, blocks, write: bool, origin):
             tmem.shadow.note_read(places, pipe, number)
 
 
-def _begin(ctas, origin):
+def _accumulate(g: LaneGroup, ctas, execute, reading, origin, when: float):
+    """Queue what writes tensor memory of CTAs. reading: (CTA, operation) of shared memory, which end with it."""
     for cta in ctas:
         cta.accumulating.append(origin)
 
+    def call():
+        execute()
+        for cta, op in reading:
+            cta.smem.end(op)
+        for cta in ctas:
+            cta.accumulating.remove(origin)
 
-def _end(ctas, origin):
-    for cta in ctas:
-        cta.accumulating.remove(origin)
+    _push(g, call, origin, when)
 
 
 def _operand(g: LaneGroup, cta, desc: int, description, group: int, of_a: bool, origin):
@@ -266,16 +267,12 @@ def cp(g: LaneGroup, shape, multicast, packed, pair, address, desc, mask):
             reading = [(cta, cta.smem.begin(lo, hi, False, origin, g.warp.actor, key, words)) for cta in ctas]
             for cta in ctas:
                 _use(g, cta, [(ALL, first, first + row_bytes // 4)], True, origin)
-        _begin(ctas, origin)
 
-        def execute(to=to, desc_=desc_, ctas=ctas, reading=reading, origin=origin):
+        def execute(to=to, desc_=desc_, ctas=ctas):
             for cta in ctas:
                 cta.tmem.copy(cta.smem.bytes, desc_, shape, multicast, to, packed)
-            for cta, op in reading:
-                cta.smem.end(op)
-            _end(ctas, origin)
 
-        _push(g, execute, origin, g.clock.tensor_copy(g, pair, rows * row_bytes))
+        _accumulate(g, ctas, execute, reading, origin, g.clock.tensor_copy(g, pair, rows * row_bytes))
 
 
 def shift(g: LaneGroup, pair, address, mask):
@@ -289,14 +286,12 @@ def shift(g: LaneGroup, pair, address, mask):
         if g.launch.checks:
             for cta in ctas:
                 _use(g, cta, [((half, half + 1), lo, lo + 8)], True, origin)
-        _begin(ctas, origin)
 
-        def execute(to=to, ctas=ctas, origin=origin):
+        def execute(to=to, ctas=ctas):
             for cta in ctas:
                 cta.tmem.shift_down(to)
-            _end(ctas, origin)
 
-        _push(g, execute, origin, when)
+        _accumulate(g, ctas, execute, [], origin, when)
 
 
 def commit(g: LaneGroup, address, multicast, mask):

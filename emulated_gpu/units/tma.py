@@ -40,16 +40,8 @@ REDUCE_TYPES = {
     "xor": {"u32", "s32", "u64"},
 }
 # the same for the form without a tensor map (ISA 9.7.9.25.4.2), towards global memory
-BULK_REDUCE_TYPES = {
-    "add": {"u32", "s32", "u64", "f32", "f64", "f16", "bf16"},
-    "min": {"u32", "s32", "u64", "s64", "f16", "bf16"},
-    "max": {"u32", "s32", "u64", "s64", "f16", "bf16"},
-    "inc": {"u32"},
-    "dec": {"u32"},
-    "and": {"b32", "b64"},
-    "or": {"b32", "b64"},
-    "xor": {"b32", "b64"},
-}
+BULK_REDUCE_TYPES = REDUCE_TYPES | dict.fromkeys(("and", "or", "xor"), {"b32", "b64"})
+BULK_REDUCE_TYPES["add"] = {"u32", "s32", "u64", "f32", "f64", "f16", "bf16"}
 
 
 def load_box(tm: TensorMap, coords: tuple[int, ...], view: View) -> np.ndarray:

@@ -19,6 +19,7 @@ from ...chip import chip_of
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..driver import cuda_bindings, launches, modules
+from ..driver.graph_calls import put_int
 from ..host import entry_points, source_lines
 from ..host.after_import import after_import
 from . import kept_passes
@@ -65,24 +66,12 @@ def _get_kernel(kernel, library, name):
     modules.kernels[handle].loaded()
 
 
-@_callback("_cudaDeviceGetAttribute", _ptr, _i32, _i32)
-def _device_attribute(value, attribute, device):
-    _i32.from_address(value).value = cuda_bindings.attribute(attribute)
-
-
-@_callback("_cudaGetDevice", _ptr)
-def _get_device(device):
-    _i32.from_address(device).value = DEVICE.index
-
-
-@_callback("_cudaGetDeviceCount", _ptr)
-def _get_device_count(count):
-    _i32.from_address(count).value = len(DEVICE.memories)
-
-
-@_callback("_cudaSetDevice", _i32)
-def _set_device(device):
-    cuda_bindings.select(device)
+_callback("_cudaDeviceGetAttribute", _ptr, _i32, _i32)(
+    lambda value, attribute, device: put_int(value, cuda_bindings.attribute(attribute))
+)
+_callback("_cudaGetDevice", _ptr)(lambda device: put_int(device, DEVICE.index))
+_callback("_cudaGetDeviceCount", _ptr)(lambda count: put_int(count, len(DEVICE.memories)))
+_callback("_cudaSetDevice", _i32)(cuda_bindings.select)
 
 
 @_callback("_cuKernelGetAttribute", _ptr, _i32, _ptr, _i32)

@@ -30,7 +30,10 @@ from . import contexts, cuda_modules, graph_calls, launches, timed
 from .graphs import ALLOCATE, COPY, FILL, FREE, HOST_CALL, put_off, refuse_wait, refuse_wait_for_event
 
 VERSION = 13000
-ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says
+# cudaDeviceAttr numbers that host code asks for; numbers of no `Chip` as an H100 says. All others are 0: a limit of a
+# kernel's time, the PCI bus, boards of several GPUs, native atomics on the host's memory; cudaHostRegister, and memory
+# pools, without which cuda.core allocates by cuMemAlloc
+ATTRIBUTES = {
     1: lambda chip: chip.threads_per_cta,
     2: lambda chip: 1024, 3: lambda chip: 1024, 4: lambda chip: 64,  # of a block's dimensions
     5: lambda chip: 2**31 - 1, 6: lambda chip: 65535, 7: lambda chip: 65535,  # of a grid's
@@ -43,10 +46,8 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     14: lambda chip: 512,  # alignment of textures
     15: lambda chip: 1,  # copies beside kernels
     16: lambda chip: chip.sms,
-    17: lambda chip: 0,  # no limit of a kernel's time
     18: lambda chip: int(chip.integrated),
     19: lambda chip: 1,  # maps the host's memory
-    20: lambda chip: 0,  # compute mode: default
     21: lambda chip: 131072,  # largest textures: of one dimension,
     22: lambda chip: 131072, 23: lambda chip: 65536,  # two,
     24: lambda chip: 16384, 25: lambda chip: 16384, 26: lambda chip: 16384,  # three;
@@ -54,7 +55,6 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     30: lambda chip: 512,  # alignment of surfaces
     31: lambda chip: 1,  # concurrent kernels
     32: lambda chip: int(chip.ecc),
-    33: lambda chip: 0, 34: lambda chip: 0, 50: lambda chip: 0,  # PCI bus, device, domain
     36: lambda chip: chip.memory_clock_khz,
     37: lambda chip: chip.memory_bus_bits,
     38: lambda chip: chip.l2,
@@ -80,17 +80,13 @@ ATTRIBUTES = {  # cudaDeviceAttr numbers that host code asks for; numbers of no 
     81: lambda chip: chip.shared_per_sm,
     82: lambda chip: chip.registers_per_sm,
     83: lambda chip: 1,  # managed memory
-    84: lambda chip: 0, 85: lambda chip: 0,  # boards of several GPUs
-    86: lambda chip: 0,  # native atomics on the host's memory
     87: lambda chip: chip.double_ratio,
-    88: lambda chip: 0, 89: lambda chip: 1,  # pageable memory; managed memory beside the host
+    89: lambda chip: 1,  # managed memory beside the host
     90: lambda chip: 1,  # preemption of kernels
-    95: lambda chip: 1, 96: lambda chip: 0,  # cooperative launches; on several devices
+    95: lambda chip: 1,  # cooperative launches
     97: lambda chip: chip.shared_per_cta,
-    99: lambda chip: 0,  # cudaHostRegister
     106: lambda chip: chip.ctas_per_sm,
     111: lambda chip: SYSTEM_SHARED,
-    115: lambda chip: 0,  # memory pools, without which cuda.core allocates by cuMemAlloc
     120: lambda chip: int(chip.cluster > 1),  # launches in clusters
 }  # fmt: skip
 ATTRIBUTES_END = 256  # CUDA 13.0 has numbers up to 147

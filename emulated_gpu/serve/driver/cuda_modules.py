@@ -181,31 +181,34 @@ def available_shared(function, ctas: int, threads: int) -> int:
     return of_one - SYSTEM_SHARED - attribute(function, STATIC_SHARED)
 
 
-def tensor_map(d, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
-    """cuTensorMapEncodeTiled -> CUtensorMap."""
-    numbers = lambda values: [int(v) for v in values or ()]  # noqa: E731
+def numbers(values) -> list[int]:
+    return [int(value) for value in values or ()]
+
+
+def map_of(d, words: bytes):
+    """Return a CUtensorMap of these bytes."""
     made = d.CUtensorMap()
-    words = launches.tensor_map(
-        int(kind), int(address), numbers(dims)[:rank], numbers(strides)[: rank - 1], numbers(box)[:rank],
-        numbers(steps)[:rank], launches.MapEnums(int(interleave), int(swizzle), int(promotion), int(fill)),
-    )  # fmt: skip
     ctypes.memmove(made.getPtr(), words, len(words))
     return made
+
+
+def tensor_map(d, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill):
+    """cuTensorMapEncodeTiled -> CUtensorMap."""
+    return map_of(d, launches.tensor_map(
+        int(kind), int(address), numbers(dims)[:rank], numbers(strides)[: rank - 1], numbers(box)[:rank],
+        numbers(steps)[:rank], launches.MapEnums(int(interleave), int(swizzle), int(promotion), int(fill)),
+    ))  # fmt: skip
 
 
 def im2col_map(
     d, kind, rank, address, dims, strides, lower, upper, channels, pixels, steps, interleave, swizzle, promotion, fill
 ):
     """cuTensorMapEncodeIm2col -> CUtensorMap."""
-    numbers = lambda values: [int(v) for v in values or ()]  # noqa: E731
-    made = d.CUtensorMap()
-    words = launches.im2col_map(
+    return map_of(d, launches.im2col_map(
         int(kind), int(address), numbers(dims)[:rank], numbers(strides)[: rank - 1],
         (numbers(lower)[: rank - 2], numbers(upper)[: rank - 2]), (int(channels), int(pixels)), numbers(steps)[:rank],
         launches.MapEnums(int(interleave), int(swizzle), int(promotion), int(fill)),
-    )  # fmt: skip
-    ctypes.memmove(made.getPtr(), words, len(words))
-    return made
+    ))  # fmt: skip
 
 
 def driver_calls(d) -> dict:

@@ -120,17 +120,13 @@ def put_int(out: int, value: int) -> None:
 
 
 def driver_calls() -> dict:
-    """Return the driver's functions by their names, as `c_calls.calls` has them."""
+    """Return those of the driver's functions, by their names, that C asks in another way than Python does."""
     return {
-        "cuStreamBeginCapture": begin,
         "cuStreamEndCapture": lambda stream, out: put(out, end(launches.handle_of(stream))),
         "cuStreamIsCapturing": lambda stream, out: put_int(out, capturing(launches.handle_of(stream))),
         "cuStreamGetCaptureInfo": put_capture_info,
-        "cuGraphCreate": create, "cuGraphDestroy": forget, "cuGraphExecDestroy": forget,
-        "cuGraphInstantiate": lambda graph, *_: instantiate(graph),
-        "cuGraphInstantiateWithParams": lambda graph, *_: instantiate(graph),
-        "cuGraphLaunch": lambda executable, stream: launch(executable, launches.handle_of(stream)),
-        "cuGraphUpload": lambda *_: None, "cuDeviceGraphMemTrim": lambda *_: None,
+        "cuGraphCreate": create, "cuGraphInstantiateWithParams": lambda graph, *_: instantiate(graph),
+        "cuDeviceGraphMemTrim": lambda *_: None,
         "cuGraphExecGetFlags": lambda executable, out: put(out, 0),
     }  # fmt: skip
 

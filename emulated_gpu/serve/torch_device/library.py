@@ -20,18 +20,10 @@ from ...errors import Unsupported
 from ..cuda_cpp import toolkit
 
 HERE = Path(__file__).parent
-SOURCES = (
-    "memory.cpp",
-    "draws.cpp",
-    "device.cpp",
-    "layouts.cpp",
-    "undefined.cpp",
-    "graphs.cpp",
-    "nondeterministic.cpp",
-    "dtypes.cpp",
-    "rounded.cpp",
-    "operators.cpp",
-)  # one after the other they are one text
+SOURCES = [  # one after the other they are one text
+    f"{name}.cpp"
+    for name in "memory draws device layouts undefined graphs nondeterministic dtypes rounded operators".split()
+]
 NAME = "libemulated_torch.so"
 DIMENSIONS, OPERANDS, NAME_BYTES = 8, 6, 48
 _int, _i64 = ctypes.c_int, ctypes.c_int64

@@ -86,10 +86,24 @@ def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
     torch.accelerator.set_stream(torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
 
 
+CONSTANT = {  # functions of `torch._C` without operands, by what they return
+    "_cuda_isInBadFork": False, "_cuda_isHistoryEnabled": False, "_cuda_tunableop_is_enabled": False,
+    "_cuda_cudaCachingAllocator_is_enabled": True, "_accelerator_isAllocatorInitialized": True,
+    "_cuda_getCompiledVersion": 13000, "_cuda_getAllocatorBackend": "native",
+} | dict.fromkeys((
+    "_cuda_init", "_cuda_ipc_collect", "_cuda_lock_mutex", "_cuda_unlock_mutex", "_cuda_emptyCache", "_host_emptyCache",
+    "_accelerator_emptyCache", "_accelerator_emptyHostCache",
+))  # fmt: skip
+
+
+def constant(value):
+    """Return a function of its own that returns a value."""
+    return lambda: value
+
+
 def bindings() -> dict:
     """Return names of `torch._C`. Each is a function of Python of its own: compilers keep handlers for each."""
-    return {
-        "_cuda_init": lambda: None,
+    return {name: constant(value) for name, value in CONSTANT.items()} | {
         "_cuda_getDevice": lambda: DEVICE.index,
         "_cuda_setDevice": choose,
         "_cuda_exchangeDevice": exchange,
@@ -103,31 +117,17 @@ def bindings() -> dict:
         "_cuda_getCurrentRawStream": lambda device: load().emulated_current_queue(device),
         "_cuda_isCurrentStreamCapturing": is_capturing,
         "_cuda_synchronize": lambda: synchronize(DEVICE.index),
-        "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: DEVICE.chip.arch.rstrip("a"),
-        "_cuda_isInBadFork": lambda: False,
-        "_cuda_emptyCache": lambda: None,
-        "_host_emptyCache": lambda: None,
-        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_cuda_hasPrimaryContext": lambda device: True,
-        "_cuda_getCompiledVersion": lambda: 13000,
-        "_cuda_isHistoryEnabled": lambda: False,
-        "_cuda_lock_mutex": lambda: None,
-        "_cuda_unlock_mutex": lambda: None,
-        "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_set_sync_debug_mode": lambda mode: setattr(DEVICE.tensors, "speaks_of_waits", int(mode)),
         "_cuda_get_sync_debug_mode": lambda: DEVICE.tensors.speaks_of_waits,
         "_cuda_sleep": lambda cycles: None,
-        "_cuda_tunableop_is_enabled": lambda: False,
         "_CudaDeviceProperties": Properties,
         "_cuda_CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),  # which Inductor imports in any case
-        "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_getDeviceStats": lambda device: allocations.memory_stats(index_of(device)),
         "_accelerator_resetPeakStats": lambda device: allocations.reset_peak(index_of(device)),
         "_accelerator_resetAccumulatedStats": lambda device: allocations.reset_accumulated(index_of(device)),
         "_accelerator_getMemoryInfo": memory_info,
-        "_accelerator_emptyCache": lambda: None,
-        "_accelerator_emptyHostCache": lambda: None,
         "_has_cuda": True,
         "_has_cudnn": False,
         "_has_magma": False,
