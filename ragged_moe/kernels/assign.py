@@ -25,7 +25,7 @@ from ragged_moe.kernels.ptx import (
     await_word,
     divide,
     divide_small,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_global_float,
     load_global_word,
     load_relaxed,
@@ -37,7 +37,6 @@ from ragged_moe.kernels.ptx import (
     store_global_word,
     store_global_words,
     store_shared,
-    wait_for_previous_kernel,
 )
 from ragged_moe.kernels.quantise import Quantise
 from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
@@ -179,8 +178,7 @@ class Assign:
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         of_map = ()
         if const_expr(self.layout is not None):
             self.await_tokens(*awaiting, warp, lane)

@@ -9,21 +9,20 @@ there.
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
 from ragged_moe.kernels import quantise
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.permute import copy_row
 from ragged_moe.kernels.ptx import (
     as_int,
     divide,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_global_float,
     load_relaxed,
     maximum,
     minimum,
     select,
     store_global_word,
-    wait_for_previous_kernel,
 )
 
 WARPS = 8
@@ -46,14 +45,9 @@ class ListBatch:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(LIST_WORDS))
-        counts, m_indptr, rows, scales, to = [words[i] for i in range(5)]
-        strides = words[5], words[6], words[7]
-        experts, most, blocks = [Int32(words[i]) for i in range(8, 11)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
-        self.kernel(counts, m_indptr, rows, scales, to, *strides, experts, most, blocks).launch(
-            grid=(experts * PARTS, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        (*addresses_and_strides, experts, most, blocks), launch = words_and_launch(host, LIST_WORDS)
+        sizes = Int32(experts), Int32(most), Int32(blocks)
+        launch(self.kernel(*addresses_and_strides, *sizes), sizes[0] * PARTS, THREADS)
 
     @cute.kernel
     def kernel(
@@ -65,8 +59,7 @@ class ListBatch:
         cta, _, _ = cute.arch.block_idx()
         expert = divide(cta, PARTS)
         slice = (cta - expert * PARTS) * WARPS + warp  # this warp's, of an expert's
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         before = Int32(0)
         for e in cutlass.range(lane, expert, 32, unroll=4):
             before = before + minimum(maximum(load_relaxed(counts + Int64(e) * 4), 0), most)
@@ -99,13 +92,8 @@ class QuantiseRows:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(QUANTISE_WORDS))
-        x, values, scales, rows, used = [words[i] for i in range(5)]
-        tokens, hidden, grid = [Int32(words[i]) for i in range(5, 8)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[8].ir_value())
-        self.kernel(x, values, scales, rows, used, tokens, hidden).launch(
-            grid=(grid, 1, 1), block=(quantise.THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        (*addresses, tokens, hidden, grid), launch = words_and_launch(host, QUANTISE_WORDS)
+        launch(self.kernel(*addresses, Int32(tokens), Int32(hidden)), Int32(grid), quantise.THREADS)
 
     @cute.kernel
     def kernel(self, x: Int64, values: Int64, scales: Int64, rows: Int64, used: Int64, tokens: Int32, hidden: Int32):
@@ -113,8 +101,7 @@ class QuantiseRows:
         lane = cute.arch.lane_idx()
         cta, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         for row in cutlass.range(cta, load_relaxed(used), grid, unroll=1):
             token = load_relaxed(rows + Int64(row) * 4)
             self.one.quantise(x, values, scales, Int64(0), tokens, hidden, token, warp, lane, quantise.WARPS)
@@ -128,12 +115,8 @@ class UnpackRows:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(UNPACK_WORDS))
-        o, rows, used, out = [words[i] for i in range(4)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[6].ir_value())
-        self.kernel(o, rows, used, out, Int32(words[4])).launch(
-            grid=(Int32(words[5]), 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        (*addresses, hidden, grid), launch = words_and_launch(host, UNPACK_WORDS)
+        launch(self.kernel(*addresses, Int32(hidden)), Int32(grid), THREADS)
 
     @cute.kernel
     def kernel(self, o: Int64, rows: Int64, used: Int64, out: Int64, hidden: Int32):
@@ -141,8 +124,7 @@ class UnpackRows:
         lane = cute.arch.lane_idx()
         cta, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         for row in cutlass.range(cta * WARPS + warp, load_relaxed(used), grid * WARPS, unroll=1):
             place = out + Int64(load_relaxed(rows + Int64(row) * 4)) * Int64(hidden) * 2
             copy_row(o + Int64(row) * Int64(hidden) * 2, place, hidden >> 3, lane)

@@ -12,16 +12,16 @@ from typing import NamedTuple
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
 from ragged_moe.kernels import exchange
 from ragged_moe.kernels.exchange import Layout
 from ragged_moe.kernels.finalise import THREADS, TOGETHER, Finalise
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
     await_word,
     divide,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_address,
     load_global_words,
     load_relaxed,
@@ -30,7 +30,6 @@ from ragged_moe.kernels.ptx import (
     select,
     store_global_words,
     store_release_system,
-    wait_for_previous_kernel,
 )
 
 WORDS = 14
@@ -65,20 +64,16 @@ class Combine:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        given = Operands(*[words[i] for i in range(8)], *[Int32(words[i]) for i in range(8, 12)], words[12])
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[13].ir_value())
-        self.kernel(given).launch(
-            grid=(self.layout.ranks * given.most, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        words, launch = words_and_launch(host, WORDS)
+        given = Operands(*words[:8], *[Int32(word) for word in words[8:12]], words[12])
+        launch(self.kernel(given), self.layout.ranks * given.most, THREADS)
 
     @cute.kernel
     def kernel(self, given):  # Operands: a type that is written here becomes part of the kernel's name
         own, most, rank = given.own, given.most, given.rank
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         epoch, ranks = load_relaxed(own + self.layout.window.epoch), self.layout.ranks
         others = (ranks - 1) * most
         # The kernels that read all ranks' tokens have ended. A CTA says so that waits anyway: a release takes 1.6 us

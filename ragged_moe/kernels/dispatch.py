@@ -12,16 +12,16 @@ from typing import NamedTuple
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
 from ragged_moe.kernels import exchange
 from ragged_moe.kernels.exchange import Layout
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.ptx import (
     as_int,
     atomic_inc,
     await_word,
     fence_system,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_address,
     load_global_float,
     load_global_words,
@@ -30,7 +30,6 @@ from ragged_moe.kernels.ptx import (
     store_global_pair,
     store_global_word,
     store_relaxed_system,
-    wait_for_previous_kernel,
 )
 from ragged_moe.kernels.quantise import quantised_block
 
@@ -65,13 +64,9 @@ class Dispatch:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        addresses, sizes = [words[i] for i in range(6)], [Int32(words[i]) for i in range(6, 10)]
-        operands, grid = Operands(*addresses, *sizes, words[11]), Int32(words[10])
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[12].ir_value())
-        self.kernel(operands).launch(
-            grid=(grid, 1, 1), block=(self.layout.threads, 1, 1), stream=stream, use_pdl=True
-        )
+        words, launch = words_and_launch(host, WORDS)
+        *sizes, grid = [Int32(word) for word in words[6:11]]
+        launch(self.kernel(Operands(*words[:6], *sizes, words[11])), grid, self.layout.threads)
 
     @cute.kernel
     def kernel(self, given):  # Operands: a type that is written here becomes part of the kernel's name
@@ -82,8 +77,7 @@ class Dispatch:
         block, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
         warp, lane = cute.arch.make_warp_uniform(cute.arch.warp_idx()), cute.arch.lane_idx()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         bases = [load_address(windows + 8 * i) for i in range(ranks)]
         epoch = load_relaxed(own + window.epoch) + 1
         for token in cutlass.range(block, most, grid, unroll=1):

@@ -3,18 +3,17 @@
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
     fma,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_global_floats,
     load_global_words,
     pack_bfloat,
     select,
     store_global_words,
-    wait_for_previous_kernel,
 )
 
 THREADS = 224
@@ -36,19 +35,14 @@ class Finalise:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        o, places, weights, output = [words[i] for i in range(4)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[6].ir_value())
-        self.kernel(o, places, weights, output, Int32(words[5])).launch(
-            grid=(Int32(words[4]), 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        (*addresses, tokens, hidden), launch = words_and_launch(host, WORDS)
+        launch(self.kernel(*addresses, Int32(hidden)), Int32(tokens), THREADS)
 
     @cute.kernel
     def kernel(self, o: Int64, places: Int64, weights: Int64, output: Int64, hidden: Int32):
         thread, _, _ = cute.arch.thread_idx()
         token, _, _ = cute.arch.block_idx()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         rows, factors = self.places(places, weights, token)
         to = output + Int64(token) * Int64(hidden) * 2
         if const_expr(self.others):

@@ -54,7 +54,7 @@ from ragged_moe.kernels.loads import Producer
 from ragged_moe.kernels.mainloop import MainloopState
 from ragged_moe.kernels.pipeline import PipelineState
 from ragged_moe.kernels.ptx import (
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_shared,
     mbarrier_init,
     mbarrier_wait,
@@ -187,8 +187,7 @@ class GroupedGemm:
                     self.loads.weights.prefetch(tile, maps.weights)
         if const_expr(config.schedule_ctas > 1):
             cute.arch.cluster_wait()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         early = Int32(0)  # stages of the first tile that are loaded before it is known to be right
         if const_expr(config.early_loads):
             if (warp == TMA_WARP) & (iteration < plan.end):

@@ -12,12 +12,12 @@ before, they would be read once more.
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
 from ragged_moe.kernels import quantise
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.ptx import (
     as_int,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_global_float,
     load_global_words,
     load_relaxed,
@@ -25,7 +25,6 @@ from ragged_moe.kernels.ptx import (
     select,
     store_global_word,
     store_global_words,
-    wait_for_previous_kernel,
 )
 
 ROWS = 8  # rows that a CTA copies at a time
@@ -64,13 +63,9 @@ class Permute:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        hidden, scales, m_indptr, rows, to, to_scales = [words[i] for i in range(6)]
-        tokens, h, total_m, experts, grid = [Int32(words[i]) for i in range(6, 11)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
-        self.kernel(hidden, scales, m_indptr, rows, to, to_scales, tokens, h, total_m, experts).launch(
-            grid=(grid, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        words, launch = words_and_launch(host, WORDS)
+        *sizes, grid = [Int32(word) for word in words[6:]]
+        launch(self.kernel(*words[:6], *sizes), grid, THREADS)
 
     @cute.kernel
     def kernel(
@@ -81,8 +76,7 @@ class Permute:
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         used = load_relaxed(m_indptr + Int64(experts) * 4)
         for first in cutlass.range(block * ROWS, used, grid * ROWS, unroll=1):
             row = first + select(warp == ROWS, lane & (ROWS - 1), warp)
@@ -110,13 +104,9 @@ class PermuteQuantised:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        hidden, _, m_indptr, rows, to, to_scales = [words[i] for i in range(6)]
-        _, h, total_m, experts, grid = [Int32(words[i]) for i in range(6, 11)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[11].ir_value())
-        self.kernel(hidden, m_indptr, rows, to, to_scales, h, total_m, experts).launch(
-            grid=(grid, 1, 1), block=(32 * ROWS, 1, 1), stream=stream, use_pdl=True
-        )
+        (hidden, _, *addresses, _, h, total_m, experts, grid), launch = words_and_launch(host, WORDS)
+        sizes = Int32(h), Int32(total_m), Int32(experts)
+        launch(self.kernel(hidden, *addresses, *sizes), Int32(grid), 32 * ROWS)
 
     @cute.kernel
     def kernel(
@@ -127,8 +117,7 @@ class PermuteQuantised:
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         used = load_relaxed(m_indptr + Int64(experts) * 4)
         for row in cutlass.range(block * ROWS + warp, used, grid * ROWS, unroll=1):
             token = Int64(load_relaxed(rows + Int64(row) * 4))

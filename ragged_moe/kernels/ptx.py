@@ -178,8 +178,11 @@ def pause() -> None:
     ptx("nanosleep.u32 64;", "")
 
 
-def let_next_kernel_start() -> None:
-    """griddepcontrol.launch_dependents (9.7.13.13): let the dependent kernel start once all CTAs said so, or ended."""
+def follow_previous_kernel() -> None:
+    """Wait for the kernel before, then let the dependent kernel start once all CTAs said so, or ended
+    (griddepcontrol.launch_dependents, 9.7.13.13).
+    """
+    wait_for_previous_kernel()
     ptx("griddepcontrol.launch_dependents;", "")
 
 

@@ -6,13 +6,13 @@ from typing import ClassVar
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
 from ragged_moe.kernels.epilogue.swiglu_fp8 import inverse
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
     as_int,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_global_float,
     load_global_words,
     load_relaxed_if,
@@ -20,7 +20,6 @@ from ragged_moe.kernels.ptx import (
     select,
     store_global_pair,
     store_global_word,
-    wait_for_previous_kernel,
 )
 from ragged_moe.runtime.sizes import LARGEST
 
@@ -78,21 +77,15 @@ class Quantise:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        x, values, scales, weights = [words[i] for i in range(4)]
-        tokens, hidden = Int32(words[4]), Int32(words[5])
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[6].ir_value())
-        self.kernel(x, values, scales, weights, tokens, hidden).launch(
-            grid=(tokens, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        (*addresses, tokens, hidden), launch = words_and_launch(host, WORDS)
+        launch(self.kernel(*addresses, Int32(tokens), Int32(hidden)), Int32(tokens), THREADS)
 
     @cute.kernel
     def kernel(self, x: Int64, values: Int64, scales: Int64, weights: Int64, tokens: Int32, hidden: Int32):
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         token, _, _ = cute.arch.block_idx()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         self.quantise(x, values, scales, weights, tokens, hidden, token, warp, lane, WARPS)
 
     def ctas(self, tokens: Int32) -> Int32:

@@ -6,12 +6,12 @@ from typing import ClassVar
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
 from ragged_moe.kernels.block_scaled import BlockScaled
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_global_float,
     load_relaxed_words_if,
     minimum,
@@ -19,7 +19,6 @@ from ragged_moe.kernels.ptx import (
     store_global_byte,
     store_global_pair,
     store_global_words,
-    wait_for_previous_kernel,
 )
 
 WARPS = 8
@@ -42,13 +41,8 @@ class QuantiseBlocks:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        x, to, of_all = [words[i] for i in range(3)]
-        count, k, grid = [Int32(words[i]) for i in range(3, 6)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[6].ir_value())
-        self.kernel(x, to, of_all, count, k).launch(
-            grid=(grid, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        (*addresses, count, k, grid), launch = words_and_launch(host, WORDS)
+        launch(self.kernel(*addresses, Int32(count), Int32(k)), Int32(grid), THREADS)
 
     @cute.kernel
     def kernel(self, x: Int64, to: Int64, of_all: Int64, count: Int32, k: Int32):
@@ -56,8 +50,7 @@ class QuantiseBlocks:
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         self.rows(x, to, of_all, count, k, block, grid, 32 * warp + lane)
 
     def ctas(self, tokens: Int32) -> Int32:

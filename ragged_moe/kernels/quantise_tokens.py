@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
 from ragged_moe.kernels.epilogue.swiglu_fp8 import inverse
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
     as_int,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_global_words,
     load_relaxed,
     load_shared,
@@ -22,7 +22,6 @@ from ragged_moe.kernels.ptx import (
     store_global_pair,
     store_global_word,
     store_shared,
-    wait_for_previous_kernel,
 )
 from ragged_moe.runtime.sizes import LARGEST
 
@@ -52,13 +51,9 @@ class QuantiseTokens:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        x, m_indptr, rows, values, scales = [words[i] for i in range(5)]
-        total_m, k, experts, grid = [Int32(words[i]) for i in range(5, 9)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[9].ir_value())
-        self.kernel(x, m_indptr, rows, values, scales, total_m, k, experts).launch(
-            grid=(grid, 1, 1), block=(32 * self.warps, 1, 1), smem=2 * 4 * MAX_WARPS, stream=stream, use_pdl=True
-        )
+        words, launch = words_and_launch(host, WORDS)
+        *sizes, grid = [Int32(word) for word in words[5:]]
+        launch(self.kernel(*words[:5], *sizes), grid, 32 * self.warps, smem=2 * 4 * MAX_WARPS)
 
     @cute.kernel
     def kernel(
@@ -69,8 +64,7 @@ class QuantiseTokens:
         block, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
         of_warps = cute.arch.get_dyn_smem(cutlass.Int8, 8 * MAX_WARPS).toint()  # [2, warps]: of a row, of the next
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         used = load_relaxed(m_indptr + Int64(experts) * 4) if const_expr(self.counted) else total_m
         for row in cutlass.range(block, used, grid, unroll=1):
             token = load_relaxed(rows + Int64(row) * 4) if const_expr(self.gathered) else row

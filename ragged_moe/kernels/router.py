@@ -12,12 +12,12 @@ import dataclasses
 
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
-from cutlass._mlir.dialects import cuda as cuda_ir
 
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
     as_int,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_global_bfloat,
     load_global_float,
     maximum,
@@ -25,7 +25,6 @@ from ragged_moe.kernels.ptx import (
     select,
     select_float,
     store_global_word,
-    wait_for_previous_kernel,
 )
 from ragged_moe.kernels.routing import LOWEST, key_of, value_of
 
@@ -67,13 +66,9 @@ class Router:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        logits, bias, ids, weights = [words[i] for i in range(4)]
-        tokens, factor = Int32(words[4]), Int32(words[5])
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[6].ir_value())
-        self.kernel(logits, bias, ids, weights, tokens, factor).launch(
-            grid=((tokens + (WARPS - 1)) // WARPS, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
-        )
+        (*addresses, tokens, factor), launch = words_and_launch(host, WORDS)
+        ctas = (Int32(tokens) + (WARPS - 1)) // WARPS
+        launch(self.kernel(*addresses, Int32(tokens), Int32(factor)), ctas, THREADS)
 
     @cute.kernel
     def kernel(self, logits: Int64, bias: Int64, ids: Int64, weights: Int64, tokens: Int32, factor: Int32):
@@ -81,8 +76,7 @@ class Router:
         lane = cute.arch.lane_idx()
         block, _, _ = cute.arch.block_idx()
         token = block * WARPS + warp
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         if token < tokens:
             self.choose(logits, bias, ids, weights, token, as_float(factor), lane)
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.program import float_bits
 from ragged_moe.kernels.ptx import (
     as_float,
@@ -27,7 +27,7 @@ from ragged_moe.kernels.ptx import (
     atomic_inc,
     bulk_prefetch,
     divide,
-    let_next_kernel_start,
+    follow_previous_kernel,
     load_acquire,
     load_global_floats,
     load_global_words,
@@ -43,7 +43,6 @@ from ragged_moe.kernels.ptx import (
     store_global_word,
     store_release,
     store_shared,
-    wait_for_previous_kernel,
 )
 from ragged_moe.runtime.sizes import EXPERTS, GROUPS, MAX_LOCAL, PRUNED, TOP_GROUPS, TOP_K
 
@@ -124,18 +123,11 @@ class Routing:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        given = Operands(*[words[i] for i in range(8)], *[Int32(words[i]) for i in range(9, 15)])
-        early = Prefetch(words[8], *[Int32(words[i]) for i in range(15, 20)])
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[20].ir_value())
-        self.kernel(given, early).launch(
-            grid=(given.grid + early.ctas, 1, 1),
-            block=(THREADS, 1, 1),
-            smem=4 * (MAX_CHUNK + WARPS * 3 * 32),
-            stream=stream,
-            cooperative=COOPERATIVE,
-            use_pdl=True,
-        )
+        words, launch = words_and_launch(host, WORDS)
+        given = Operands(*words[:8], *[Int32(word) for word in words[9:15]])
+        early = Prefetch(words[8], *[Int32(word) for word in words[15:]])
+        shared = 4 * (MAX_CHUNK + WARPS * 3 * 32)
+        launch(self.kernel(given, early), given.grid + early.ctas, THREADS, smem=shared, cooperative=COOPERATIVE)
 
     @cute.kernel
     def kernel(self, given, early):  # Operands, Prefetch: types that are written here become part of the kernel's name
@@ -178,8 +170,7 @@ class Routing:
         masks = cute.arch.get_dyn_smem(cutlass.Int8, 16).toint()  # [tokens]: bit i: the token chose local expert i
         partial = masks + 4 * MAX_CHUNK  # [warps, 2, 32]
         of_warps = partial + 4 * WARPS * 2 * 32  # [warps, 32]
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
 
         biases = self.load_biases(given.bias, lane)
         first = block * chunk

@@ -11,11 +11,11 @@ import cutlass
 import cutlass.cute as cute
 import torch
 from cutlass import Int32, Int64, const_expr, range_constexpr
-from cutlass._mlir.dialects import cuda as cuda_ir
 
+from ragged_moe.kernels.host import words_and_launch
 from ragged_moe.kernels.program import Program
 from ragged_moe.kernels.ptx import (
-    let_next_kernel_start,
+    follow_previous_kernel,
     maximum,
     mbarrier_expect,
     mbarrier_init,
@@ -23,7 +23,6 @@ from ragged_moe.kernels.ptx import (
     ptx_if,
     select,
     store_global_words,
-    wait_for_previous_kernel,
 )
 from ragged_moe.runtime.device import device_of
 
@@ -40,12 +39,8 @@ class Loads:
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
-        words = cute.make_tensor(host, cute.make_layout(WORDS))
-        b, a, out, b_copies, b_size, a_copies, a_size, of_out, grid = [words[i] for i in range(9)]
-        stream = cuda_ir.cast(cuda_ir.StreamType.get(), words[9].ir_value())
-        self.kernel(b, a, out, b_copies, b_size, a_copies, a_size, of_out, grid).launch(
-            grid=(Int32(grid), 1, 1), block=(WRITERS + 32, 1, 1), smem=RING * COPY + 2048, stream=stream, use_pdl=True
-        )
+        words, launch = words_and_launch(host, WORDS)
+        launch(self.kernel(*words), Int32(words[-1]), WRITERS + 32, smem=RING * COPY + 2048)
 
     @cute.kernel
     def kernel(
@@ -61,8 +56,7 @@ class Loads:
                 mbarrier_init(full + 8 * i, 1)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
-        wait_for_previous_kernel()
-        let_next_kernel_start()
+        follow_previous_kernel()
         if thread < WRITERS:
             first, size = out + Int64(block) * of_out, Int32(of_out)
             for i in cutlass.range(thread * 16, size, WRITERS * 16, unroll=1):
