@@ -44,7 +44,7 @@ def create(flags: int) -> int:
     return keep(graphs.Graph())
 
 
-def begin(stream, mode=0) -> None:
+def begin_capture(stream, mode=0) -> None:
     """cuStreamBeginCapture."""
     if not 0 <= int(mode) < CAPTURE_MODES:
         raise launches.WrongCall(f"capture mode {int(mode)}")
@@ -136,7 +136,7 @@ def python_calls(module, prefix: str) -> dict:
     kinds = {"cu": ("CUgraph", "CUgraphExec", "CUstreamCaptureStatus")}
     graph, executable, status = kinds.get(prefix, ("cudaGraph_t", "cudaGraphExec_t", "cudaStreamCaptureStatus"))
     made = {
-        "StreamBeginCapture": begin,
+        "StreamBeginCapture": begin_capture,
         "StreamEndCapture": lambda stream: getattr(module, graph)(end(launches.handle_of(stream))),
         "StreamIsCapturing": lambda stream: getattr(module, status)(capturing(launches.handle_of(stream))),
         "StreamGetCaptureInfo": lambda stream: info_of(getattr(module, status), launches.handle_of(stream)),
