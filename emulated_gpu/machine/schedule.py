@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -152,6 +152,11 @@ class Schedule:
         return self.BEHIND * {0: 0, 1: last - place, 3: place}[self.seed]
 
 
+def landing(kind: str) -> Callable[..., float]:
+    """Return a function of a FunctionalClock: when what is asynchronous is done, as late as its kind may be."""
+    return lambda self, group, *_, **__: group.t + self._delay(kind, group)
+
+
 class FunctionalClock(Clock):
     """An instruction takes a tick, a nanosecond too; everything asynchronous takes what the schedule says."""
 
@@ -248,42 +253,15 @@ class FunctionalClock(Clock):
     def after(self, time: float, ns: float) -> float:
         return time + ns
 
-    def tma_load(self, group, tm, map_at: int, coords, nbytes: int, ctas, policy: int | None) -> float:
-        return group.t + self._delay("tma", group)
+    tma_load = bulk_load = shared_copy = copied = landing("tma")
+    remote, commit = landing("remote"), landing("commit")
+    mma = wgmma = tensor_copy = landing("mma")
 
-    def bulk_load(self, group, address: int, nbytes: int, ctas, policy: int | None) -> float:
-        return group.t + self._delay("tma", group)
-
-    def shared_copy(self, group, nbytes: int) -> float:
-        return group.t + self._delay("tma", group)
-
-    def copied(self, group, landed: float) -> float:
-        return group.t + self._delay("tma", group)
-
-    def remote(self, group, nbytes: int = 0) -> float:
-        return group.t + self._delay("remote", group)
-
-    def tma_store(self, group, tm, map_at: int, coords, nbytes: int, reduces: bool = False) -> tuple[float, float]:
-        return self._store(group)
-
-    def bulk_store(self, group, address: int, nbytes: int, reduces: bool = False) -> tuple[float, float]:
-        return self._store(group)
-
-    def _store(self, group) -> tuple[float, float]:
+    def bulk_store(self, group, *_, **__) -> tuple[float, float]:
         read = group.t + self._delay("store", group)
         return read, read + self._delay("store", group)
 
-    def mma(self, group, description, pair: bool, a_in_tmem: bool) -> float:
-        return group.t + self._delay("mma", group)
-
-    def wgmma(self, group, form) -> float:
-        return group.t + self._delay("mma", group)
-
-    def tensor_copy(self, group, pair: bool, nbytes: int) -> float:
-        return group.t + self._delay("mma", group)
-
-    def commit(self, group) -> float:
-        return group.t + self._delay("commit", group)
+    tma_store = bulk_store
 
     def tmem_load(self, group, registers: int, shape: str) -> bool:
         return self._at_once("ld", group)

@@ -19,6 +19,32 @@ from .memory import LINE
 FOLLOWED = 64  # CTAs of a launch whose warps' lives are kept
 
 
+def loaded(addresses, size: int, strong: bool) -> int:
+    """Return the bytes of a load from global memory, of which lanes at one address do one."""
+    together = len(addresses) > 1 and (addresses == addresses[0]).all()
+    return (1 if together else len(addresses)) * size
+
+
+# Function of a clock -> the count, and how many bytes it grows by, given what the function gets behind the group
+COUNTED: dict[str, tuple[str, Callable[..., int]]] = {
+    "tma_load": ("tma_load", lambda tm, map_at, coords, nbytes, ctas, policy: nbytes),
+    "bulk_load": ("bulk_load", lambda address, nbytes, ctas, policy: nbytes),
+    "tma_store": ("tma_store", lambda tm, map_at, coords, nbytes, reduces=False: nbytes),
+    "bulk_store": ("bulk_store", lambda address, nbytes, reduces=False: nbytes),
+    "async_load": ("async_load", lambda addresses, size: len(addresses) * size),
+    "remote": ("cluster", lambda nbytes=0: nbytes),
+    "shared_copy": ("cluster", lambda nbytes: nbytes),
+    "cluster_access": ("cluster", lambda addresses, size, loads: len(addresses) * size),
+    "constant_load": ("constant_load", lambda addresses: len(np.unique(addresses)) * 4),
+    "tmem_store": ("tensor_store", lambda registers, shape: registers * 128),
+    "tma_prefetch": ("prefetch", lambda tm, map_at, coords, nbytes: nbytes),
+    "bulk_prefetch": ("prefetch", lambda address, nbytes: nbytes),
+    "line_prefetch": ("prefetch", lambda addresses: len(np.unique(addresses // np.uint64(LINE))) * LINE),
+    "global_load": ("global_load", loaded),
+    "global_store": ("global_store", lambda addresses, size, row=False: len(addresses) * size),
+}
+
+
 class Life:
     """Of a warp: when it began, when its latest block ended, and the cycles that its blocks took: what it waits for
     between them, as at barriers, is not among these, but what it waits for inside, as at tcgen05.wait."""
@@ -47,8 +73,20 @@ class Tally:
         for name in dir(clock):  # not by __getattr__, at every instruction
             if not name.startswith("_") and name not in vars(Tally):
                 setattr(self, name, getattr(clock, name))
+        for name, (count, amount) in COUNTED.items():
+            setattr(self, name, self._counting(getattr(clock, name), count, amount))
         if not clock.quantum:
             self._count_blocks(clock.executed, clock.parts, -(-ctas // FOLLOWED))
+
+    def _counting(self, call: Callable, count: str, amount: Callable[..., int]) -> Callable:
+        """Return a function of the clock that also counts."""
+        counted = self.counted
+
+        def charge(group, *given, **named):
+            counted[count] += amount(*given, **named)
+            return call(group, *given, **named)
+
+        return charge
 
     def _count_blocks(self, executed: Callable, parts: Callable, step: int) -> None:
         """Have each execution of a block counted, and what it takes in each CTA of number 0, `step`, 2 `step`, ..."""
@@ -69,71 +107,10 @@ class Tally:
 
         self.executed, self.parts = count, count_parts
 
-    def tma_load(self, group, tm, map_at, coords, nbytes, ctas, policy):
-        self.counted["tma_load"] += nbytes
-        return self._clock.tma_load(group, tm, map_at, coords, nbytes, ctas, policy)
-
-    def bulk_load(self, group, address, nbytes, ctas, policy):
-        self.counted["bulk_load"] += nbytes
-        return self._clock.bulk_load(group, address, nbytes, ctas, policy)
-
-    def tma_store(self, group, tm, map_at, coords, nbytes, reduces=False):
-        self.counted["tma_store"] += nbytes
-        return self._clock.tma_store(group, tm, map_at, coords, nbytes, reduces)
-
-    def bulk_store(self, group, address, nbytes, reduces=False):
-        self.counted["bulk_store"] += nbytes
-        return self._clock.bulk_store(group, address, nbytes, reduces)
-
-    def async_load(self, group, addresses, size):
-        self.counted["async_load"] += len(addresses) * size
-        return self._clock.async_load(group, addresses, size)
-
     def atomic(self, group, space, addresses, size, what, kind, returns):
         if space == "global":
             self.counted["global_atomic" if returns else "global_reduction"] += len(addresses) * size
         return self._clock.atomic(group, space, addresses, size, what, kind, returns)
-
-    def remote(self, group, nbytes=0):
-        self.counted["cluster"] += nbytes
-        return self._clock.remote(group, nbytes)
-
-    def shared_copy(self, group, nbytes):
-        self.counted["cluster"] += nbytes
-        return self._clock.shared_copy(group, nbytes)
-
-    def cluster_access(self, group, addresses, size, loads):
-        self.counted["cluster"] += len(addresses) * size
-        return self._clock.cluster_access(group, addresses, size, loads)
-
-    def constant_load(self, group, addresses):
-        self.counted["constant_load"] += len(np.unique(addresses)) * 4
-        return self._clock.constant_load(group, addresses)
-
-    def tmem_store(self, group, registers, shape):
-        self.counted["tensor_store"] += registers * 128
-        return self._clock.tmem_store(group, registers, shape)
-
-    def tma_prefetch(self, group, tm, map_at, coords, nbytes):
-        self.counted["prefetch"] += nbytes
-        return self._clock.tma_prefetch(group, tm, map_at, coords, nbytes)
-
-    def bulk_prefetch(self, group, address, nbytes):
-        self.counted["prefetch"] += nbytes
-        return self._clock.bulk_prefetch(group, address, nbytes)
-
-    def line_prefetch(self, group, addresses):
-        self.counted["prefetch"] += len(np.unique(addresses // np.uint64(LINE))) * LINE
-        return self._clock.line_prefetch(group, addresses)
-
-    def global_load(self, group, addresses, size, strong):
-        together = len(addresses) > 1 and (addresses == addresses[0]).all()
-        self.counted["global_load"] += (1 if together else len(addresses)) * size
-        return self._clock.global_load(group, addresses, size, strong)
-
-    def global_store(self, group, addresses, size, row=False):
-        self.counted["global_store"] += len(addresses) * size
-        return self._clock.global_store(group, addresses, size, row)
 
     def global_bytes(self, loaded, stored):
         self.counted["global_load"] += loaded

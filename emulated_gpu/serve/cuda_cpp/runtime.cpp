@@ -11,6 +11,7 @@
 
 Emulator emulator;
 thread_local const void *frame;
+thread_local int waits;
 static thread_local struct { dim3 grid, block; size_t shared; cudaStream_t queue; void *stack[64]; int depth; } pushed{};
 static thread_local cudaError_t last = cudaSuccess;
 

@@ -28,6 +28,12 @@ struct Emulator {  // as `SIGNATURES` in runtime.py has them, in this order; eac
 extern Emulator emulator HERE;
 extern thread_local const void *frame HERE;  // of cudaGraphLaunch: above it functions that run have their variables
 
+extern thread_local int waits HERE;  // whether the host waits for copies and fills: their forms without Async
+struct Waiting {
+  Waiting() { waits = 1; }
+  ~Waiting() { waits = 0; }
+};
+
 inline uint64_t of(cudaStream_t queue) { return reinterpret_cast<uint64_t>(queue); }
 inline CUdeviceptr at(void *address) { return reinterpret_cast<CUdeviceptr>(address); }
 inline cudaStream_t own(cudaStream_t queue) { return queue ? queue : cudaStreamPerThread; }
@@ -41,7 +47,7 @@ inline int known(const void *host) { return emulator.function(host); }
 inline int known(const cudaKernelNodeParams *p) { return p ? known(p->func) : cudaErrorInvalidValue; }
 HERE uint64_t handle();                 // a new one
 HERE cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t queue);
-HERE cudaError_t fill_rows(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue, int waits);
+HERE cudaError_t box_of(const cudaMemcpy3DParms &p, CUDA_MEMCPY3D *c);  // as the driver has a copy
 
 template <class Out, class Value> cudaError_t put(Out *out, Value value) {
   return out ? (*out = Out(value), cudaSuccess) : kept(cudaErrorInvalidValue);

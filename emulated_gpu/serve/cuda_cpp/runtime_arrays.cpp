@@ -59,21 +59,25 @@ static Side in_array(cudaArray_const_t array, size_t x, size_t y, size_t z) {
 static bool to_host(cudaMemcpyKind kind) { return kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost; }
 static bool from_host(cudaMemcpyKind kind) { return kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost; }
 
-static cudaError_t copy(const Side &to, const Side &from, cudaExtent box, cudaStream_t queue, bool waits) {
-  auto too_narrow = [&](const Side &side) { return !side.array && side.pitch < box.width; };
-  if (!box.width || !box.height || !box.depth) return cudaSuccess;
-  if (too_narrow(to) || too_narrow(from)) return kept(cudaErrorInvalidPitchValue);
+static CUDA_MEMCPY3D box_of(const Side &to, const Side &from, cudaExtent box) {
   CUDA_MEMCPY3D c{};
   c.srcXInBytes = from.x, c.srcY = from.y, c.srcZ = from.z, c.srcMemoryType = from.type, c.srcHost = from.memory;
   c.srcDevice = CUdeviceptr(from.memory), c.srcArray = from.array, c.srcPitch = from.pitch, c.srcHeight = from.rows;
   c.dstXInBytes = to.x, c.dstY = to.y, c.dstZ = to.z, c.dstMemoryType = to.type, c.dstHost = to.memory;
   c.dstDevice = CUdeviceptr(to.memory), c.dstArray = to.array, c.dstPitch = to.pitch, c.dstHeight = to.rows;
   c.WidthInBytes = box.width, c.Height = box.height, c.Depth = box.depth;
+  return c;
+}
+static cudaError_t copy(const CUDA_MEMCPY3D &c, cudaStream_t queue) {
+  auto too_narrow = [&](auto type, size_t pitch) { return type != CU_MEMORYTYPE_ARRAY && pitch < c.WidthInBytes; };
+  if (!c.WidthInBytes || !c.Height || !c.Depth) return cudaSuccess;
+  if (too_narrow(c.dstMemoryType, c.dstPitch) || too_narrow(c.srcMemoryType, c.srcPitch))
+    return kept(cudaErrorInvalidPitchValue);
   return in(queue, [&] { return waits ? cuMemcpy3D(&c) : cuMemcpy3DAsync(&c, queue); });
 }
 
 // The extent of a copy counts an array's texels, if there is one, as do places in it; otherwise bytes
-static cudaError_t copy_box(const cudaMemcpy3DParms &p, cudaStream_t queue, bool waits) {
+cudaError_t box_of(const cudaMemcpy3DParms &p, CUDA_MEMCPY3D *c) {
   cudaExtent box = p.extent;
   size_t sizes[2] = {1, 1};
   cudaArray_t arrays[2] = {p.dstArray, p.srcArray};
@@ -88,8 +92,9 @@ static cudaError_t copy_box(const cudaMemcpy3DParms &p, cudaStream_t queue, bool
     Side found = array ? in_array(array, at.x * size, at.y, at.z) : in_memory(ptr.ptr, ptr.pitch, ptr.ysize, host, p.kind);
     return found.x = at.x * size, found.y = at.y, found.z = at.z, found;
   };
-  return copy(side(p.dstArray, p.dstPtr, p.dstPos, sizes[0], to_host(p.kind)),
-              side(p.srcArray, p.srcPtr, p.srcPos, sizes[1], from_host(p.kind)), box, queue, waits);
+  *c = box_of(side(p.dstArray, p.dstPtr, p.dstPos, sizes[0], to_host(p.kind)),
+              side(p.srcArray, p.srcPtr, p.srcPos, sizes[1], from_host(p.kind)), box);
+  return cudaSuccess;
 }
 
 // Rows of an array one behind the other, as the copies without a height have it
@@ -133,33 +138,26 @@ cudaError_t cudaArrayGetInfo(cudaChannelFormatDesc *desc, cudaExtent *extent, un
 
 // ---- copies
 
-cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *p) { return p ? copy_box(*p, nullptr, true) : kept(cudaErrorInvalidValue); }
 cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *p, cudaStream_t queue) {
-  return p ? copy_box(*p, queue, false) : kept(cudaErrorInvalidValue);
-}
-cudaError_t cudaMemcpy2DToArray(cudaArray_t to, size_t x, size_t y, const void *from, size_t pitch, size_t width,
-                                size_t height, cudaMemcpyKind kind) {
-  return copy(in_array(to, x, y, 0), in_memory(from, pitch, height, from_host(kind), kind), {width, height, 1}, nullptr,
-              true);
+  if (!p) return kept(cudaErrorInvalidValue);
+  CUDA_MEMCPY3D c;
+  cudaError_t status = box_of(*p, &c);
+  return status ? status : copy(c, queue);
 }
 cudaError_t cudaMemcpy2DToArrayAsync(cudaArray_t to, size_t x, size_t y, const void *from, size_t pitch, size_t width,
                                      size_t height, cudaMemcpyKind kind, cudaStream_t queue) {
-  return copy(in_array(to, x, y, 0), in_memory(from, pitch, height, from_host(kind), kind), {width, height, 1}, queue,
-              false);
-}
-cudaError_t cudaMemcpy2DFromArray(void *to, size_t pitch, cudaArray_const_t from, size_t x, size_t y, size_t width,
-                                  size_t height, cudaMemcpyKind kind) {
-  return copy(in_memory(to, pitch, height, to_host(kind), kind), in_array(from, x, y, 0), {width, height, 1}, nullptr,
-              true);
+  return copy(box_of(in_array(to, x, y, 0), in_memory(from, pitch, height, from_host(kind), kind), {width, height, 1}),
+              queue);
 }
 cudaError_t cudaMemcpy2DFromArrayAsync(void *to, size_t pitch, cudaArray_const_t from, size_t x, size_t y, size_t width,
                                        size_t height, cudaMemcpyKind kind, cudaStream_t queue) {
-  return copy(in_memory(to, pitch, height, to_host(kind), kind), in_array(from, x, y, 0), {width, height, 1}, queue,
-              false);
+  return copy(box_of(in_memory(to, pitch, height, to_host(kind), kind), in_array(from, x, y, 0), {width, height, 1}),
+              queue);
 }
 cudaError_t cudaMemcpy2DArrayToArray(cudaArray_t to, size_t to_x, size_t to_y, cudaArray_const_t from, size_t x,
                                      size_t y, size_t width, size_t height, cudaMemcpyKind) {
-  return copy(in_array(to, to_x, to_y, 0), in_array(from, x, y, 0), {width, height, 1}, nullptr, true);
+  Waiting now;
+  return copy(box_of(in_array(to, to_x, to_y, 0), in_array(from, x, y, 0), {width, height, 1}), nullptr);
 }
 cudaError_t cudaMemcpyToArray(cudaArray_t to, size_t x, size_t y, const void *from, size_t count, cudaMemcpyKind kind) {
   size_t byte;

@@ -1,24 +1,6 @@
 // Graphs and captures, which are the driver's: what takes something else there. toolkit.py makes the others.
 #include "runtime.hpp"
 
-static CUDA_MEMCPY3D box(const cudaMemcpy3DParms &p) {
-  CUDA_MEMCPY3D c{};
-  bool from_host = p.kind == cudaMemcpyHostToDevice || p.kind == cudaMemcpyHostToHost;
-  bool to_host = p.kind == cudaMemcpyDeviceToHost || p.kind == cudaMemcpyHostToHost;
-  bool any = p.kind == cudaMemcpyDefault;
-  c.srcMemoryType = p.srcArray ? CU_MEMORYTYPE_ARRAY : any ? CU_MEMORYTYPE_UNIFIED
-                    : from_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-  c.dstMemoryType = p.dstArray ? CU_MEMORYTYPE_ARRAY : any ? CU_MEMORYTYPE_UNIFIED
-                    : to_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-  c.srcXInBytes = p.srcPos.x, c.srcY = p.srcPos.y, c.srcZ = p.srcPos.z;
-  c.dstXInBytes = p.dstPos.x, c.dstY = p.dstPos.y, c.dstZ = p.dstPos.z;
-  c.srcHost = p.srcPtr.ptr, c.srcDevice = CUdeviceptr(p.srcPtr.ptr);
-  c.srcPitch = p.srcPtr.pitch, c.srcHeight = p.srcPtr.ysize;
-  c.dstHost = p.dstPtr.ptr, c.dstDevice = CUdeviceptr(p.dstPtr.ptr);
-  c.dstPitch = p.dstPtr.pitch, c.dstHeight = p.dstPtr.ysize;
-  c.WidthInBytes = p.extent.width, c.Height = p.extent.height, c.Depth = p.extent.depth;
-  return c;
-}
 static cudaMemcpy3DParms line(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
   cudaMemcpy3DParms p{};
   p.srcPtr = {const_cast<void *>(from), size, size, 1}, p.dstPtr = {to, size, size, 1};
@@ -28,8 +10,9 @@ static cudaMemcpy3DParms line(void *to, const void *from, size_t size, cudaMemcp
 // What a call of the driver says of a copy
 template <class Call> static cudaError_t of_box(const cudaMemcpy3DParms *p, Call call) {
   if (!p) return kept(cudaErrorInvalidValue);
-  CUDA_MEMCPY3D c = box(*p);
-  return kept(call(&c));
+  CUDA_MEMCPY3D c;
+  cudaError_t status = box_of(*p, &c);
+  return status ? status : kept(call(&c));
 }
 static const CUDA_MEMSET_NODE_PARAMS *fill(const cudaMemsetParams *p) {
   return reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS *>(p);

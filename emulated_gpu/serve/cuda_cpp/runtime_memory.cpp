@@ -1,19 +1,10 @@
 // Memory: all of it is the host's, too.
 #include "runtime.hpp"
 
-static cudaError_t copied(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue, int waits) {
+static cudaError_t copied(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue) {
   return in(queue, [&] { return emulator.copy(to, from, size, kind, of(queue), waits); });
 }
-static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                             size_t height, cudaMemcpyKind kind, cudaStream_t queue, int waits) {
-  if (height && width && (to_pitch < width || from_pitch < width)) return kept(cudaErrorInvalidPitchValue);
-  cudaError_t status = cudaSuccess;
-  for (size_t row = 0; row < height && !status; ++row)
-    status = copied(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch,
-                    width, kind, queue, waits);
-  return status;
-}
-cudaError_t fill_rows(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue, int waits) {
+static cudaError_t fill_rows(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue) {
   return in(queue, [&] {
     int status = 0;
     for (size_t row = 0; row < height && !status; ++row)
@@ -72,34 +63,28 @@ static cudaError_t managed(const void *memory, size_t size, bool right) {
   right = right && first.type == cudaMemoryTypeManaged && last.type == cudaMemoryTypeManaged;
   return kept(right ? cudaSuccess : cudaErrorInvalidValue);
 }
-cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
-  return copied(to, from, size, kind, nullptr, 1);
-}
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t queue) {
-  return copied(to, from, size, kind, queue, 0);
-}
-cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind) {
-  return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, nullptr, 1);
+  return copied(to, from, size, kind, queue);
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t queue) {
-  return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, queue, 0);
+  if (height && width && (to_pitch < width || from_pitch < width)) return kept(cudaErrorInvalidPitchValue);
+  cudaError_t status = cudaSuccess;
+  for (size_t row = 0; row < height && !status; ++row)
+    status = copied(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch,
+                    width, kind, queue);
+  return status;
 }
 cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height) {
   if (!address || !pitch) return kept(cudaErrorInvalidValue);
   if (!width || !height) return *address = nullptr, *pitch = 0, cudaSuccess;
   return kept(cuMemAllocPitch(reinterpret_cast<CUdeviceptr *>(address), pitch, width, height, 4));
 }
-cudaError_t cudaMemset(void *to, int value, size_t size) { return fill_rows(to, 0, value, size, 1, nullptr, 1); }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t queue) {
-  return fill_rows(to, 0, value, size, 1, queue, 0);
-}
-cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
-  return fill_rows(to, pitch, value, width, height, nullptr, 1);
+  return fill_rows(to, 0, value, size, 1, queue);
 }
 cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t queue) {
-  return fill_rows(to, pitch, value, width, height, queue, 0);
+  return fill_rows(to, pitch, value, width, height, queue);
 }
 #if CUDART_VERSION >= 13000  // where managed memory lies changes no result
 cudaError_t cudaMemPrefetchAsync(const void *memory, size_t size, cudaMemLocation, unsigned flags, cudaStream_t) {
@@ -125,47 +110,28 @@ static cudaError_t bytes_of(void **address, const void *symbol, size_t count, si
   cudaError_t status = kept(emulator.symbol(address, &size, symbol));
   return status || offset + count <= size ? status : kept(cudaErrorInvalidValue);
 }
-static cudaError_t to_symbol(const void *symbol, const void *from, size_t count, size_t offset, cudaMemcpyKind kind,
-                             cudaStream_t queue, int waits) {
+cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t count, size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t queue) {
   void *to;
   cudaError_t status = bytes_of(&to, symbol, count, offset);
   if (status) return status;
   if (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost) return kept(cudaErrorInvalidMemcpyDirection);
-  return copied(static_cast<char *>(to) + offset, from, count, kind, queue, waits);
+  return copied(static_cast<char *>(to) + offset, from, count, kind, queue);
 }
-static cudaError_t from_symbol(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
-                               cudaStream_t queue, int waits) {
+cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
+                                      cudaStream_t queue) {
   void *from;
   cudaError_t status = bytes_of(&from, symbol, count, offset);
   if (status) return status;
   if (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost) return kept(cudaErrorInvalidMemcpyDirection);
-  return copied(to, static_cast<char *>(from) + offset, count, kind, queue, waits);
-}
-cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset,
-                               cudaMemcpyKind kind) {
-  return to_symbol(symbol, from, count, offset, kind, nullptr, 1);
-}
-cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t count, size_t offset,
-                                    cudaMemcpyKind kind, cudaStream_t queue) {
-  return to_symbol(symbol, from, count, offset, kind, queue, 0);
-}
-cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, size_t offset,
-                                 cudaMemcpyKind kind) {
-  return from_symbol(to, symbol, count, offset, kind, nullptr, 1);
-}
-cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, size_t offset, cudaMemcpyKind kind,
-                                      cudaStream_t queue) {
-  return from_symbol(to, symbol, count, offset, kind, queue, 0);
+  return copied(to, static_cast<char *>(from) + offset, count, kind, queue);
 }
 
 // ---- peers, of which there are none
 
-cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t size) {
-  return to_device || from_device ? on(1) : copied(to, from, size, cudaMemcpyDeviceToDevice, nullptr, 1);
-}
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size,
                                 cudaStream_t queue) {
-  return to_device || from_device ? on(1) : copied(to, from, size, cudaMemcpyDeviceToDevice, queue, 0);
+  return to_device || from_device ? on(1) : copied(to, from, size, cudaMemcpyDeviceToDevice, queue);
 }
 
 // ---- boxes
@@ -175,26 +141,14 @@ cudaError_t cudaMalloc3D(cudaPitchedPtr *p, cudaExtent extent) {
   p->xsize = extent.width, p->ysize = extent.height;
   return cudaMallocPitch(&p->ptr, &p->pitch, extent.width, extent.height * extent.depth);
 }
-static cudaError_t fill_box(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t queue, int waits) {
+cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t queue) {
   cudaError_t status = cudaSuccess;
   for (size_t z = 0; z < extent.depth && !status; ++z)
     status = fill_rows(static_cast<char *>(p.ptr) + z * p.ysize * p.pitch, p.pitch, value, extent.width, extent.height,
-                       queue, waits);
+                       queue);
   return status;
-}
-cudaError_t cudaMemset3D(cudaPitchedPtr p, int value, cudaExtent extent) {
-  return fill_box(p, value, extent, nullptr, 1);
-}
-cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t queue) {
-  return fill_box(p, value, extent, queue, 0);
 }
 
 // ---- pools: toolkit.py makes the others, which are the driver's
 
-cudaError_t cudaMallocFromPoolAsync(void **address, size_t size, cudaMemPool_t pool, cudaStream_t queue) {
-  if (!address) return kept(cudaErrorInvalidValue);
-  return in(queue, [&] {
-    return cuMemAllocFromPoolAsync(reinterpret_cast<CUdeviceptr *>(address), size, CUmemoryPool(pool), queue);
-  });
-}
 }

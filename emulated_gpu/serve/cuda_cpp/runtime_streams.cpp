@@ -86,10 +86,4 @@ cudaError_t cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t *c, const void *ho
   with_own.stream = own(c->stream);
   return cudaLaunchKernelExC(&with_own, host, args);
 }
-cudaError_t cudaMemcpy_ptds(void *to, const void *from, size_t size, cudaMemcpyKind kind) {
-  return kept(emulator.copy(to, from, size, kind, of(cudaStreamPerThread), 1));
-}
-cudaError_t cudaMemset_ptds(void *to, int value, size_t size) {
-  return fill_rows(to, 0, value, size, 1, cudaStreamPerThread, 1);
-}
 }

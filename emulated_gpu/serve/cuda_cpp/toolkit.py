@@ -178,8 +178,8 @@ FORWARDED = """
     OccupancyMaxActiveBlocksPerMultiprocessorWithFlags OccupancyMaxActiveClusters OccupancyAvailableDynamicSMemPerBlock
     EventCreateWithFlags:EventCreate EventRecord EventRecordWithFlags EventSynchronize EventQuery EventElapsedTime
     StreamSynchronize StreamQuery StreamWaitEvent StreamCopyAttributes StreamIsCapturing StreamBeginCapture
-    ThreadExchangeStreamCaptureMode LaunchHostFunc GraphInstantiate:GraphInstantiateWithFlags
-    GraphAddKernelNode GraphKernelNodeSetParams GraphExecKernelNodeSetParams
+    ThreadExchangeStreamCaptureMode LaunchHostFunc MallocFromPoolAsync:MemAllocFromPoolAsync
+    GraphInstantiate:GraphInstantiateWithFlags GraphAddKernelNode GraphKernelNodeSetParams GraphExecKernelNodeSetParams
     GraphCreate GraphDestroy GraphAddChildGraphNode GraphChildGraphNodeGetGraph GraphAddEmptyNode
     GraphAddEventRecordNode GraphAddEventWaitNode GraphAddMemAllocNode GraphAddMemFreeNode GraphDestroyNode
     GraphKernelNodeGetParams GraphMemsetNodeGetParams GraphMemsetNodeSetParams GraphHostNodeGetParams
@@ -192,6 +192,11 @@ FORWARDED = """
     LibraryEnumerateKernels MemGetInfo DeviceGetByPCIBusId
 """.split()
 CHECKED = re.compile(r"(?:cuda(?:Stream|Event)_t |const struct cudaKernelNodeParams \*|const void \*(?=func))\s*(\w+)")
+# Those that do what the same with Async behind their names does, and wait for it
+WAITING = """
+    Memcpy Memcpy2D Memcpy3D MemcpyToSymbol MemcpyFromSymbol MemcpyPeer Memcpy2DToArray Memcpy2DFromArray
+    Memset Memset2D Memset3D
+""".split()
 PER_THREAD = re.compile(r"__CUDART_API_PTSZ\((cuda\w+)\)")  # functions of which no queue may be the thread's own one
 SERVED = re.compile(r"^cudaError_t (cuda\w+)\(([^{;]*?)\) \{", re.MULTILINE)
 ERROR = re.compile(r"^\s*(cudaSuccess|cudaError\w+)\s*=\s*(\d+)", re.MULTILINE)
@@ -312,7 +317,7 @@ def named(parameters: str) -> tuple[str, list[str]]:
 
 
 def forwarded(toolkit: Toolkit) -> str:
-    """Return C++ for what the driver does under the same name."""
+    """Return C++ for what the driver does under the same name, and for what waits."""
     known, made = dict(PROTOTYPE.findall(header(toolkit, "cuda_runtime_api.h"))), []
     for one in FORWARDED:
         name, _, driver = one.partition(":")
@@ -320,6 +325,11 @@ def forwarded(toolkit: Toolkit) -> str:
         call = f"reinterpret_cast<decltype(&cuda{name})>(&cu{driver or name})({', '.join(given)})"
         checks = "".join(f"if (int status = known({one})) return kept(status); " for one in CHECKED.findall(parameters))
         made.append(f"cudaError_t cuda{name}({parameters}) {{ {checks}return kept({call}); }}")
+    for name in WAITING:
+        parameters, given = named(known[f"cuda{name}"])
+        for end, queue in (("", "nullptr"), ("_ptds", "cudaStreamPerThread")):
+            call = f"cuda{name}Async({', '.join(given)}, {queue})"
+            made.append(f"cudaError_t cuda{name}{end}({parameters}) {{ Waiting now; return {call}; }}")
     return "\n".join(['#include "runtime.hpp"', 'extern "C" {', *made, "}"])
 
 
