@@ -28,6 +28,9 @@ TENSORMAP_BYTES = 128
 JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BUFFER_SIZE = 5, 6
 MAX_DYNAMIC_SHARED = 8  # CUfunction_attribute
 NON_BLOCKING = 1  # a stream that does not wait for the default one
+# How PTX begins that any Hopper GPU takes, and that which uses what sm_90a alone has
+SM_90 = ".version 8.0\n.target sm_90\n.address_size 64\n"
+SM_90A = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 MULTIPROCESSORS, CAPABILITY_MAJOR, CAPABILITY_MINOR = 16, 75, 76  # CUdevice_attribute
 CLUSTER_DIMENSION, PROGRAMMATIC_SERIALIZATION = 4, 6  # CUlaunchAttributeID
 
@@ -240,10 +243,7 @@ def nvidia_smi(query: str = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,p
 
 # --------------------------------------------------------------------------------------------------------------- timing
 
-SPIN = """.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry kernel(.param .u64 ns)
+SPIN = SM_90 + """.visible .entry kernel(.param .u64 ns)
 {
   .reg .pred p; .reg .b64 limit, start, now;
   ld.param.u64 limit, [ns];

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
+from silicon.cuda_driver import SM_90A
+
 POISON = 0xCD
 TENSORMAP_BYTES = 128
 
@@ -185,7 +186,7 @@ def entry(params: str, body: str, name: str = "kernel", directives: str = "") ->
 
 
 def module(*entries: str, globals: str = "") -> str:
-    return HEADER + ".extern .shared .align 1024 .b8 dynamic[];\n" + globals + "".join(entries)
+    return SM_90A + ".extern .shared .align 1024 .b8 dynamic[];\n" + globals + "".join(entries)
 
 
 def of_body(name: str, params: str, body: str, args: tuple, threads: int = 64, **launch) -> Case:

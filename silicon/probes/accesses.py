@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from silicon import command
+from silicon.cuda_driver import SM_90A
 from silicon.probes import cycles
 
 TABLE = Path(__file__).with_name("accesses_h200.json")
 ROUNDS, SMS, UNROLL = 4, 132, 8
-HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 LANES = {"row": 0, "scattered": 128, "one": 0, "all one": 0}  # bytes between the lanes; a row's: the operation's width
 
 # name -> (PTX with {at}: the address in global memory, {s}, {far}: in shared memory, {k}: number of the operation;
@@ -181,7 +181,7 @@ class Point:
         inside = 0 if self.size or "one" in self.lanes else min(self.width, 16)
         constant = self.what in CONSTANT
         constants = f"mov.u64 cc, c; mad.wide.u32 cc, lane, {inside}, cc;" * constant
-        return f"""{HEADER}.const .align 16 .b8 c[65536];
+        return f"""{SM_90A}.const .align 16 .b8 c[65536];
 .shared .align 128 .b8 smem[32768];
 .shared .align 8 .b64 bar;
 .visible .entry kernel(.param .u64 out, .param .u64 data)

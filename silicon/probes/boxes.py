@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silicon.cuda_driver import TENSORMAP_BYTES, Gpu
+from silicon.cuda_driver import SM_90, TENSORMAP_BYTES, Gpu
 
 from . import cycles, ring
 
@@ -96,10 +96,7 @@ def kernel(pattern: Pattern) -> str:
     """PTX: arguments the tensor map by value, out (u64 [CTA]: cycles), lists (u32 [CTA][count])."""
     count, stages, box = EACH // pattern.box, pattern.stages, pattern.box
     data = -(-(LIST + 4 * count) // 1024) * 1024
-    return f""".version 8.0
-.target sm_90
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+    return f"""{SM_90}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .align 64 .b8 map[{TENSORMAP_BYTES}], .param .u64 out, .param .u64 lists)
 {{
   .reg .pred p; .reg .b32 r<8>, done, stage, phase, which, x, y; .reg .b64 m, o, l, d, start, stop;

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.cuda_driver import SM_90A, Gpu, Timer, nvidia_smi
 from silicon.whole_kernels import hopper
 
 from .tensor_clock import OPERANDS, SHARED, SMS, B, contents, fill, group, samples
@@ -50,10 +50,7 @@ CW: mbarrier.try_wait.parity.shared::cta.b64 p, [r11], r10; @!p bra CW;
 CQ:
 """
 
-PROBE = """.version 8.8
-.target sm_90a
-.address_size 64
-.extern .shared .align 128 .b8 smem[];
+PROBE = SM_90A + """.extern .shared .align 128 .b8 smem[];
 .visible .entry kernel(.param .u64 out)
 { .reg .pred p; .reg .b32 %r<4>; .reg .b64 %rd<8>;
  ld.param.u64 %rd0, [out]; mov.u32 %r0, %smid; mov.u32 %r1, %tid.x;
@@ -93,10 +90,7 @@ class Work:
             f"  mov.u64 now, %clock64; add.u64 t, now, {self.rest};\n"
             "IDLE: mov.u64 now, %clock64; setp.lt.u64 p, now, t; @p bra.uni IDLE;\n"
         )
-        return f""".version 8.8
-.target sm_90a
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+        return f"""{SM_90A}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 src, .param .u32 groups, .param .u32 workers,
   .param .u32 every, .param .u32 rest0, .param .u32 dur, .param .u64 mem)
 {{

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import MULTIPROCESSORS, Gpu, Timer, nvidia_smi
+from silicon.cuda_driver import MULTIPROCESSORS, SM_90A, Gpu, Timer, nvidia_smi
 
 TABLE = Path(__file__).with_suffix(".json")
 SHARED = 200 << 10
@@ -26,10 +26,7 @@ SIZES = range(1, 17)
 STAY, ROUNDS = 20_000, 3  # ns; launches of each size
 WAVE, LAUNCHES = 5000, 3  # ns that a CTA of a timed launch stays; launches between two events
 WAVES = tuple((size, more) for size in (2, 4, 8) for more in (0, 1))  # (size, clusters beyond those that run at once)
-PTX = """.version 8.8
-.target sm_90a
-.address_size 64
-.extern .shared .align 128 .b8 smem[];
+PTX = SM_90A + """.extern .shared .align 128 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 ns)
 {
   .reg .pred p; .reg .b32 cta, sm, lane; .reg .b64 o, begun, now, at, stay;

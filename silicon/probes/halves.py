@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.cuda_driver import SM_90, Gpu, Timer, nvidia_smi
 from silicon.probes import ring
 
 BLOCK, STAGES, LONGEST = 4096, 32, 128  # bytes; copies in flight; blocks of a list
@@ -25,9 +25,7 @@ SHARED = LIST + 65536  # one CTA an SM
 BLOCKS = 32768
 
 # Arguments: out (u32 [count]: cycles), first, count, stride in bytes, SM. One warp loads a word after the other.
-PROBE = """.version 8.0
-.target sm_90
-.address_size 64
+PROBE = SM_90 + """\
 .visible .entry kernel(.param .u64 out, .param .u64 at, .param .u32 count, .param .u32 stride, .param .u32 sm)
 {
   .reg .pred p; .reg .b32 r<8>, start, stop; .reg .b64 a, o, d;
@@ -52,10 +50,7 @@ def copies(block: int = BLOCK, stages: int = STAGES, who: str = "%smid") -> str:
     Arguments: out (u64 [SM]: cycles), first block, lists (u32 [SM][count]: blocks), count. The list of an SM that
     copies nothing begins with ~0. who: the special register that says whose list a CTA takes.
     """
-    return f""".version 8.0
-.target sm_90
-.address_size 64
-.extern .shared .align 128 .b8 smem[];
+    return f"""{SM_90}.extern .shared .align 128 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 at, .param .u64 lists, .param .u32 count)
 {{
   .reg .pred p; .reg .b32 r<16>, lane, done, stage, phase, which; .reg .b64 a, o, l, d, start, stop;
@@ -93,10 +88,7 @@ DONE: ret;
 COPY = copies()
 
 # Arguments: out (u32 [CTA]: its SM). CTAs stay until all have started.
-WHERE = """.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry kernel(.param .u64 out)
+WHERE = SM_90 + """.visible .entry kernel(.param .u64 out)
 {
   .reg .b32 sm, cta; .reg .b64 o, d, start, now; .reg .pred p;
   mov.u32 sm, %smid; mov.u32 cta, %ctaid.x; ld.param.u64 o, [out]; mul.wide.u32 d, cta, 4; add.u64 o, o, d;

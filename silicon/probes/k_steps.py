@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silicon.cuda_driver import Gpu, Launch, Timer
+from silicon.cuda_driver import SM_90, Gpu, Launch, Timer
 from silicon.probes import cycles
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -63,10 +63,7 @@ def kernel(ring: Ring) -> str:
         f"mapa.shared::cluster.u32 far, full, {rank}; mbarrier.arrive.shared::cluster.b64 _, [far+{FREED}];"
         for rank in range(cluster)
     )
-    return f""".version 8.0
-.target sm_90
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+    return f"""{SM_90}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .align 64 .b8 a[128], .param .align 64 .b8 b[128], .param .u64 sfa, .param .u64 sfb,
   .param .u64 out, .param .u32 number, .param .u32 work)
 {{

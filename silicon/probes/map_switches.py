@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silicon.cuda_driver import TENSORMAP_BYTES, Gpu
+from silicon.cuda_driver import SM_90, TENSORMAP_BYTES, Gpu
 
 from . import cycles, ring
 
@@ -66,10 +66,7 @@ def kernel(stages: int, prefetch: bool) -> str:
     ahead = ahead.format(STEPS) + "".join(
         f"  prefetch.tensormap [m+{(FAN + i) * TENSORMAP_BYTES}];\n" for i in range(FAN)
     )
-    return f""".version 8.0
-.target sm_90
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+    return f"""{SM_90}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .align 64 .b8 maps[{GROUPS * FAN * TENSORMAP_BYTES}], .param .u64 memory,
   .param .u64 out, .param .u32 share, .param .u32 first)
 {{

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silicon.cuda_driver import Gpu
+from silicon.cuda_driver import SM_90A, Gpu
 from silicon.probes import cycles
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -95,10 +95,7 @@ class Loop:
         kept += "".join(f"  @p st.global.v4.b32 [o+256], {{x{i}, y{i}, z{i}, v{i}}};\n" for i in read)
         source = "cvt.rn.f64.u32 {}, r0" if wide else "mov.b32 {}, r0"
         filled = "".join(f"  {source.format(x)};\n" for x in a + b)
-        return f""".version 8.8
-.target sm_90a
-.address_size 64
-.visible .entry kernel(.param .u64 out)
+        return f"""{SM_90A}.visible .entry kernel(.param .u64 out)
 {{
   .reg .pred p; .reg .b32 r<8>; .reg .f32 f<9>; .reg .b64 start, stop, o, w, g;
   .shared .align 16 .b8 shared[{1024 * COUNT}]; .reg .b32 s, x<{COUNT}>, y<{COUNT}>, z<{COUNT}>, v<{COUNT}>;

@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu
+from silicon.cuda_driver import SM_90A, Gpu
 
 CHUNK, STAGES, GROUP = 16384, 4, 8
 OPERANDS = 1024  # shared offset of A; B follows 8 KiB on
@@ -47,10 +47,7 @@ def ptx(n: int, others: str) -> str:
     wgmma = f"  wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {{{registers}}}, a, b, q, 1, 1, 0, 0;\n" * GROUP
     one = "" if others == "stores" else "setp.ne.u32 p, r1, 5; @p bra DONE;"
     chase = "st.shared.u32 [at], at;" if others == "ld.shared" else ""
-    return f""".version 8.8
-.target sm_90a
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+    return f"""{SM_90A}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 src, .param .u32 groups, .param .u32 chunks, .param .u32 rounds)
 {{
   .reg .pred p, q; .reg .b32 r<16>, at, stage, phase; .reg .b64 a, b, start, stop, o, s, d; .reg .f32 f<{n // 2}>;

@@ -11,7 +11,7 @@ their medians beside MEASURED, the recording.
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, Timer
+from silicon.cuda_driver import SM_90A, Gpu, Timer
 
 MEASURED = {  # (CTAs per cluster, rows): cycles from end to start and from start to the return of the wait, medians
     (1, 0): (776, 274), (1, 4): (745, 936), (1, 16): (487, 1708),
@@ -21,10 +21,7 @@ MEASURED = {  # (CTAs per cluster, rows): cycles from end to start and from star
 LAUNCHES, SMS, THREADS, SHARED = 8, 132, 352, 200 << 10
 BYTES = SMS * THREADS * 16 * max(rows for _, rows in MEASURED)  # stored by a launch
 
-PTX = """.version 8.8
-.target sm_90a
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+PTX = SM_90A + """.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 c, .param .u32 rows)
 {
   .reg .pred p; .reg .b32 r<8>; .reg .b64 start, passed, stop, spent, sm, at, row;

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.cuda_driver import SM_90A, Gpu, Timer, nvidia_smi
 from silicon.probes.cycles import allocated
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -28,7 +28,6 @@ ROUNDS, SMS = 5, 132
 ROW = 512  # bytes that a warp stores with an instruction
 COPY = 16384  # bytes of a bulk copy
 WARPS = 6  # 0 has the operation, 1 to 4 store where "others" do, 5 copies
-HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 OPERATIONS = {  # name -> (PTX, whether r20 is there when it is done)
     "nothing": ("", False),
     **{
@@ -145,7 +144,7 @@ class Operation:
             landed += ["xor.b32 phase, phase, 1;"]
         if self.bulk_stores:
             copies, landed = [*copies, "cp.async.bulk.commit_group;"], ["cp.async.bulk.wait_group 0;"]
-        return f"""{HEADER}.extern .shared .align 1024 .b8 smem[];
+        return f"""{SM_90A}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 data, .param .u64 flags)
 {{
   .reg .pred p, q; .reg .b32 r<24>, warp, phase, x<16>; .reg .b64 at, to, word, flag, o, d, begin, start, stop;
@@ -226,7 +225,7 @@ class HandOver:
         load += "".join(f"  xor.b32 r10, r10, x{i};\n" for i in range(4 * self.rows))
         clear = "st.release.gpu.global.u32 [seen+64], r3;" if self.clear else ""
         sleep = f"nanosleep.u32 {self.sleep};" if self.sleep else ""
-        return f"""{HEADER}.visible .entry kernel(.param .u64 out, .param .u64 data, .param .u64 flags)
+        return f"""{SM_90A}.visible .entry kernel(.param .u64 out, .param .u64 data, .param .u64 flags)
 {{
   .reg .pred p, q, first; .reg .b32 r<24>, x<64>; .reg .b64 mine, theirs, seen, told, o, d, last, now;
   mov.u32 r0, %tid.x; mov.u32 r1, %ctaid.x; mov.u32 r2, 0; mov.u32 r3, 1; mov.u32 r10, 0;

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu
+from silicon.cuda_driver import SM_90, Gpu
 
 from . import cycles
 
@@ -36,10 +36,7 @@ def kernel(width: int, rows: int) -> str:
     lanes = 32 // rows
     form, value = ("u32", "r4") if width == 4 else ("v4.u32", "{r4, r4, r4, r4}")
     body = "\n".join(f"  st.global.{form} [a+{i * lanes * width}], {value};" for i in range(STEPS))
-    return f""".version 8.0
-.target sm_90
-.address_size 64
-.visible .entry kernel(.param .u64 out, .param .u64 dst)
+    return f"""{SM_90}.visible .entry kernel(.param .u64 out, .param .u64 dst)
 {{
   .reg .pred p; .reg .b32 r<8>; .reg .b64 a, o, d, start, stop;
   mov.u32 r0, %tid.x; mov.u32 r1, %ctaid.x; ld.param.u64 o, [out]; ld.param.u64 a, [dst];

@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from silicon.cuda_driver import TENSORMAP_BYTES, Gpu
+from silicon.cuda_driver import SM_90, TENSORMAP_BYTES, Gpu
 
 from . import cycles, ring
 
@@ -158,10 +158,7 @@ FREE: mbarrier.arrive.expect_tx.shared::cta.b64 _, [r5], {box};"""
     ends = {"load": ring.ended(stages), "multicast": ring.ended(stages), "prefetch": last}.get(
         pattern.form, "  cp.async.bulk.wait_group 0;"
     )
-    return f""".version 8.0
-.target sm_90
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+    return f"""{SM_90}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .align 64 .b8 map[{TENSORMAP_BYTES}], .param .u64 out)
 {{
   .reg .pred p, first; .reg .b32 r<8>, done, stage, phase, y; .reg .b64 m, o, d, start, stop; .reg .b16 both;

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, Timer, nvidia_smi
+from silicon.cuda_driver import SM_90A, Gpu, Timer, nvidia_smi
 from silicon.golden.case import noise
 from silicon.probes.cycles import allocated
 
@@ -99,10 +99,7 @@ class Load:
             if self.rest
             else ""
         )
-        return f""".version 8.8
-.target sm_90a
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+        return f"""{SM_90A}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .u64 out, .param .u64 src, .param .u32 groups)
 {{
   .reg .pred p, q; .reg .b32 r<16>, x, y, z, w; .reg .b64 a<4>, b<4>, o, s, t, now, next, last, begun, c0, c1;

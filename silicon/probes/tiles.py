@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-from silicon.cuda_driver import Gpu
+from silicon.cuda_driver import SM_90, Gpu
 from silicon.probes import cycles, ring
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -24,10 +24,7 @@ RING, SHARED = 1024, 1024 + STAGES * 2 * BOX
 GRIDS, PACES = ((1, 8, 16), (4, 8, 4), (2, 8, 8), (1, 8, 8)), (0, 512)  # batches, columns, rows; cycles
 SWIZZLE_128B = 3
 
-KERNEL = f""".version 8.0
-.target sm_90
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+KERNEL = f"""{SM_90}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .align 64 .b8 a[128], .param .align 64 .b8 b[128], .param .u64 out, .param .u32 number,
   .param .u32 x_step, .param .u32 y_step, .param .u32 pace)
 {{

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from silicon import command
-from silicon.cuda_driver import Gpu, nvidia_smi
+from silicon.cuda_driver import SM_90A, Gpu, nvidia_smi
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS = 64
@@ -78,10 +78,7 @@ class Rate:
         clocks = begin, "", "", end
         if self.issued:
             clocks = "  mov.b64 sum, 0;\n", begin, f"{end}  add.u64 sum, sum, stop;\n", "  mov.b64 stop, sum;\n"
-        return f""".version 8.8
-.target sm_90a
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
+        return f"""{SM_90A}.extern .shared .align 1024 .b8 smem[];
 .visible .entry kernel(.param .u64 out)
 {{
   .reg .pred p, q; .reg .b32 r<8>, z; .reg .b64 a, b, start, stop, {"sum, " * self.issued}o; {declared}
