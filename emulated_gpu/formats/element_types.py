@@ -72,10 +72,10 @@ class ElementType:
         assert self.name == "f32", self.name
         return codes.view(np.float32).astype(np.float64)
 
-    def exponents(self, values: np.ndarray) -> np.ndarray:
-        """Exponents of finite float64 values, int64: those of subnormals clamped, of zeros ZERO_EXPONENT."""
+    def exponents(self, values: np.ndarray, of_zero: int = ZERO_EXPONENT) -> np.ndarray:
+        """Exponents of finite float64 values, int64: those of subnormals clamped."""
         exponent = (np.asarray(values, np.float64).view(np.int64) >> 52 & 0x7FF) - 1023
-        return np.where(values == 0, ZERO_EXPONENT, np.maximum(exponent, self.min_exponent))
+        return np.where(values == 0, of_zero, np.maximum(exponent, self.min_exponent))
 
     @cached_property
     def exponent_table(self) -> np.ndarray:

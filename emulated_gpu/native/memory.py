@@ -25,7 +25,7 @@ from . import context_fields as of
 EVENTS_OF_A_TURN = 4096
 TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
 HEAD = struct.Struct(f"<{of.SHARED}q")
-COPIES_OF_A_TURN = 64
+COPIES_OF_A_TURN = 1024  # more than a region has instructions (hot_blocks.py); only rows that are used take memory
 # Of each program where the last regions begin that it has looked at: the next launch has their shadows from the start
 _opened: weakref.WeakKeyDictionary[Any, deque[int]] = weakref.WeakKeyDictionary()
 

@@ -19,7 +19,7 @@ import struct
 import textwrap
 import threading
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -79,9 +79,10 @@ class Exit:
     step: int | None
     following: int = 0
     saved: int = 0
-    code: object = None  # the Python that goes on
-    resume: tuple[int, int] | None = None  # where machine code follows it
-    save: object = None
+    # Made when it is first taken, as few are: the Python that goes on, where machine code follows, what takes back
+    code: Callable | None = None
+    resume: tuple[int, int] | None = None
+    save: Callable | None = None
 
 
 def mask_of(registers) -> int:
@@ -108,7 +109,7 @@ class Region:
         self.steps = {b: steps_of(program, b, w) for b, w in self.writers.items()}
         self.bits = {r.index: r.bits for r in program.kernel.registers}
         self.varying: set[int] = set()
-        self.tails: dict[tuple[int, int, int], object] = {}
+        self.tails: dict[tuple[int, int, int], Callable] = {}
         self.buffer_lock = threading.Lock()
         self.memory = memory.Memory()
         self.places: dict[int, tuple[str, int, int]] = {}
@@ -351,13 +352,8 @@ class Region:
             bits = what.bits if isinstance(what, Input) else self.bits[what]
             at = self.rows_at + ROW * k
             self.views[what] = self.buffer[at : at + LANES * max(1, bits // 8)].view(U[bits])
-        labels = list(self.exits)
-        self.by_number = [self.exits[label] for label in labels]
-        for e in self.by_number:
-            e.save = self._saver(e)
-            if e.step is not None:
-                self._continue(e)
-        self.enters = {p: self._enterer(p) for p in self.entries if self.parts[p].native}
+        self.by_number = list(self.exits.values())
+        self.enters: dict[tuple[int, int], Callable] = {}
 
     def _text(self, inputs: list[Input]) -> str:
         code, code.lines = self.code, []
@@ -452,6 +448,7 @@ class Region:
         lines.append(f"    pack(buffer, 0, {', '.join([*header, *(texts[what] for what in numbers)])})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
+        self.enters[position] = scope["enter"]
         return scope["enter"]
 
     def _bits(self, what) -> int:
@@ -482,16 +479,17 @@ class Region:
                 lines.append(f"        R[{r}] = o{r}.copy()")
             lines += ["    else:", *(f"        R[{r}] = o{r}[:n].copy()" for r in rows)]
         exec("\n".join(lines), scope)
-        return scope["save"]
+        e.save = scope["save"]
+        return e.save
 
-    def _continue(self, e: Exit) -> None:
+    def _continue(self, e: Exit):
         """Give an exit the Python that goes on there: a part without translation, or the rest of the block."""
         assert e.step is not None  # before it, not behind the block
         b, steps = e.block, self.steps[e.block]
         part = self.parts.get((b, e.step))
         end = part.end if part is not None and not part.native else len(steps)
-        e.code = self.python(b, e.step, end)
-        e.resume = (b, end) if end < len(steps) else None
+        e.code, e.resume = self.python(b, e.step, end), (b, end) if end < len(steps) else None
+        return e.code
 
     def python(self, b: int, first: int, end: int):
         """The Python function of steps `first` to `end` of a block."""
@@ -525,11 +523,11 @@ class Region:
                 return following
             position = block, part.end
         while True:
-            enter = self.enters[position]
+            enter = self.enters.get(position) or self._enterer(position)
             try:
                 with self.buffer_lock:  # another thread of the script may launch the same kernel
                     e = self.by_number[enter(g)]
-                    e.save(g)
+                    (e.save or self._saver(e))(g)
                     copies = self.memory.finish(g, self.origin) if self.code.forms else None
                     if copies is not None:
                         self.units["async_copy"].begun(g, copies, self.origin)
@@ -540,7 +538,7 @@ class Region:
                 return self.python(b, first, len(self.steps[b]))(g)
             if e.step is None:
                 return e.following
-            following = e.code(g)
+            following = (e.code or self._continue(e))(g)
             if following is not None or e.resume is None:
                 return following
             position = e.resume

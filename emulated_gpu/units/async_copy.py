@@ -575,18 +575,17 @@ def _land_copies(g: LaneGroup, group):
 
 def _move(memory, cta, to: np.ndarray, read: np.ndarray, n: np.ndarray, size: int) -> None:
     """Copy n bytes from each `read` to shared memory, and zeros behind them up to `size`."""
-    first, end = int(read.min()), int(read.max()) + size
-    one = memory.covers(first, end - first) and memory.at_or_before(first).not_computed is None
-    if one and n.min() == size:
-        kind = f"V{size}"
-        source = memory.view(first, end - first)
-        elements = np.ndarray(end - first - size + 1, kind, source, strides=(1,))
-        cta.smem.bytes.view(kind)[to // size] = elements[read - first]
-        return
-    for at, source, count in zip(to.tolist(), read.tolist(), n.tolist()):
-        cta.smem.bytes[at : at + size] = 0
-        if count:
-            cta.smem.bytes[at : at + count] = memory.view(source, count)
+    values, full = np.zeros(len(n), f"V{size}"), n == size
+    parts = n > 0
+    if full.any():
+        first, end = int(read[full].min()), int(read[full].max()) + size
+        if memory.covers(first, end - first) and memory.at_or_before(first).not_computed is None:
+            elements = np.ndarray(end - first - size + 1, values.dtype, memory.view(first, end - first), strides=(1,))
+            values[full] = elements[read[full] - first]
+            parts &= ~full
+    for k in np.flatnonzero(parts):
+        values.view(np.uint8).reshape(-1, size)[k, : n[k]] = memory.view(int(read[k]), int(n[k]))
+    cta.smem.bytes.view(values.dtype)[to // size] = values
 
 
 def cp_async_arrive(g: LaneGroup, address, noinc: bool, mask):

@@ -26,6 +26,7 @@ from ..formats.element_types import F16, ZERO_EXPONENT, ElementType, lowest_bits
 from ..native import aligned_sum as machine_code
 from ..native.aligned_sum import truncated, units
 
+FEW = 1 << 16  # terms that machine code adds in less time than it takes to find out whether BLAS may
 NAN_F32, NAN_F16 = np.uint32(0x7FFFFFFF).view(np.float32), np.uint16(0x7FFF).view(np.float16)
 
 
@@ -36,13 +37,13 @@ def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndar
     a, b: exact float64 [M, K], [N, K]; ea, eb: exponents of their elements, int of the same shapes; c [M, N] in D's
     type, or None for zero. Returns [M, N] in D's type.
     """
-    special = np.zeros((len(a), len(b)))
+    special, k = None, a.shape[1]
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         # what is not finite makes its own row or column special, whose terms count for nothing, and no other
         special = a @ b.T
         special = np.where(np.isfinite(special), 0.0, special)
-    k = a.shape[1]
-    if not special.any():
+    few = len(a) * len(b) * k <= FEW and machine_code.function(0) is not None
+    if not few and (special is None or not special.any()):
         q = int(lowest_bits(a).min() + lowest_bits(b).min())
         bound = k * float(np.abs(a).max()) * float(np.abs(b).max())
         dtype = exact_type(q, bound, int(ea.max()), int(eb.max()))
@@ -50,7 +51,7 @@ def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndar
         result = exact_sum(a.astype(dtype), b.astype(dtype), c, d_type, e_max, q, bound, fraction_bits)
         if result is not None:
             return round_f16(result) if d_type is F16 else round_f32(result)
-    c, ec, special = accumulator(c, special, d_type)
+    c, ec, special = accumulator(np.zeros((len(a), len(b))) if c is None else c, special, d_type)
     if (sums := machine_code.products(a, b, ea, eb, c, ec, fraction_bits)) is not None:
         return rounded(sums, special, d_type)
     largest = ec
@@ -109,15 +110,16 @@ def _all_multiples(c: np.ndarray, exponent: int) -> bool:
 def aligned_sum(terms, e_max, special, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
     """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int64 [M, N]; special:
     float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored. Returns D."""
-    c, ec, special = accumulator(c, special, d_type)
+    c, ec, special = accumulator(np.zeros(special.shape) if c is None else c, special, d_type)
     return rounded(aligned(c, terms, np.maximum(e_max, ec), fraction_bits), special, d_type)
 
 
-def accumulator(c, special, d_type: ElementType) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """C, float64, with zeros for what is not finite; its exponents; and `special` with that."""
-    c = np.zeros(special.shape) if c is None else c.astype(np.float64)
-    special = special + np.where(np.isfinite(c), 0.0, c)
-    c = np.where(np.isfinite(c), c, 0.0)
+def accumulator(c, special, d_type: ElementType) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """C, float64, with zeros for what is not finite; its exponents; and `special`, None for none, with that."""
+    c = c.astype(np.float64)
+    if not (finite := np.isfinite(c)).all():
+        special = np.where(finite, 0.0, c) + (0.0 if special is None else special)
+        c = np.where(finite, c, 0.0)
     return c, d_type.exponents(c), special
 
 
@@ -132,7 +134,7 @@ def aligned(c, terms, e_max, fraction_bits: int) -> np.ndarray:
 
 def rounded(total, special, d_type: ElementType) -> np.ndarray:
     """Return sums, or what is special, in D's type."""
-    result = np.where(special == 0, total, special)
+    result = total if special is None else np.where(special == 0, total, special)
     return round_f16(result) if d_type is F16 else round_f32(result)
 
 

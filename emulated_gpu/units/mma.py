@@ -136,13 +136,11 @@ def _mma_products(idesc, a, b, c, sfa, sfb) -> np.ndarray:
     av, bv = idesc.a_type.decode(a), idesc.b_type.decode(b)  # float64 [rows, K]
     if idesc.negate_a != idesc.negate_b:
         av = -av
-    if idesc.scale_type is None:
-        scale, sa, sb = F32, np.ones((len(av), 1)), np.ones((len(bv), 1))
-    else:
-        scale = idesc.scale_type
+    ea, eb = idesc.a_type.exponents(av), idesc.b_type.exponents(bv)
+    if (scale := idesc.scale_type) is not None:
         sa, sb = (np.repeat(scale.values[codes], idesc.k // idesc.scale_vec, axis=1) for codes in (sfa, sfb))
-    ea, eb = idesc.a_type.exponents(av) + scale.exponents(sa), idesc.b_type.exponents(bv) + scale.exponents(sb)
-    return dot_add(av * sa, bv * sb, ea, eb, c, idesc.d_type, _PRODUCT_FRACTION)
+        av, bv, ea, eb = av * sa, bv * sb, ea + scale.exponents(sa), eb + scale.exponents(sb)
+    return dot_add(av, bv, ea, eb, c, idesc.d_type, _PRODUCT_FRACTION)
 
 
 # ---- operands and accumulators ----

@@ -36,8 +36,8 @@ def sums(a_type: ElementType, b_type: ElementType, d_type: ElementType, a, b, c,
     av, bv = a_type.decode(a), b_type.decode(b)
     if negate:
         av = -av
-    ea, eb = (np.where(v == 0, _OF_ZERO, t.exponents(v)) for t, v in ((a_type, av), (b_type, bv)))
-    return dot_add(av, bv, ea, eb, c, d_type, _FRACTION)
+    exponents = a_type.exponents(av, _OF_ZERO), b_type.exponents(bv, _OF_ZERO)
+    return dot_add(av, bv, *exponents, c, d_type, _FRACTION)
 
 
 def _integers(form: WgmmaForm, a, b, c) -> np.ndarray:

@@ -245,10 +245,10 @@ def differences(program: ControlFlow, region: Region, rng, stock, n: int, unifor
                 region.python(b, 0, 1)(other)
             except EmulatorError:
                 continue
-            end = region.by_number[region.enters[b, 0](g)]
+            end = region.by_number[(region.enters.get((b, 0)) or region._enterer((b, 0)))(g)]
             if end.step is not None:
                 continue
-            end.save(g)
+            (end.save or region._saver(end))(g)
             done = True
             for r in registers:
                 x, y = (v.tolist() if alu.is_array(v) else [v] * n for v in (g.R[r], other.R[r]))
