@@ -84,9 +84,9 @@ def drawn() -> dict[str, dict]:
     return json.loads(DRAWN.read_text())
 
 
-def points_of(kernel: str, in_a_row: bool = True) -> list[dict]:
-    """The cases of a kernel of whole_kernels.json under one protocol."""
-    return [p for p in uncertainty.POINTS["plain"] if p["kernel"] == kernel and p["in a row"] == in_a_row]
+def points_of(kernel: str) -> list[dict]:
+    """The cases of a kernel of whole_kernels.json whose calls were timed in a row."""
+    return [p for p in uncertainty.POINTS["plain"] if p["kernel"] == kernel and p["in a row"]]
 
 
 def of_public(kernel: str, what: str) -> tuple[Row, Row]:

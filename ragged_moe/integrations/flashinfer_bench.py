@@ -156,18 +156,18 @@ def definition() -> dict:
     }
 
 
-def workload(tokens: int, offset: int = 0) -> dict:
+def workload(tokens: int) -> dict:
     """A Trace with a workload, as JSON has it."""
     inputs = {name: {"type": "random"} for name in definition()["inputs"]}
-    inputs["local_expert_offset"] = {"type": "scalar", "value": offset}
+    inputs["local_expert_offset"] = {"type": "scalar", "value": 0}
     inputs["routed_scaling_factor"] = {"type": "scalar", "value": 2.5}
     axes = {"seq_len": tokens}
     return {"definition": DEFINITION, "workload": {"axes": axes, "inputs": inputs, "uuid": f"{tokens} tokens"}}
 
 
-def write_json(file: Path, x: dict, indent: int | None = 1) -> None:
+def write_json(file: Path, x: dict) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(x, indent=indent) + "\n")
+    file.write_text(json.dumps(x, indent=1) + "\n")
     click.echo(f"{file}: {max(file.stat().st_size >> 10, 1)} KiB")
 
 

@@ -221,7 +221,6 @@ def per_thread(
     threads: int = 96,
     prelude: str = "",
     globals: str = "",
-    directives: str = "",
     grid: tuple[int, int, int] = (1, 1, 1),
     block: tuple[int, int, int] | None = None,
     extra: tuple[tuple[str, Buffer], ...] = (),
@@ -256,7 +255,7 @@ def per_thread(
         results.append(Result(text, size, width, tolerance))
         size += width * total
     params = ", ".join(["ptr out", *(f"ptr in_{r}" for r in inputs), *(f"ptr {r}" for r, _ in extra)])
-    ptx = module(entry(params, "    " + "\n    ".join(body), directives=directives), globals=globals)
+    ptx = module(entry(params, "    " + "\n    ".join(body)), globals=globals)
     args = (output(size), *(source(a) for a in inputs.values()), *(b for _, b in extra))
     return Case(name, ptx, args, grid=grid, block=block, results=tuple(results), **launch)
 
@@ -282,22 +281,16 @@ def fill_shared(offset: int, nbytes: int, word: int = POISON * 0x01010101) -> st
     return _words(nbytes, f"mad.lo.u32 at, i, 4, smem; st.shared.b32 [at+{offset}], {word};")
 
 
-def read_shared(offset: int, nbytes: int, out: str = "out") -> str:
+def read_shared(offset: int, nbytes: int) -> str:
     """PTX that copies shared memory from `offset` on to global `out`."""
-    return _words(
-        nbytes,
-        f"mad.lo.u32 at, i, 4, smem; ld.shared.b32 x, [at+{offset}]; mad.wide.u32 g, i, 4, {out};"
-        " st.global.b32 [g], x;",
-    )
+    load = f"mad.lo.u32 at, i, 4, smem; ld.shared.b32 x, [at+{offset}];"
+    return _words(nbytes, f"{load} mad.wide.u32 g, i, 4, out; st.global.b32 [g], x;")
 
 
-def write_shared(offset: int, nbytes: int, src: str = "src") -> str:
+def write_shared(offset: int, nbytes: int) -> str:
     """PTX that copies global `src` to shared memory from `offset` on."""
-    return _words(
-        nbytes,
-        f"mad.wide.u32 g, i, 4, {src}; ld.global.b32 x, [g]; mad.lo.u32 at, i, 4, smem;"
-        f" st.shared.b32 [at+{offset}], x;",
-    )
+    load = "mad.wide.u32 g, i, 4, src; ld.global.b32 x, [g];"
+    return _words(nbytes, f"{load} mad.lo.u32 at, i, 4, smem; st.shared.b32 [at+{offset}], x;")
 
 
 def wait(barrier: str, parity: int | str) -> str:

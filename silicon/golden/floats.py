@@ -137,8 +137,8 @@ def each(op: str, types: list[str], operands: str = "a32, b32") -> list[str]:
     return [f"{op}{t} d32, {operands}" for t in types]
 
 
-def frounds(op: str, operands: str, tails: tuple[str, ...] = ("f32", "ftz.f32")) -> list[str]:
-    return [f"{op}.{r}.{t} d32, {operands}" for r in ROUND for t in tails]
+def frounds(op: str, operands: str) -> list[str]:
+    return [f"{op}.{r}.{t} d32, {operands}" for r in ROUND for t in ("f32", "ftz.f32")]
 
 
 def half_ops(t: str, d: str, a: str, b: str, c: str) -> list[str]:

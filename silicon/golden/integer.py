@@ -41,9 +41,9 @@ SHIFT = np.tile(
 )
 
 
-def binary(op: str, types: list[str], width: int | None = None) -> list[str]:
-    """Instructions `op.type d, a, b` for each type, in registers of its width (or destination `width`)."""
-    return [f"{op}.{t} d{width or _bits(t)}, a{_bits(t)}, b{_bits(t)}" for t in types]
+def binary(op: str, types: list[str]) -> list[str]:
+    """Instructions `op.type d, a, b` for each type, in registers of its width."""
+    return [f"{op}.{t} d{_bits(t)}, a{_bits(t)}, b{_bits(t)}" for t in types]
 
 
 def ternary(op: str, types: list[str]) -> list[str]:
@@ -58,7 +58,13 @@ def flag(setp: str, invert: bool = False) -> str:
     return f"{{ .reg .pred t; {setp.replace('$', 't')}; selp.b32 d32, {'0, 1' if invert else '1, 0'}, t; }}"
 
 
-ALL = ["u16", "s16", "u32", "s32", "u64", "s64"]
+def fields(bits: int) -> list[tuple[str, str]]:
+    """Where a bit field of a value of 32 or 64 bits begins, and how long it is."""
+    return [("n32", "m32") if bits == 32 else ("i32", "j32"), ("0", "8"), ("31", "1"), ("16", "32"), ("5", "0")]
+
+
+WIDE = ["u32", "s32", "u64", "s64"]
+ALL = ["u16", "s16", *WIDE]
 EVERY = {**IN32, **IN16, **IN64}
 
 CASES: list[Case] = [
@@ -96,7 +102,7 @@ CASES: list[Case] = [
         "int_mad",
         [
             *ternary("mad.lo", ALL),
-            *ternary("mad.hi", ["u32", "s32", "u64", "s64"]),
+            *ternary("mad.hi", WIDE),
             "mad.hi.sat.s32 d32, a32, b32, c32",
             "mad.wide.u16 d32, a16, b16, c32",
             "mad.wide.s16 d32, a16, b16, c32",
@@ -110,7 +116,7 @@ CASES: list[Case] = [
     ),
     per_thread(
         "int_div_rem",
-        [f"{op}.{t} d{_bits(t)}, a{_bits(t)}, b{_bits(t)}" for op in ("div", "rem") for t in ALL],
+        [*binary("div", ALL), *binary("rem", ALL)],
         {
             "a32": A32,
             "b32": np.where(B32 == 0, 5, B32).astype(np.uint32),
@@ -123,11 +129,7 @@ CASES: list[Case] = [
     ),
     per_thread(
         "int_div_by_zero",
-        [
-            f"{op}.{t} d{_bits(t)}, a{_bits(t)}, b{_bits(t)}"
-            for op in ("div", "rem")
-            for t in ("u32", "s32", "u64", "s64")
-        ],
+        [*binary("div", WIDE), *binary("rem", WIDE)],
         {"a32": A32, "b32": np.zeros(N, np.uint32), "a64": A64, "b64": np.zeros(N, np.uint64)},
         N,
     ),
@@ -196,33 +198,13 @@ CASES: list[Case] = [
     ),
     per_thread(
         "int_bfe",
-        [
-            f"bfe.{t} d{_bits(t)}, a{_bits(t)}, {x}, {y}"
-            for t in ("u32", "s32", "u64", "s64")
-            for x, y in (
-                ("n32", "m32") if "32" in t else ("i32", "j32"),
-                ("0", "8"),
-                ("31", "1"),
-                ("16", "32"),
-                ("5", "0"),
-            )
-        ],
+        [f"bfe.{t} d{_bits(t)}, a{_bits(t)}, {x}, {y}" for t in WIDE for x, y in fields(_bits(t))],
         {**IN32, **IN64, "n32": SHIFT, "m32": np.roll(SHIFT, 5), "i32": SHIFT8, "j32": np.roll(SHIFT8, 5)},
         N,
     ),
     per_thread(
         "int_bfi",
-        [
-            f"bfi.b{w} d{w}, a{w}, b{w}, {x}, {y}"
-            for w in (32, 64)
-            for x, y in (
-                ("n32", "m32") if w == 32 else ("i32", "j32"),
-                ("0", "8"),
-                ("31", "1"),
-                ("16", "32"),
-                ("5", "0"),
-            )
-        ],
+        [f"bfi.b{w} d{w}, a{w}, b{w}, {x}, {y}" for w in (32, 64) for x, y in fields(w)],
         {**IN32, **IN64, "n32": SHIFT, "m32": np.roll(SHIFT, 3), "i32": SHIFT8, "j32": np.roll(SHIFT8, 3)},
         N,
     ),
@@ -235,7 +217,7 @@ CASES: list[Case] = [
             "clz.b64 d32, a64",
             "brev.b32 d32, a32",
             "brev.b64 d64, a64",
-            *[f"bfind{s}.{t} d32, a{_bits(t)}" for s in ("", ".shiftamt") for t in ("u32", "s32", "u64", "s64")],
+            *[f"bfind{s}.{t} d32, a{_bits(t)}" for s in ("", ".shiftamt") for t in WIDE],
         ],
         {**IN32, **IN64},
         N,
@@ -287,7 +269,7 @@ CASES: list[Case] = [
         "int_setp",
         [
             flag(f"setp.{c}.{t} $, a{_bits(t)}, b{_bits(t)}")
-            for t in ("u16", "s16", "u32", "s32", "u64", "s64")
+            for t in ALL
             for c in ("lt", "ge", "eq")
         ]
         + [flag(f"setp.{c}.u32 $, a32, b32") for c in ("lo", "ls", "hi", "hs", "ne")]
@@ -332,7 +314,7 @@ CASES: list[Case] = [
             f"{{ .reg .b32 x; cvt.{sat}{d}.{s} x, a{_bits(s)}; mov.b32 d32, x; }}"
             for sat in ("", "sat.")
             for d in ("u8", "s8")
-            for s in ("u32", "s32", "u64", "s64")
+            for s in WIDE
         ],
         EVERY,
         N,

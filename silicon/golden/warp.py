@@ -15,10 +15,10 @@ A = noise(128, 60).view(np.uint32)
 FULL = "0xffffffff"
 
 
-def shuffle(mode: str, lane: str, clamp: str, mask: str = FULL) -> str:
+def shuffle(mode: str, lane: str, clamp: str) -> str:
     """PTX whose result is the shuffled value with the in-range predicate in its top bit."""
     return (
-        f"{{ .reg .pred t; .reg .b32 x; shfl.sync.{mode}.b32 d32|t, a32, {lane}, {clamp}, {mask};"
+        f"{{ .reg .pred t; .reg .b32 x; shfl.sync.{mode}.b32 d32|t, a32, {lane}, {clamp}, {FULL};"
         " selp.b32 x, 0x80000000, 0, t; xor.b32 d32, d32, x; }"
     )
 

@@ -71,7 +71,7 @@ def on_the_card(cluster: int, rows: int):
     return gpu.read(results, nbytes).view(np.uint64).reshape(LAUNCHES, SMS, 4).astype(np.int64)
 
 
-def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 1500):
+def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES):
     """Clocks of a chain on the timing model; it spins for less than the card, as the emulator is slow."""
     import emulated_gpu
     from emulated_gpu.chip import H200
@@ -84,7 +84,7 @@ def on_the_model(cluster: int, rows: int, launches: int = LAUNCHES, spin: int = 
         out[:] = 0
         DEVICE.adopt(out, "clocks")
         DEVICE.adopt(c, "c")
-    ptx = PTX.replace("spent, 6000", f"spent, {spin}")
+    ptx = PTX.replace("spent, 6000", "spent, 1500")
     with DEVICE.as_chip(H200), emulated_gpu.timing(load("h200")):
         for out, c in 2 * list(zip(outputs, stored)):  # as on the card, where the second time meets lines in L2
             emulated_gpu.launch(ptx, "kernel", SMS, THREADS, [out, c, rows], cluster=cluster, shared=SHARED, pdl=True)
