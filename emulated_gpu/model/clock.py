@@ -400,20 +400,11 @@ class TimingClock(Clock):
         self.sms[sm].come = max(self.sms[sm].come, come)
         group.fetched[group.fetching] = come
 
-    def async_load(self, group, addresses: np.ndarray, size: int) -> float:
-        return accesses.copy(self, group, addresses, size)
+    async_load, atomic = accesses.copy, accesses.atomic
+    cluster_access, constant_load = accesses.cluster_access, accesses.constant
 
     def copied(self, group, landed: float) -> float:
         return max(group.t, landed)
-
-    def atomic(self, group, space: str, addresses: np.ndarray, size: int, what: str, kind: str, returns: bool) -> None:
-        accesses.atomic(self, group, space, addresses, size, what, kind, returns)
-
-    def cluster_access(self, group, addresses: np.ndarray, size: int, loads: bool) -> None:
-        accesses.cluster_access(self, group, addresses, size, loads)
-
-    def constant_load(self, group, addresses: np.ndarray) -> None:
-        accesses.constant(self, group, addresses)
 
     def parameter_load(self, group, addresses) -> None:
         """A line that no CTA of the launch has read here yet comes from farther away."""
@@ -527,8 +518,7 @@ class TimingClock(Clock):
             self.trace.tensor(group, c, start, start + interval)
         return done
 
-    def wgmma(self, group, form) -> float:
-        return wgmma.issue(self, group, form)
+    wgmma = wgmma.issue
 
     def tensor_copy(self, group, pair: bool, nbytes: int) -> float:
         t = self.p["tensor"]

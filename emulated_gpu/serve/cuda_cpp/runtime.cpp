@@ -19,16 +19,6 @@ cudaError_t kept(int status) {
   if (status) last = cudaError_t(status);
   return cudaError_t(status);
 }
-uint64_t handle() {
-  static uint64_t handles;
-  return __atomic_add_fetch(&handles, 1, __ATOMIC_RELAXED);
-}
-
-cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t queue) {
-  auto status = in(queue, [&] { return emulator.launch(host, &grid.x, &block.x, args, shared, nullptr, 0, of(queue)); });
-  pushed.depth = 0;
-  return status;
-}
 
 // Whether this thread has called the runtime, which makes a context: g++ calls the first of these from all functions of
 // the files runtime*.cpp, but for those that toolkit.py leaves out.
@@ -67,7 +57,8 @@ const char *emulator_error_name(int status);  // made from CUDA's headers
 // ---- what the host code that nvcc generates calls
 
 void **__cudaRegisterFatBinary(void *fatbin) {
-  auto made = new uint64_t(handle());
+  static uint64_t handles;
+  auto made = new uint64_t(__atomic_add_fetch(&handles, 1, __ATOMIC_RELAXED));
   emulator.register_module(fatbin, *made);
   return reinterpret_cast<void **>(made);
 }
@@ -101,18 +92,20 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
                                cudaStream_t queue) {
-  return launch(kernel, grid, block, args, shared, queue);
+  return cudaLaunchKernel(kernel, grid, block, args, shared, queue);
 }
 cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
                                     cudaStream_t queue) {
-  return launch(kernel, grid, block, args, shared, own(queue));
+  return cudaLaunchKernel(kernel, grid, block, args, shared, own(queue));
 }
 
 // ---- launches
 
 cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared,
                              cudaStream_t queue) {
-  return launch(host, grid, block, args, shared, queue);
+  auto status = in(queue, [&] { return emulator.launch(host, &grid.x, &block.x, args, shared, nullptr, 0, of(queue)); });
+  pushed.depth = 0;
+  return status;
 }
 cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared,
                                         cudaStream_t queue) {
@@ -224,19 +217,16 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t *function, const void *host) {
   return kept(emulator.function(host));
 }
 
-static cudaError_t entry_point(const char *name, void **function, cudaDriverEntryPointQueryResult *found) {
+#undef cudaGetDriverEntryPoint
+cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long,
+                                    cudaDriverEntryPointQueryResult *found) {
   *function = nullptr;
   int status = emulator.driver(name, function);
   if (found) *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return kept(status);
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned, unsigned long long,
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned, unsigned long long flags,
                                              cudaDriverEntryPointQueryResult *found) {
-  return entry_point(name, function, found);
-}
-#undef cudaGetDriverEntryPoint
-cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long,
-                                    cudaDriverEntryPointQueryResult *found) {
-  return entry_point(name, function, found);
+  return cudaGetDriverEntryPoint(name, function, flags, found);
 }
 }

@@ -45,8 +45,7 @@ HERE int known(cudaStream_t);
 HERE int known(cudaEvent_t);
 inline int known(const void *host) { return emulator.function(host); }
 inline int known(const cudaKernelNodeParams *p) { return p ? known(p->func) : cudaErrorInvalidValue; }
-HERE uint64_t handle();                 // a new one
-HERE cudaError_t launch(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t queue);
+HERE void named_attributes(cudaDeviceProp *p);  // sets what is called as an attribute is; toolkit.py makes it
 HERE cudaError_t box_of(const cudaMemcpy3DParms &p, CUDA_MEMCPY3D *c);  // as the driver has a copy
 
 template <class Out, class Value> cudaError_t put(Out *out, Value value) {
@@ -55,5 +54,9 @@ template <class Out, class Value> cudaError_t put(Out *out, Value value) {
 template <class Call> cudaError_t in(cudaStream_t queue, Call call) {
   int status = known(queue);
   return kept(status ? status : int(call()));
+}
+inline int attribute(cudaDeviceAttr number) {
+  int value = 0;
+  return cuDeviceGetAttribute(&value, CUdevice_attribute(number), 0), value;
 }
 inline cudaError_t on(int device) { return device ? kept(cudaErrorInvalidDevice) : cudaSuccess; }

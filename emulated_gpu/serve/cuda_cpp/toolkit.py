@@ -344,6 +344,17 @@ def per_thread(toolkit: Toolkit, served: str) -> str:
     return "\n".join(['#include "runtime.hpp"', 'extern "C" {', *made, "}"])
 
 
+def named_attributes(toolkit: Toolkit) -> str:
+    """Return C++ for the members of cudaDeviceProp that are called as attributes of a device are."""
+    text = header(toolkit, "driver_types.h")
+    attributes = {name.lower(): name for name in re.findall(r"cudaDevAttr(\w+)\s*=", text)}
+    struct = text.partition("struct __device_builtin__ cudaDeviceProp")[2].partition("};")[0]
+    members = re.findall(r"(?:int|size_t) +(\w+);", struct)
+    known = [one for one in members if one.lower() in attributes]
+    made = [f"p->{one} = attribute(cudaDevAttr{attributes[one.lower()]});" for one in known]
+    return "\n".join(['#include "runtime.hpp"', "void named_attributes(cudaDeviceProp *p) {", *made, "}"])
+
+
 def version(toolkit: Toolkit) -> str:
     return hashlib.sha256((toolkit.include / "cuda_runtime_api.h").read_bytes()).hexdigest()
 
@@ -352,7 +363,7 @@ def version(toolkit: Toolkit) -> str:
 def cudart() -> Path:
     """Return the stand-in for CUDA's runtime and driver; builds it if there is none yet (2 s)."""
     toolkit, own = find(), runtime_texts()
-    texts = [*own, others(toolkit, "".join(own)), per_thread(toolkit, "".join(own))]
+    texts = [*own, others(toolkit, "".join(own)), per_thread(toolkit, "".join(own)), named_attributes(toolkit)]
     # Versions of symbols are as NVIDIA's library has them: its own name
     options, where = ["-std=c++17", "-Wl,--default-symver", *CALLS], [f"-I{toolkit.include}", f"-I{HERE}"]
     return built(RUNTIME, texts, options, (HERE / "runtime.hpp").read_text(), version(toolkit), where=where)

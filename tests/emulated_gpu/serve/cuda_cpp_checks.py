@@ -82,7 +82,8 @@ int with_shared(int *out, int allowed) {
 }
 int sms() {
   cudaDeviceProp p;
-  if (cudaGetDeviceProperties(&p, 0) || !p.cooperativeLaunch || !p.canMapHostMemory || !p.managedMemory) return -1;
+  if (cudaGetDeviceProperties(&p, 0) || !p.cooperativeLaunch || !p.canMapHostMemory || !p.managedMemory ||
+      !p.memoryPoolsSupported || !p.hostRegisterSupported) return -1;
   return p.multiProcessorCount;
 }
 __global__ void twice(int *x) {
