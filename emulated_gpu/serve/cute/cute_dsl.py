@@ -104,11 +104,7 @@ def refusal(name: str) -> int | None:
     """Return the address of a function that refuses a call by its name, if it is one of CUDA's."""
     if not name.startswith("_cu"):
         return None
-
-    def refuse():
-        raise Unsupported(f"{name.lstrip('_')}() of CuTe DSL's host code on the emulated device")
-
-    _callback(name)(refuse)
+    _callback(name)(cuda_bindings.refusal(f"{name.lstrip('_')}() of CuTe DSL's host code"))
     return ctypes.cast(_callbacks[name], _ptr).value
 
 

@@ -432,7 +432,7 @@ def _serve(module, ok, calls: dict, pattern: str) -> None:
         if name in calls:
             setattr(module, name, _answer(ok, calls[name]))
         else:
-            setattr(module, name, _refusal(f"{module.__name__}.{name}"))
+            setattr(module, name, refusal(f"{module.__name__}.{name}"))
 
 
 def _answer(ok, call):
@@ -443,7 +443,9 @@ def _answer(ok, call):
     return answer
 
 
-def _refusal(name: str):
+def refusal(name: str):
+    """Return a function that refuses what it is called with, by a name."""
+
     def refuse(*args, **kwargs):
         raise Unsupported(f"{name} on the emulated device")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ctypes
 
-from ...errors import Unsupported
 from ..host.after_import import after_import
 from . import c_driver, modules
+from .cuda_bindings import refusal
 
 _name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -21,13 +21,6 @@ _set_pointer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p
 )
 
 
-def refusal(name: str):
-    def refuse():
-        raise Unsupported(f"{name}() of compiled code on the emulated device")
-
-    return refuse
-
-
 def signature(capsule) -> str:
     return _name(capsule).decode()
 
@@ -36,7 +29,7 @@ def replace_driver(cydriver) -> None:
     """Answer the driver's functions in the capsules of the module `cydriver`."""
     for name, capsule in cydriver.__pyx_capi__.items():
         function = c_driver.function_of(name, c_driver.split(signature(capsule)))
-        _set_pointer(capsule, function or c_driver.pointer(refusal(name), []))
+        _set_pointer(capsule, function or c_driver.pointer(refusal(f"{name}() of compiled code"), []))
 
 
 def replace_nvrtc(cynvrtc) -> None:

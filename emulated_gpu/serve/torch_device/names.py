@@ -12,6 +12,7 @@ import torch
 from ...device import DEVICE
 from ...errors import Unsupported
 from ..driver import c_calls, launches
+from ..driver.cuda_bindings import refusal
 from . import allocations, other_processes, parallel
 from .library import load
 from .memory import is_capturing, synchronize
@@ -30,13 +31,6 @@ def missing(name: str):
     if name.startswith(("_cuda", "_Cuda", "_CUDA", "_nccl", "_cudnn")):
         raise Missing(f"torch._C.{name} on the emulated device")
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
-
-
-def refusal(name: str):
-    def refuse(*_, **__):
-        raise Unsupported(f"{name} on the emulated device")
-
-    return refuse
 
 
 class Properties(types.SimpleNamespace):
