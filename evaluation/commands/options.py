@@ -26,27 +26,21 @@ def within(context, option, text):
     return duration(context, option, text)
 
 
-def profiled(context, option, name):
-    """Callback of --profile: a machine that has none is said before the work is done."""
-    from emulated_gpu.errors import Unsupported
-    from emulated_gpu.model import profile
-
-    try:
-        profile.load(name)
-    except Unsupported as error:
-        raise click.UsageError(f"--profile: {error.message}") from None
-    return name
-
-
-def emulated(context, option, name):
-    """Callback of --machine: one that is not emulated is said before the work is done."""
-    from emulated_gpu.chip import chip_of
+def known(context, option, name):
+    """Callback of --profile and --machine: a machine that has none, or is not emulated, is said before the work is
+    done."""
+    from emulated_gpu import chip
     from emulated_gpu.errors import Unsupported
 
     try:
-        chip_of(name)
+        if option.name == "profile":
+            from emulated_gpu.model import profile
+
+            profile.load(name)
+        else:
+            chip.chip_of(name)
     except Unsupported as error:
-        raise click.UsageError(f"--machine: {error.message}") from None
+        raise click.UsageError(f"--{option.name}: {error.message}") from None
     return name
 
 
@@ -73,11 +67,11 @@ DEVICE = click.option(
     "--device", type=click.Choice(["auto", "cuda", "emulated"]), default="auto", show_default=True
 )
 MACHINE = click.option(
-    "--machine", metavar="NAME", default="b200", show_default=True, callback=emulated,
+    "--machine", metavar="NAME", default="b200", show_default=True, callback=known,
     help="Which GPU is emulated, of those in emulated_gpu/machines/.",
 )  # fmt: skip
 PROFILE = click.option(
-    "--profile", default="b200", show_default=True, callback=profiled,
+    "--profile", default="b200", show_default=True, callback=known,
     help="Machine: emulated_gpu/model/profiles/NAME.toml.",
 )  # fmt: skip
 JOBS = click.option(

@@ -52,26 +52,18 @@ def matrix_case(name: str, op: str, count: int, store: bool) -> Case:
     regs = ", ".join(f"%r{i}" for i in range(count))
     address = "mad.lo.u32 %r8, tid, 5, 3; and.b32 %r8, %r8, 31; mad.lo.u32 %r8, %r8, 16, smem;"
     vector = f"{{{regs}}}"
+    buffer, access = ("src", "ld.global.b32 %r{}, [%rd1];") if store else ("out", "st.global.b32 [%rd1], %r{};")
+    moves = "".join(
+        f"mad.lo.u32 %r9, tid, {4 * count}, {4 * i}; cvt.u64.u32 %rd1, %r9; add.u64 %rd1, %rd1, {buffer};"
+        f" {access.format(i)}\n    "
+        for i in range(count)
+    )
+    body = write_shared(0, 512) + f"\n    bar.sync 0;\n    {address}\n    "
     if store:
-        loads = "".join(
-            f"mad.lo.u32 %r9, tid, {4 * count}, {4 * i}; cvt.u64.u32 %rd1, %r9; add.u64 %rd1, %rd1, src;"
-            f" ld.global.b32 %r{i}, [%rd1];\n    "
-            for i in range(count)
-        )
-        body = (
-            write_shared(0, 512)
-            + f"\n    bar.sync 0;\n    {address}\n    {loads}{op} [%r8], {vector};\n    bar.sync 0;\n"
-        )
-        body += read_shared(0, 512)
-        size = 512
+        body += f"{moves}{op} [%r8], {vector};\n    bar.sync 0;\n" + read_shared(0, 512)
     else:
-        stores = "".join(
-            f"mad.lo.u32 %r9, tid, {4 * count}, {4 * i}; cvt.u64.u32 %rd1, %r9; add.u64 %rd1, %rd1, out;"
-            f" st.global.b32 [%rd1], %r{i};\n    "
-            for i in range(count)
-        )
-        body = write_shared(0, 512) + f"\n    bar.sync 0;\n    {address}\n    {op} {vector}, [%r8];\n    {stores}"
-        size = 128 * count
+        body += f"{op} {vector}, [%r8];\n    {moves}"
+    size = 512 if store else 128 * count
     return of_body(name, "ptr out, ptr src", body, (output(size), source(noise(512, 61))), 32, shared=512)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from silicon import command
 from silicon.cuda_driver import SM_90A
 from silicon.probes import cycles
+from silicon.probes.cycles import digest
 
 TABLE = Path(__file__).with_name("accesses_h200.json")
 ROUNDS, SMS, UNROLL = 4, 132, 8
@@ -266,11 +267,6 @@ def points() -> dict[str, Point]:
     for what in CONSTANT:
         found += [Point(what, w, n, x) for w, n in ((1, 1), (1, 8), (4, 8)) for x in ("one", "row")]
     return {point.name: point for point in found}
-
-
-def digest(point: Point) -> str:
-    """Changes with the PTX and the launch: cycles of another must not be compared."""
-    return hashlib.sha256((point.ptx + repr((point.grid, point.cold))).encode()).hexdigest()[:16]
 
 
 def held_out(name: str) -> bool:

@@ -12,7 +12,6 @@ sees the flag, has a barrier and loads the rows. Two CTAs do so in turn; the val
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 
 from silicon import command
 from silicon.cuda_driver import SM_90A, Gpu, Timer, nvidia_smi
-from silicon.probes.cycles import allocated
+from silicon.probes.cycles import allocated, digest
 
 TABLE = Path(__file__).with_suffix(".json")
 ROUNDS, SMS = 5, 132
@@ -259,11 +258,6 @@ END: ret;
 
 
 Point = Operation | HandOver
-
-
-def digest(point: Point) -> str:
-    """Changes with the PTX, the grid and the state of the L2: cycles measured of another must not be compared."""
-    return hashlib.sha256((point.ptx + repr((point.grid, point.cold))).encode()).hexdigest()[:16]
 
 
 def points() -> list[Point]:
