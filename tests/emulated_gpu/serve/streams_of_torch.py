@@ -166,9 +166,10 @@ def stream_race_graphs_of_one_pool(mended):
 
 def stream_race_threads(mended):
     """Two threads give one stream work on one tensor, in the order of luck."""
-    x, lock = cuda(), threading.Lock()
+    x, lock, together = cuda(), threading.Lock(), threading.Barrier(2)
 
     def work(value):
+        together.wait()  # else one may be done before the other begins, on a busy machine
         with lock if mended else contextlib.nullcontext():
             fill[(4,)](x, value, 256)
 
