@@ -55,9 +55,6 @@ def each_other(module, args: dict) -> Iterator[None]:
     table[key] = configs
 
 
-# ---- what people write
-
-
 # ---- in the submission's process
 
 
