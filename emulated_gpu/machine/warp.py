@@ -575,10 +575,11 @@ class Group(LaneGroup):
         frame: Any = sys._getframe(2)
         while not frame.f_code.co_filename.startswith(self.program.source_name):  # a unit that works by another one
             frame = frame.f_back
-        key = label, id(frame.f_code), frame.f_lasti  # its line takes longer to find than all the rest
+        key = label, *(at := (id(frame.f_code), frame.f_lasti))  # its line takes longer to find than all the rest
         found = self.warp.origins.get(key)
         if found is None:
-            found = self.warp.origins[key] = self.origin_at(label, self.pc, frame.f_lineno)
+            line = self.program.lines.get(at) or self.program.lines.setdefault(at, frame.f_lineno)
+            found = self.warp.origins[key] = self.origin_at(label, self.pc, line)
         return found
 
     def origin_at(self, label: str, block: int, line: int) -> Origin:

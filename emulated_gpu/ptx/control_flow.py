@@ -63,6 +63,7 @@ class ControlFlow:
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
         self._followed: dict[int, object] = {}  # by block
         self.loaded: list = []  # all functions: an origin is found by the address of its code
+        self.lines: dict[tuple[int, int], int] = {}  # of their code, by the address and a place in its bytecode
         self._between: dict[tuple[tuple[int, ...], int], tuple[list[int], list[int]]] = {}
 
     # -- control flow ------------------------------------------------------------------------------------------

@@ -42,7 +42,8 @@ def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndar
         # what is not finite makes its own row or column special, whose terms count for nothing, and no other
         special = a @ b.T
         special = np.where(np.isfinite(special), 0.0, special)
-    few = len(a) * len(b) * k <= FEW and machine_code.function(0) is not None
+    terms = len(a) * len(b) * k
+    few = terms <= FEW and machine_code.function(terms) is not None
     if not few and (special is None or not special.any()):
         q = int(lowest_bits(a).min() + lowest_bits(b).min())
         bound = k * float(np.abs(a).max()) * float(np.abs(b).max())
@@ -57,8 +58,8 @@ def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndar
     largest = ec
     for i in range(k):
         largest = np.maximum(largest, ea[:, None, i] + eb[:, i])
-    terms = (a[:, None, i] * b[:, i] for i in range(k))
-    return rounded(aligned(c, terms, largest, fraction_bits), special, d_type)
+    each = (a[:, None, i] * b[:, i] for i in range(k))
+    return rounded(aligned(c, each, largest, fraction_bits), special, d_type)
 
 
 def exact_type(q: int, bound: float, ea: int, eb: int) -> type:
