@@ -194,7 +194,7 @@ def attribute(number: int) -> int:
     return OF_PROGRAMS.get(number) or cuda_bindings.attribute(number)
 
 
-def pool_of(pool: int) -> int:
+def existing_pool(pool: int) -> int:
     """Return the handle of a pool. Raises WrongCall for one that there is not."""
     if pool not in _pools:
         raise launches.WrongCall(f"{pool:#x} is no pool of memory, or not any more")
@@ -212,7 +212,7 @@ def create_pool(properties: int) -> int:
 
 def pool_attribute(pool: int, number: int, out: int) -> None:
     """cuMemPoolGetAttribute: the three about reuse are ints; the threshold of release and the others are bytes."""
-    if pool_of(pool) and not (0 < number <= 8 and out):
+    if existing_pool(pool) and not (0 < number <= 8 and out):
         raise launches.WrongCall(f"attribute {number} of a pool to {out:#x}")
     used = sum(region.size for region in DEVICE.memory.regions)
     value = _of_pools.get((pool, number), number <= 3) if number <= 4 else used
@@ -220,7 +220,7 @@ def pool_attribute(pool: int, number: int, out: int) -> None:
 
 
 def set_pool_attribute(pool: int, number: int, at: int) -> None:
-    if pool_of(pool) and not (number in (1, 2, 3, 4, 6, 8) and at):  # of the others two are read alone
+    if existing_pool(pool) and not (number in (1, 2, 3, 4, 6, 8) and at):  # of the others two are read alone
         raise launches.WrongCall(f"attribute {number} of a pool, set from {at:#x}")
     _of_pools[pool, number] = (ctypes.c_int if number <= 3 else ctypes.c_uint64).from_address(at).value
 
@@ -341,7 +341,7 @@ def calls() -> dict:
         "cuMemAllocManaged": lambda size, flags: cuda_bindings.allocate_bytes(size, managed=True),
         "cuMemAllocPitch": pitched,
         "cuMemAllocFromPoolAsync": lambda size, pool, queue: (
-            cuda_bindings.allocate_bytes(size, pool_of(pool) and queue)
+            cuda_bindings.allocate_bytes(size, existing_pool(pool) and queue)
         ),
         "cuMemGetAddressRange": address_range,
         "cuMemHostGetDevicePointer": device_pointer,
@@ -358,7 +358,7 @@ def calls() -> dict:
         **{f"cuMemsetD2D{bits}{a}": fill_2d(f"u{bits // 8}") for bits in (8, 16, 32) for a in ("", "Async")},
         "cuDeviceGetDefaultMemPool": lambda device: POOL, "cuDeviceGetMemPool": lambda device: POOL,
         "cuDeviceGetAttribute": lambda number, device: attribute(number),
-        "cuMemPoolCreate": create_pool, "cuMemPoolDestroy": lambda pool: _pools.remove(pool_of(pool)),
+        "cuMemPoolCreate": create_pool, "cuMemPoolDestroy": lambda pool: _pools.remove(existing_pool(pool)),
         "cuMemPoolGetAttribute": pool_attribute, "cuMemPoolSetAttribute": set_pool_attribute,
         "cuMemPoolGetAccess": lambda pool, place: READ_WRITE,
         "cuModuleGetLoadingMode": lambda: LAZY,

@@ -102,6 +102,7 @@ def not_null(address: int) -> int:
 def checked(function, types: list[str]):
     """Return a function of C that refuses calls without a context, devices that there are not, null handles, no place
     for its only result."""
+    need = contexts.need_of(function.__name__)
     devices = [i for i, name in enumerate(types) if name == "CUdevice"]
     handles = [(i, name, NULL[name]) for i, name in enumerate(types) if name in NULL]
     structures = [i for i, name in enumerate(types) if NEEDED.fullmatch(name)]
@@ -109,7 +110,8 @@ def checked(function, types: list[str]):
 
     @functools.wraps(function)
     def call(*args):
-        contexts.check(function.__name__)
+        if need:
+            contexts.check(function.__name__, need)
         for i in devices:
             cuda_bindings.device_of(args[i])
         for i, name, status in handles:

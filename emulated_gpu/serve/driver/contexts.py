@@ -32,13 +32,19 @@ def has_context() -> bool:
     return bool(_depths.get(threading.get_ident())) or "torch" in sys.modules or any(one() for one in runtime_called)
 
 
-def check(name: str) -> None:
+def need_of(name: str) -> int:
+    """Return what a function fails with that is called without what it needs; 0 if it needs nothing."""
+    return INVALID_CONTEXT if OF_CONTEXT.fullmatch(name) else NOT_INITIALIZED if AFTER_INIT.fullmatch(name) else 0
+
+
+def check(name: str, need: int) -> None:
     """Raise WrongCall for a call before cuInit, or without the context that it needs."""
-    if (OF_CONTEXT.fullmatch(name) or AFTER_INIT.fullmatch(name)) and not has_context():
-        if not initialised:
-            raise WrongCall(f"{name} before cuInit", NOT_INITIALIZED)
-        if OF_CONTEXT.fullmatch(name):
-            raise WrongCall(f"{name} without a context: cuCtxCreate or cuCtxSetCurrent first", INVALID_CONTEXT)
+    if has_context():
+        return
+    if not initialised:
+        raise WrongCall(f"{name} before cuInit", NOT_INITIALIZED)
+    if need == INVALID_CONTEXT:
+        raise WrongCall(f"{name} without a context: cuCtxCreate or cuCtxSetCurrent first", need)
 
 
 def current() -> int:
