@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "worklog").glob("*.md"))
 LONGEST = 200  # characters of a table row
-ROW = r"(?:[FGLT]\d{1,3}|[BDMRS]\d{1,2})"  # B200 and M256 are no rows
+ROW = r"(?:[FGLST]\d{1,3}|[BDMR]\d{1,2})"  # B200 and M256 are no rows
 LETTERED = rf"{ROW}(?:(?:,| and| to) {ROW})*\b"
 NUMBERED = r"rows? \d+(?:(?:,| and| to) \d+)*\b"
 # "worklog/moe.md, G64", "[worklog](../worklog/moe.md), rows 3 and 4", "the worklog (L38, G92 to G95)"
