@@ -290,52 +290,20 @@ OPERATORS: dict[type, Any] = {
     ast.Mod: operator.mod, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
     ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.Div: operator.truediv, ast.Eq: operator.eq,
     ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.USub: operator.neg, ast.Invert: operator.invert,
+    ast.USub: operator.neg, ast.Invert: operator.invert, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
 
 
-class Expressions(Code):
-    """Writes what Python's operators say of Values and constants."""
+class Interpreter(Code):
+    """Runs Python's text on Values, which writes instructions, and on constants, whose part is done at once. Who
+    inherits says what names mean, `named` and `bind`, and a return, `returns`."""
 
-    def expression(self, node: Any) -> Any:
-        match node:
-            case ast.Constant():
-                return node.value
-            case ast.Tuple() | ast.List():
-                return tuple(self.expression(e) for e in node.elts)
-            case ast.BinOp():
-                return OPERATORS[type(node.op)](self.expression(node.left), self.expression(node.right))
-            case ast.UnaryOp():
-                return OPERATORS[type(node.op)](self.expression(node.operand))
-            case ast.Compare():
-                sides = [self.expression(e) for e in (node.left, *node.comparators)]
-                each = [OPERATORS[type(o)](a, b) for o, a, b in zip(node.ops, sides, sides[1:])]
-                return functools.reduce(operator.and_, each)
-        raise Untranslated(ast.unparse(node))
-
-
-class Writer(Expressions):
-    """Writes one rule for some constants."""
-
-    def __init__(self, rule: Rule, arguments: tuple, name: str):
+    def __init__(self):
         super().__init__()
-        self.rule = rule
         self.heads: list[str] = []  # of what lies in memory
         self.loops: list[tuple[str, str]] = []  # where turns end, and the loops
-        self.result: tuple[int, int, bool] | None = None
+        self.local: dict[str, Any] = {}
         self.variables: dict[str, tuple[str, tuple[int, int, bool]]] = {}
-        given = list(values_of(arguments))
-        own = [Value(f"%p{k}", v.bits, v.vary, v.real, self) for k, v in enumerate(given)]
-        names = [a.arg for a in rule.tree.args.args]
-        self.local = dict(zip(names, _rebuilt(arguments, iter(own)), strict=True))
-        outer = inspect.getclosurevars(rule.function)
-        self.outside = {**vars(builtins), **rule.function.__globals__, **outer.nonlocals}
-        if not self.block(rule.tree.body):
-            self.emit("ret void" if self.result is None else "unreachable")
-        kind = "void" if self.result is None else type_of(*self.result)
-        head = f"define internal {kind} @{name}({', '.join(map(str, own))}) {{"
-        text = "\n".join([head, "entry:", *self.heads, *self.lines, "}"])
-        self.part = Part(name, self.result, {**self.helpers, name: text}, self.declarations)
 
     # -- statements --------------------------------------------------------------------------------------------
     def block(self, body: list[ast.stmt]) -> bool:
@@ -351,10 +319,10 @@ class Writer(Expressions):
             case ast.Assign(targets=[target]):
                 self.assign(target, self.expression(node.value))
             case ast.AugAssign():
-                load = ast.fix_missing_locations(ast.parse(ast.unparse(node.target), mode="eval")).body
-                self.assign(node.target, OPERATORS[type(node.op)](self.expression(load), self.expression(node.value)))
+                now = OPERATORS[type(node.op)](self.expression(node.target), self.expression(node.value))
+                self.assign(node.target, now)
             case ast.Return():
-                self.leave(None if node.value is None else self.expression(node.value))
+                self.returns(None if node.value is None else self.expression(node.value))
                 return True
             case ast.If():
                 return self.branches(node)
@@ -373,18 +341,6 @@ class Writer(Expressions):
             case _:
                 raise Untranslated(ast.unparse(node))
         return None
-
-    def leave(self, value) -> None:
-        if value is None:
-            self.emit("ret void")
-            return
-        if not isinstance(value, Value):
-            value = self.constant(value, 1 if isinstance(value, bool) else 64)
-        kind = value.bits, value.vary, value.real
-        if self.result not in (None, kind):
-            raise Untranslated(f"results of two types of {self.rule.__name__}")
-        self.result = kind
-        self.emit(f"ret {value}")
 
     def branches(self, node: ast.If) -> bool:
         then, other, end = (self.name(what) for what in ("then", "else", "end"))
@@ -504,6 +460,95 @@ class Writer(Expressions):
             case _:
                 raise Untranslated(ast.unparse(target))
 
+    # -- expressions -------------------------------------------------------------------------------------------
+    def expression(self, node: Any) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name(id=name):
+                return self.named(name)
+            case ast.Tuple() | ast.List():
+                return tuple(map(self.expression, node.elts))
+            case ast.Attribute():
+                return getattr(self.expression(node.value), node.attr)
+            case ast.Subscript(slice=ast.Slice()) if isinstance(array := self.expression(node.value), Array):
+                first, n = self.piece(node.slice)
+                return array.load(self, first, n)
+            case ast.Subscript():
+                return self.expression(node.value)[self.expression(node.slice)]
+            case ast.UnaryOp(op=ast.Not()) | ast.BoolOp():
+                return self.truth(node)
+            case ast.BinOp():
+                return OPERATORS[type(node.op)](self.expression(node.left), self.expression(node.right))
+            case ast.UnaryOp():
+                return OPERATORS[type(node.op)](self.expression(node.operand))
+            case ast.Compare():
+                sides = [self.expression(e) for e in (node.left, *node.comparators)]
+                each = [OPERATORS[type(o)](a, b) for o, a, b in zip(node.ops, sides, sides[1:])]
+                return functools.reduce(operator.and_, each)
+            case ast.IfExp():
+                test = self.expression(node.test)
+                if isinstance(test, Value):
+                    raise Untranslated("a choice that is not known when it is compiled: where() computes both")
+                return self.expression(node.body if test else node.orelse)
+            case ast.Call(func=called):
+                function = self.expression(called)
+                if function is room:
+                    size, kind = (*map(self.expression, node.args), int64)[:2]
+                    name = f"%{self.name('room')}"
+                    self.heads.append(f"  {name} = alloca [{size} x {type_of(kind.bits, 0, kind.real)}], align 64")
+                    return kind(self.value(f"ptrtoint ptr {name} to i64", 64, 0))
+                options = {str(k.arg): self.expression(k.value) for k in node.keywords}
+                return function(*map(self.expression, node.args), **options)
+            case ast.Lambda():
+                return functools.partial(self.apply, node)
+        raise Untranslated(ast.unparse(node))
+
+    def apply(self, function: ast.Lambda, *values) -> Any:
+        outer, self.local = self.local, self.local | dict(zip([a.arg for a in function.args.args], values, strict=True))
+        found = self.expression(function.body)
+        self.local = outer
+        return found
+
+    def piece(self, part: Any) -> tuple:
+        """The first element and the size of a slice."""
+        match part:
+            case ast.Slice(lower=low, upper=ast.BinOp(left=left, op=ast.Add(), right=size)):
+                if low is not None and ast.dump(low) == ast.dump(left):
+                    return self.expression(low), self.expression(size)
+            case ast.Slice(lower=ast.Constant(value=first), upper=ast.expr() as end):
+                return first, self.expression(end) - first
+        raise Untranslated("a slice that is not [a:a + n]")
+
+
+class Writer(Interpreter):
+    """Writes one rule for some constants."""
+
+    def __init__(self, rule: Rule, arguments: tuple, name: str):
+        super().__init__()
+        self.rule = rule
+        self.result: tuple[int, int, bool] | None = None
+        given = list(values_of(arguments))
+        own = [Value(f"%p{k}", v.bits, v.vary, v.real, self) for k, v in enumerate(given)]
+        names = [a.arg for a in rule.tree.args.args]
+        self.local = dict(zip(names, _rebuilt(arguments, iter(own)), strict=True))
+        outer = inspect.getclosurevars(rule.function)
+        self.outside = {**vars(builtins), **rule.function.__globals__, **outer.nonlocals}
+        if not self.block(rule.tree.body):
+            self.emit("ret void" if self.result is None else "unreachable")
+        kind = "void" if self.result is None else type_of(*self.result)
+        head = f"define internal {kind} @{name}({', '.join(map(str, own))}) {{"
+        text = "\n".join([head, "entry:", *self.heads, *self.lines, "}"])
+        self.part = Part(name, self.result, {**self.helpers, name: text}, self.declarations)
+
+    def named(self, name: str) -> Any:
+        if name in self.local:
+            return self.local[name]
+        if name in self.variables:
+            place, kind = self.variables[name]
+            return self.value(f"load {type_of(*kind)}, ptr {place}", *kind)
+        return self.outside[name]
+
     def bind(self, name: str, value: Any) -> None:
         """What is assigned once has its value; what changes lies in memory, of which LLVM makes registers."""
         if isinstance(value, np.ndarray) and self.rule.assigned[name] > 1:
@@ -522,52 +567,17 @@ class Writer(Expressions):
             raise Untranslated(f"{name} of two types in {self.rule.__name__}")
         self.emit(f"store {value}, ptr {place}")
 
-    # -- expressions -------------------------------------------------------------------------------------------
-    def expression(self, node: Any) -> Any:
-        match node:
-            case ast.Name(id=name):
-                if name in self.local:
-                    return self.local[name]
-                if name in self.variables:
-                    place, kind = self.variables[name]
-                    return self.value(f"load {type_of(*kind)}, ptr {place}", *kind)
-                return self.outside[name]
-            case ast.Attribute():
-                return getattr(self.expression(node.value), node.attr)
-            case ast.Subscript(slice=ast.Slice()) if isinstance(array := self.expression(node.value), Array):
-                first, n = self.piece(node.slice)
-                return array.load(self, first, n)
-            case ast.Subscript():
-                return self.expression(node.value)[self.expression(node.slice)]
-            case ast.UnaryOp(op=ast.Not()) | ast.BoolOp():
-                return self.truth(node)
-            case ast.Compare(ops=[ast.Is() | ast.IsNot() as how], comparators=[ast.Constant(value=None)]):
-                return (self.expression(node.left) is None) == isinstance(how, ast.Is)
-            case ast.IfExp():
-                test = self.expression(node.test)
-                if isinstance(test, Value):
-                    raise Untranslated("a choice that is not known when it is compiled: where() computes both")
-                return self.expression(node.body if test else node.orelse)
-            case ast.Call(func=called):
-                function = self.expression(called)
-                if function is room:
-                    size, kind = (*map(self.expression, node.args), int64)[:2]
-                    name = f"%{self.name('room')}"
-                    self.heads.append(f"  {name} = alloca [{size} x {type_of(kind.bits, 0, kind.real)}], align 64")
-                    return kind(self.value(f"ptrtoint ptr {name} to i64", 64, 0))
-                return function(*map(self.expression, node.args))
-            case _:
-                return super().expression(node)
-
-    def piece(self, part: Any) -> tuple:
-        """The first element and the size of a slice."""
-        match part:
-            case ast.Slice(lower=low, upper=ast.BinOp(left=left, op=ast.Add(), right=size)):
-                if low is not None and ast.dump(low) == ast.dump(left):
-                    return self.expression(low), self.expression(size)
-            case ast.Slice(lower=ast.Constant(value=first), upper=ast.expr() as end):
-                return first, self.expression(end) - first
-        raise Untranslated("a slice that is not [a:a + n]")
+    def returns(self, value) -> None:
+        if value is None:
+            self.emit("ret void")
+            return
+        if not isinstance(value, Value):
+            value = self.constant(value, 1 if isinstance(value, bool) else 64)
+        kind = value.bits, value.vary, value.real
+        if self.result not in (None, kind):
+            raise Untranslated(f"results of two types of {self.rule.__name__}")
+        self.result = kind
+        self.emit(f"ret {value}")
 
 
 class Function:

@@ -14,12 +14,13 @@ import numpy as np
 
 from ..formats import alu, convert, lanes
 from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
-from ..jit.rules import Expressions, c_function, float64, int32, pick, rule, vector, where
+from ..jit.rules import Array, Interpreter, c_function, float64, int32, pick, rule, vector, where
 from ..state.images import FIELDS, OBJECTS
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, textures
 
 FORMATS = {"alu": alu, "convert": convert, "lanes": lanes}
+KNOWN = {"select": alu.select, "computes_mma": True}  # machine code does not run where the clock moves no data
 FULL = (1 << LANES) - 1
 EVERY_LANE = np.arange(LANES, dtype=np.uint32)
 # State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
@@ -80,7 +81,28 @@ def constant_of(node: ast.AST):
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
-class Translator(Expressions):
+class Unit:
+    """What an instruction calls something by: units, the group and files of formats/. Of units and the group it has
+    what the translator has methods for, of those files what is `once`."""
+
+    def __init__(self, code: Translator, name: str):
+        self.code, self.name = code, name
+
+    def __getattr__(self, called: str):
+        if (found := getattr(self.code, f"{self.name}_{called}", None)) is not None:
+            return found
+        if (function := getattr(FORMATS.get(self.name), called, None)) not in alu.ONCE:
+            raise Untranslated(f"{self.name}.{called}")
+
+        def asked(*arguments, **options):
+            if writer_of(*arguments) is None:
+                raise Untranslated("a call of constants")
+            return function(*arguments, **options)
+
+        return asked
+
+
+class Translator(Interpreter):
     """Writes the instructions of a function. Registers and the like are variables in memory, which LLVM removes."""
 
     def __init__(self, bits: dict[int, int], varying: set[int]):
@@ -90,7 +112,6 @@ class Translator(Expressions):
         self.registers: set[int] = set()  # that are used
         self.inputs: dict[str, Input] = {}
         self.scratch: dict[str, int] = {}  # bytes of memory by name
-        self.local: dict[str, object] = {}
         self.bail_to: Callable[[], str] | None = None
         self.index = 0  # of the instruction in its program
         self.forms: set[access.Form | access.Copy | textures.Fetch] = set()  # of accesses
@@ -103,47 +124,27 @@ class Translator(Expressions):
             self.statement(statement)
         return self.lines
 
-    # -- statements --------------------------------------------------------------------------------------------
-    def statement(self, node: ast.stmt) -> None:
-        match node:
-            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="R"))]):
-                pass  # of the end of a block: registers go back where machine code ends
-            case ast.Assign(targets=[target]):
-                self.assign(target, self.expression(node.value))
-            case ast.Expr():
-                self.expression(node.value)
-            case ast.If(body=[ast.Return(value=ast.UnaryOp())]):  # gives up its turn: Python waits
-                self.bail_where(self.waits(node.test))
-            case ast.If(test=ast.Compare(ops=[ast.IsNot()])):
-                for inner in node.body:
-                    self.statement(inner)
-            case ast.If(body=[ast.Return()]) | ast.Return():
-                raise Untranslated("return")
-            case _:
-                raise Untranslated(ast.unparse(node))
+    # -- names -------------------------------------------------------------------------------------------------
+    def statement(self, node: ast.stmt):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            return None  # of the end of a block: registers go back where machine code ends
+        return super().statement(node)
 
-    def waits(self, test: ast.expr) -> Value:
-        """Whether lanes that an instruction needs are elsewhere. A guard that fails makes no difference to Python."""
-        call = next((n for n in ast.walk(test) if isinstance(n, ast.Call)), None)
-        if call is None or ast.unparse(call.func) != "g.converged":
-            raise Untranslated("waits")
-        members = self.expression(call.args[0])
-        if isinstance(members, Value) and members.vary:
-            raise Untranslated("masks that differ")
-        members = self.cast(members, 32)
-        here, alive = self.header("lane_mask"), self.header("live_mask")
-        return (here & ~members | members & alive & ~here) != 0
+    def returns(self, _value) -> None:
+        raise Untranslated("return")
 
-    def assign(self, target: ast.expr, value) -> None:
-        if isinstance(target, ast.Tuple):
-            for t, v in zip(target.elts, value, strict=True):
-                self.assign(t, v)
-            return
-        if not isinstance(target, ast.Name):
-            raise Untranslated(ast.unparse(target))
-        number = register_of(target.id)
-        if number is None:
-            self.local[target.id] = value
+    def named(self, name: str):
+        if (number := register_of(name)) is None:
+            return self.local[name] if name in self.local else KNOWN.get(name) or Unit(self, name)
+        bits, vary = self.bits[number], self.varies(number)
+        if bits == 128:
+            raise Untranslated("128 bits")
+        self.registers.add(number)
+        return self.value(f"load {type_of(bits, vary)}, ptr %r{number}", bits, vary)
+
+    def bind(self, name: str, value) -> None:
+        if (number := register_of(name)) is None:
+            self.local[name] = value
             return
         bits = self.bits[number]
         value = self.constants(value) if isinstance(value, np.ndarray) else value
@@ -177,78 +178,11 @@ class Translator(Expressions):
                 self.varying |= written
                 return
 
-    # -- expressions -------------------------------------------------------------------------------------------
     def expression(self, node: ast.expr):
-        match node:
-            case ast.Name():
-                return self.named(node.id)
-            case ast.BinOp(op=ast.LShift() | ast.RShift()) if not isinstance(node.right, ast.Constant):
-                raise Untranslated("shifts by a register")  # those are alu.shl and alu.shr
-            case ast.IfExp(test=ast.Name(id="computes_mma") | ast.Compare(ops=[ast.IsNot()])):
-                return self.expression(node.body)  # machine code does not run where the clock moves no data
-            case ast.Lambda():
-                return self.function(node)
-            case ast.Call():
-                return self.call(node)
-            case ast.Attribute():
-                if ast.unparse(node) == "g.lanes":
-                    return EVERY_LANE
-                if ast.unparse(node) == "g.lane_mask":
-                    return self.header("lane_mask")
-        return super().expression(node)
-
-    def named(self, name: str):
-        number = register_of(name)
-        if number is None:
-            if name not in self.local:
-                raise Untranslated(name)
-            return self.local[name]
-        bits, vary = self.bits[number], self.varies(number)
-        if bits == 128:
-            raise Untranslated("128 bits")
-        self.registers.add(number)
-        return self.value(f"load {type_of(bits, vary)}, ptr %r{number}", bits, vary)
-
-    def function(self, node: ast.Lambda):
-        names = [a.arg for a in node.args.args]
-
-        def apply(*values):
-            outer, self.local = self.local, {**self.local, **dict(zip(names, values, strict=True))}
-            try:
-                return self.expression(node.body)
-            finally:
-                self.local = outer
-
-        return apply
-
-    def call(self, node: ast.Call):
-        called = ast.unparse(node.func)
-        if (found := input_of(node)) is not None:
-            value = self.given(found)
-            return (self.cast(value, max(found.bits, 16)),) if called == "access.load" else value
-        if called in ("access.load", "access.store"):
-            return self.access(node, called == "access.store")
-        if called in ("async_copy.cp_async", "async_copy.cp_async_commit"):
-            return self.copy(*node.args[1:])
-        if called == "access.ldmatrix":
-            return self.matrices(*node.args[1:])
-        if called == "textures.fetch":
-            return self.fetch(*node.args[1:])
-        if called == "fences.meet":
-            return self.meet()
-        if called == "g.uniform":
-            return self.uniform(self.expression(node.args[0]))
-        if called == "select":
-            called = "alu.select"
-        module, _, name = called.rpartition(".")
-        arguments = [self.expression(a) for a in node.args]
-        options = {str(k.arg): self.expression(k.value) for k in node.keywords}
-        function = getattr(FORMATS.get(module), name, None)
-        if function not in alu.ONCE:
-            raise Untranslated(called)
-        if writer_of(*arguments) is None and name != "select":
-            raise Untranslated("a call of constants")
-        return function(*arguments, **options)
+        if (found := input_of(node)) is None:
+            return super().expression(node)
+        value = self.given(found)
+        return (self.cast(value, max(found.bits, 16)),) if found.text.startswith("g.launch.params") else value
 
     def given(self, what: Input) -> Value:
         self.inputs[what.text] = what
@@ -258,46 +192,40 @@ class Translator(Expressions):
     def epoch(self) -> Value:
         return self.value("load i64, ptr %epoch", 64, False)
 
-    def meet(self) -> None:
+    # -- what instructions call: see Unit --------------------------------------------------------------------------
+    def fences_meet(self, _) -> None:
         """The next epoch of the warp: Actor.meet."""
         self.meets = True
         self.emit(f"store {self.epoch() + STRIDE & EPOCHS - 1}, ptr %epoch")
 
-    def access(self, node: ast.Call, write: bool):
-        """A weak load or store of shared or global memory."""
-        _, space, address, size, what, mask, *more = node.args
-        space, size = space.value, size.value
-        nc = [k.arg for k in node.keywords] == ["nc"]
-        if node.keywords and not nc or more and not write or space not in WINDOWS or size not in (1, 2, 4, 8):
+    def access_load(self, _, space, address, size, count, mask, *strong, nc=False):
+        if strong:
+            raise Untranslated("a strong load")
+        vary = space == "local" or any(isinstance(v, Value) and v.vary for v in (address, mask))
+        values = self.access(access.Form(False, WINDOWS.get(space), size, count, nc), address, mask, vary)
+        found = [values.load(self, k * LANES, LANES * vary) for k in range(count)]
+        return tuple(self.cast(v, max(8 * size, 16)) for v in found)
+
+    def access_store(self, _, space, address, size, given, mask, *_results, sync=""):
+        if sync:
+            raise Untranslated("a strong store")
+        self.access(access.Form(True, WINDOWS.get(space), size, len(given)), address, mask, True, given)
+
+    def access(self, form, address, mask, vary: bool, given=()) -> Array:
+        """A weak load or store of shared, global or local memory; returns where its values lie."""
+        if form.space is None or form.size not in (1, 2, 4, 8) or form.bytes > 32 or not isinstance(address, Value):
             raise Untranslated("this access")
-        values = self.expression(what) if write else None
-        count = len(values) if write else what.value
-        if size * count > 32:
-            raise Untranslated("a wide access")
-        address, mask = self.expression(address), self.expression(mask)
-        if not isinstance(address, Value):
-            raise Untranslated("a constant address")
-        space = WINDOWS[space]
-        vary = write or space == "local" or address.vary or (isinstance(mask, Value) and mask.vary)
-        if space == "shared" and not address.vary and address.bits == 64:
+        if form.shared and not address.vary and address.bits == 64:
             address = self.cast(address, 32)
-        active = self.header("active") if write else self.constant(FULL if vary else 1, 32)
+        active = self.header("active") if form.write else self.constant(FULL if vary else 1, 32)
         active = self.guarded(active, mask)
         self.scratch["values"] = 32 * LANES
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
-        places = [self.value_place(k * LANES * size) for k in range(count)]
-        kind = type_of(8 * size, True)
-        for k in range(count):
-            if write:
-                self.emit(f"store {self.spread(self.cast(values[k], 8 * size))}, ptr {places[k]}")
-            else:
-                self.emit(f"store {kind} zeroinitializer, ptr {places[k]}")
-        self.ask(access.Form(write, space, size, count, nc), addresses, active, one=not vary)
-        if write:
-            return None
-        kind = type_of(8 * size, vary)
-        values = [self.value(f"load {kind}, ptr {p}", 8 * size, vary) for p in places]
-        return tuple(self.cast(v, max(8 * size, 16)) for v in values)
+        values = form.kind(self.address("values"))
+        for k in range(form.elements):
+            values.store(self, k * LANES, self.cast(given[k], 8 * form.size) if form.write else 0, LANES)
+        self.ask(form, addresses, active, one=not vary)
+        return values
 
     def guarded(self, active: Value, mask) -> Value:
         """The lanes of some that a guard lets through."""
@@ -309,19 +237,17 @@ class Translator(Expressions):
         """Do what a form says at addresses, with `values`, and for copies with sizes; or leave it to Python."""
         self.forms.add(form)
         self.declarations[str(form)] = f"declare i1 @{form}({', '.join(f'i{bits}' for bits in access.ARGUMENTS)})"
-        kept = self.value("ptrtoint ptr %values to i64", 64, 0)
         if sizes is None:
             sizes = self.cast(self.cast(self.epoch() << LANE_BITS, 32), 64)
-        given = f"i64 %context, {addresses}, {self.cast(active, 64)}, {kept}, i64 {self.index}, {sizes}"
-        self.bail_where(self.value(f"call i1 @{form}({given}, {self.constant(one, 1)})", 1, 0))
+        given = f"i64 %context, {addresses}, {self.cast(active, 64)}, {self.address('values')}, i64 {self.index}"
+        self.bail_where(self.value(f"call i1 @{form}({given}, {sizes}, {self.constant(one, 1)})", 1, 0))
 
-    def copy(self, *nodes: ast.expr) -> None:
-        """A cp.async, or with no arguments the end of a group of them."""
+    def async_copy_cp_async_commit(self, _) -> None:
         self.scratch.setdefault("values", 32 * LANES)
         zero = self.constant(0, 64)
-        if not nodes:
-            return self.ask(access.Copy(0), zero, zero, zero)
-        to, source, size, some, mask = map(self.expression, nodes)
+        self.ask(access.Copy(0), zero, zero, zero)
+
+    def async_copy_cp_async(self, _, to, source, size, some, mask) -> None:
         if not all(isinstance(at, Value) for at in (to, source)):
             raise Untranslated("a constant address")
         active = self.guarded(self.header("active"), mask)
@@ -330,43 +256,52 @@ class Translator(Expressions):
         self.scratch["values"] = 32 * LANES
         self.ask(access.Copy(size), to, active, sizes)
 
-    def matrices(self, *nodes: ast.expr) -> tuple:
-        """ldmatrix of 8 x 8 elements of 16 bits each: a load of rows of 16 bytes, whose parts change lanes."""
-        address, count, bits, trans = map(self.expression, nodes)
+    def access_ldmatrix(self, _, address, count, bits, trans) -> tuple:
+        """A load of rows of 16 bytes, whose parts change lanes: 8 x 8 elements of 16 bits each."""
         if bits != 16 or not isinstance(address, Value):
             raise Untranslated("matrices of bytes, or at a constant address")
         self.need_whole_warp()
         self.scratch["values"], self.scratch["matrices"] = 32 * LANES, 4 * 4 * LANES
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         self.ask(access.Form(False, "shared", 8, 2, rows=True), addresses, self.constant((1 << 8 * count) - 1, 64))
-        values, out = (self.value(f"ptrtoint ptr %{name} to i64", 64, 0) for name in ("values", "matrices"))
+        values, out = self.address("values"), self.address("matrices")
         places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans].ravel())
         access.gathered(values, out, places, 2 * LANES * count)
         return tuple(vector(int32(out), k * LANES, LANES) for k in range(count))
 
-    def fetch(self, *nodes: ast.expr) -> tuple:
+    def textures_fetch(self, _, geometry, handle, where, mask, integers) -> tuple:
         """A fetch from one texture, at places that differ."""
-        geometry, handle, where, mask, integers = map(self.expression, nodes)
         differ = [v.vary for v in (*where, mask) if isinstance(v, Value)]
         if geometry not in textures.AXES or not isinstance(handle, Value) or handle.vary or not any(differ):
             raise Untranslated("this fetch")
         active = self.guarded(self.header("active"), mask)
         self.bail_where(handle >= OBJECTS.ROOM)
         self.scratch["values"], self.scratch["coordinates"] = 32 * LANES, 4 * 4 * LANES
-        coordinates = self.value("ptrtoint ptr %coordinates to i64", 64, 0)
+        coordinates = self.address("coordinates")
         for k, v in enumerate(where):
             int32(coordinates).store(self, k * LANES, self.spread(self.cast(v, 32)), LANES)
         row = handle * (8 * FIELDS) + self.given(Input("textures.rows()", 64, False))
         self.ask(textures.Fetch(geometry, integers), coordinates, active, row)
-        values = self.value("ptrtoint ptr %values to i64", 64, 0)
-        return tuple(vector(int32(values), k * LANES, LANES) for k in range(4))
+        return tuple(vector(int32(self.address("values")), k * LANES, LANES) for k in range(4))
 
-    def value_place(self, offset: int) -> str:
-        name = f"%{self.name('place')}"
-        self.emit(f"{name} = getelementptr i8, ptr %values, i64 {offset}")
-        return name
+    @property
+    def g_lanes(self) -> np.ndarray:
+        return EVERY_LANE
 
-    def uniform(self, guard):
+    @property
+    def g_lane_mask(self) -> Value:
+        return self.header("lane_mask")
+
+    def g_converged(self, members) -> bool:
+        """Python waits where lanes that an instruction needs are elsewhere. A guard that fails makes no difference."""
+        if isinstance(members, Value) and members.vary:
+            raise Untranslated("masks that differ")
+        members = self.cast(members, 32)
+        here, alive = self.header("lane_mask"), self.header("live_mask")
+        self.bail_where((here & ~members | members & alive & ~here) != 0)
+        return True
+
+    def g_uniform(self, guard):
         if isinstance(guard, bool) or not guard.vary:
             return guard
         bits = self.lanes_true(guard)
@@ -419,7 +354,10 @@ class Translator(Expressions):
         """Store a vector in scratch memory; returns its address."""
         self.scratch[name] = v.bits // 8 * LANES
         self.emit(f"store {v}, ptr %{name}")
-        return self.value(f"ptrtoint ptr %{name} to i64", 64, 0)
+        return self.address(name)
+
+    def address(self, scratch: str) -> Value:
+        return self.value(f"ptrtoint ptr %{scratch} to i64", 64, 0)
 
 
 @rule
