@@ -37,14 +37,22 @@ def arr(x, bits: int) -> np.ndarray:
 
 def back(result: np.ndarray, *inputs):
     """Undo `arr`: a uniform int if every input was uniform."""
-    if type(result) is Value:
-        return result
-    for x in inputs:
-        if type(x) is np.ndarray:
-            return result
-    return result[0].item()
+    return result if type(result) is Value or np.ndarray in map(type, inputs) else result[0].item()
 
 
+# Each function but those marked `python` has a fast form, which comes from its own text: called with Values, which
+# stand for registers of machine code that is written (jit/llvm.py), operators and what is below write instructions.
+# What is the same for all instructions of a form, as bits and sign, they take as Python constants.
+PYTHON: set[Callable] = set()
+
+
+def python(function):
+    """Mark a function that instructions call as Python alone."""
+    PYTHON.add(function)
+    return function
+
+
+@python
 def pack128(lo, hi):
     """A 128-bit register: an int, or an object array of ints."""
     if not is_array(lo) and not is_array(hi):
@@ -52,27 +60,10 @@ def pack128(lo, hi):
     return np.asarray(lo).astype(object) | np.asarray(hi).astype(object) << 64
 
 
-# A fast form of every function marked `once` comes from its own text: called with Values, which stand for registers of
-# machine code that is written (jit/llvm.py), operators and what is below write instructions. Those functions take what
-# is the same for all instructions of a form, as bits and sign, as Python constants.
-ONCE: set[Callable] = set()
-
-
-def once(function):
-    """Mark a function whose one text is run and compiled."""
-    ONCE.add(function)
-    return function
-
-
-@once
 def resize(x, bits: int):
     """Truncate or zero-extend to a register of `bits`."""
     if type(x) is Value:
-        if bits == 128:
-            raise Untranslated("128 bits")
         return x.code.cast(x, bits)
-    if bits == 128:
-        return x
     if type(x) is np.ndarray:
         return x if x.dtype == U[bits] else x.astype(U[bits])
     return x & MASK[bits]
@@ -80,47 +71,31 @@ def resize(x, bits: int):
 
 def signed(x, bits: int):
     """Two's complement value: a Python int or an array of signed integers."""
+    x = resize(x, bits)
     if type(x) is np.ndarray:
-        return (x if x.dtype == U[bits] else x.astype(U[bits])).view(S[bits])
-    x &= MASK[bits]
+        return x.view(S[bits])
     return x - (1 << bits) if x >> (bits - 1) else x
 
 
-@once
 def extend(x, bits: int, sign: bool, to: int):
     """A `bits`-wide integer as an unsigned `to`-bit pattern."""
     if type(x) is Value:
-        return resize(x, 128) if to == 128 else x.code.cast(resize(x, bits), to, sign)
-    if type(x) is np.ndarray:
-        return signed(x, bits).astype(S[to]).view(U[to]) if sign else resize(x, bits).astype(U[to])
-    return signed(x, bits) & MASK[to] if sign else x & MASK[bits]
+        return x.code.cast(resize(x, bits), to, sign)
+    return resize(signed(x, bits) if sign else resize(x, bits), to)
 
 
-@once
 def select(p, a, b, bits: int):
     """p ? a : b, lane by lane; an undefined (None) side counts as zero where it is not chosen."""
     if type(p) is Value:
-        if bits == 128:
-            raise Untranslated("128 bits")
         return where(p, p.code.cast(a, bits), p.code.cast(b, bits))
     if p is True:
         return a
     if p is False:
         return b
-    a = 0 if a is None else a
-    b = 0 if b is None else b
-    if bits == 128:
-        n = len(p)
-        a = a if is_array(a) else [a] * n
-        b = b if is_array(b) else [b] * n
-        out = np.empty(n, object)
-        out[:] = [x if c else y for c, x, y in zip(p, a, b, strict=True)]
-        return out
-    a = resize(a, bits) if type(a) is np.ndarray else U[bits](a & MASK[bits])
-    b = resize(b, bits) if type(b) is np.ndarray else U[bits](b & MASK[bits])
-    return np.where(p, a, b)
+    return np.where(p, *(np.asarray(0 if v is None else resize(v, bits), U[bits]) for v in (a, b)))
 
 
+@python
 def some(p) -> bool:
     """Whether a predicate, a bool or an array, holds anywhere."""
     return p if isinstance(p, bool) else 1 in p.tobytes()  # an array's any() takes a microsecond and a half
@@ -132,10 +107,9 @@ def negative(x, bits: int):
 
 
 def negated(x, bits: int):
-    return resize(resize(x, bits) ^ MASK[bits], bits) + 1 & MASK[bits]
+    return resize(0 - resize(x, bits), bits)
 
 
-@once
 def magnitude(x, bits: int, sign: bool = True):
     return select(negative(x, bits), negated(x, bits), x, bits) if sign else resize(x, bits)
 
@@ -152,7 +126,6 @@ def shifted(x, n, bits: int, left: bool):
     return select(n < bits, resize(x << inside if left else x >> inside, bits), 0, bits)
 
 
-@once
 def popc(x, bits: int):
     if type(x) is Value:
         return resize(x.code.intrinsic("ctpop", resize(x, bits)), 32)
@@ -161,41 +134,26 @@ def popc(x, bits: int):
     return (x & MASK[bits]).bit_count()
 
 
-@once
 def clz(x, bits: int):
-    if type(x) is Value:
-        return resize(x.code.intrinsic("ctlz", resize(x, bits), flags="i1 false"), 32)
     x = resize(x, bits)
     for n in (n for n in (1, 2, 4, 8, 16, 32) if n < bits):
         x = x | x >> n
     return bits - popc(x, bits)
 
 
-@once
 def mul_wide(a, b, bits: int, sign: bool):
     return extend(a, bits, sign, 2 * bits) * extend(b, bits, sign, 2 * bits) & MASK[2 * bits]
 
 
-@once
 def mul_hi(a, b, bits: int, sign: bool):
-    if bits < 64:
-        return resize(mul_wide(a, b, bits, sign) >> bits, bits)
-    (a0, a1), (b0, b1) = ((resize(x, 64) & MASK[32], resize(x, 64) >> 32) for x in (a, b))
-    low = a1 * b0 + (a0 * b0 >> 32)
-    middle = a0 * b1 + (low & MASK[32])
-    high = a1 * b1 + (low >> 32) + (middle >> 32)
-    if sign:
-        high = high - select(negative(a, 64), b, 0, 64) - select(negative(b, 64), a, 0, 64)
-    return resize(high, 64)
+    return resize(mul_wide(a, b, bits, sign) >> bits, bits)
 
 
-@once
 def mul24(a, b, sign: bool, hi: bool):
     product = mul_wide(resize(resize(a, 32) << 8, 32), resize(resize(b, 32) << 8, 32), 32, sign)
     return resize(product >> (32 if hi else 16), 32)
 
 
-@once
 def div_int(a, b, bits: int, sign: bool, rem: bool = False):
     """All ones for a divisor of 0: what the hardware's division routine leaves (golden case int_div_by_zero)."""
     none = resize(b, bits) == 0
@@ -207,45 +165,33 @@ def div_int(a, b, bits: int, sign: bool, rem: bool = False):
     return select(none, MASK[bits], out, bits)
 
 
-@once
 def min_int(a, b, bits: int, sign: bool):
     a, b = resize(a, bits), resize(b, bits)
     return select(less(a, b, bits, sign), a, b, bits)
 
 
-@once
 def max_int(a, b, bits: int, sign: bool):
     a, b = resize(a, bits), resize(b, bits)
     return select(less(a, b, bits, sign), b, a, bits)
 
 
-@once
 def shl(a, b, bits: int):
     """Shift amounts beyond the register give zero (PTX 9.7.8.7: clamped, not masked)."""
     return shifted(a, resize(b, 32), bits, True)
 
 
-@once
 def shr(a, b, bits: int, sign: bool):
-    if not sign:
-        return shifted(a, resize(b, 32), bits, False)
-    n = resize(min_int(b, bits - 1, 32, False), bits)
-    if type(a) is Value or type(n) is Value:
-        a, n = (code := writer_of(a, n)).pair(code.cast(a, bits), n)
-        return code.value(f"ashr {a}, {n.text}", bits, a.vary)
-    if is_array(a) or is_array(n):
-        return (signed(arr(a, bits), bits) >> (n.view(S[bits]) if is_array(n) else n)).view(U[bits])
-    return signed(a, bits) >> n & MASK[bits]
+    a = resize(a, bits)
+    flip = negated(a >> (bits - 1), bits) if sign else 0  # all bits of what is negative: zeros come in, then ones
+    return shifted(a ^ flip, resize(b, 32), bits, False) ^ flip
 
 
-@once
 def shf(lo, hi, amount, left: bool, wrap: bool):
     pair = (extend(hi, 32, False, 64) << 32) | extend(lo, 32, False, 64)
     n = resize(resize(amount, 32) & 31 if wrap else min_int(amount, 32, 32, False), 64)
     return resize((pair << n) >> 32 if left else pair >> n, 32)
 
 
-@once
 def bfe(a, pos, length, bits: int, sign: bool):
     x, p, n = resize(resize(a, bits), 64), resize(pos, 64) & 0xFF, resize(length, 64) & 0xFF
     field = shifted(x, p, 64, False) & resize(shifted(1, n, 64, True) - 1, 64)
@@ -256,7 +202,6 @@ def bfe(a, pos, length, bits: int, sign: bool):
     return resize(select(n == 0, 0, field, 64), bits)
 
 
-@once
 def bfi(a, b, pos, length, bits: int):
     p, n = resize(pos, 64) & 0xFF, resize(length, 64) & 0xFF
     ones = shifted(resize(shifted(1, n, 64, True) - 1, 64), p, 64, True)
@@ -264,7 +209,6 @@ def bfi(a, b, pos, length, bits: int):
     return resize((b & (ones ^ MASK[64])) | (shifted(a, p, 64, True) & ones), bits)
 
 
-@once
 def lop3(a, b, c, lut: int):
     out = 0
     for k in range(8):
@@ -274,14 +218,12 @@ def lop3(a, b, c, lut: int):
     return out
 
 
-@once
 def bfind(x, bits: int, sign: bool, shiftamt: bool):
     x = resize(x, bits)
     before = clz(select(negative(x, bits), x ^ MASK[bits], x, bits) if sign else x, bits)
     return select(before == bits, MASK[32], before if shiftamt else bits - 1 - before, 32)
 
 
-@once
 def szext(a, n, sign: bool, wrap: bool):
     """The low n bits of a, extended to 32."""
     n = resize(n, 32) & 31 if wrap else min_int(n, 32, 32, False)
@@ -289,7 +231,6 @@ def szext(a, n, sign: bool, wrap: bool):
     return select(n == 0, 0, shr(high, 32 - n, 32, sign), 32)
 
 
-@once
 def fns(mask, base, offset):
     """Position of the |offset|-th set bit of mask, counted from base upwards or (offset < 0) downwards."""
     mask, base, offset = (resize(x, 32) for x in (mask, base, offset))
@@ -303,7 +244,6 @@ def fns(mask, base, offset):
     return select(left == 0, MASK[32], select(down, above, 31 - above, 32), 32)
 
 
-@once
 def brev(x, bits: int):
     """Bits in the opposite order: neighbours change places, then pairs of them, ..."""
     x, n = resize(x, bits), 1
@@ -323,7 +263,6 @@ PICKS: dict[str, Callable[[int], list[int]]] = {
 }  # bytes that modes of prmt pick
 
 
-@once
 def prmt(a, b, sel, mode: str):
     """Four bytes of a pair; a digit of 8 or more picks the sign of a byte."""
     if mode:
@@ -341,13 +280,11 @@ def prmt(a, b, sel, mode: str):
     return out
 
 
-@once
 def sad(a, b, c, bits: int, sign: bool):
     apart = resize(max_int(a, b, bits, sign) - min_int(a, b, bits, sign), bits)
     return resize(apart + resize(c, bits), bits)
 
 
-@once
 def dp(a, b, c, signs: tuple[bool, bool], width: int, high: bool):
     """dp4a (width 8) and dp2a (width 16 by 8)."""
     total = resize(c, 32)
@@ -358,7 +295,6 @@ def dp(a, b, c, signs: tuple[bool, bool], width: int, high: bool):
     return total
 
 
-@once
 def video(what: str, a, b, c, width: int, signs: tuple[bool, bool, bool], sat: bool, add: bool):
     """Of each `width` bits of a and b a result, in its place, or all added to c. signs: of the result, a, b."""
     total = resize(c, 32) if add else 0
@@ -381,14 +317,12 @@ def video(what: str, a, b, c, width: int, signs: tuple[bool, bool, bool], sat: b
     return total
 
 
-@once
 def sat_add(a, b, sub: bool):
     a, b = (extend(x, 32, True, 64) for x in (a, b))
     total = resize(a - b if sub else a + b, 64)
     return resize(min_int(max_int(total, -(1 << 31) & MASK[64], 64, True), (1 << 31) - 1, 64, True), 32)
 
 
-@once
 def carry(a, b, c, bits: int, sub: bool = False):
     """(sum, carry out) of a + b + c, or (difference, borrow out) of a - b - c."""
     a, b, c = (resize(x, bits) for x in (a, b, c))
@@ -521,17 +455,11 @@ def finish(v, kind: str, mode: str, ftz: bool, sat: bool, relu: bool, *inputs, l
     return back(bits, *inputs)
 
 
-def two_sum(a, b, mode: str = "rn"):
+def two_sum(a, b):
     """(a + b rounded to nearest, what the rounding lost: anything where that is not finite)."""
     s = a + b
     t = s - a
-    lo = (a - (s - t)) + (b - t)
-    return zero_sum(s, a, b) if mode == "rm" else s, lo
-
-
-def zero_sum(s, a, b):
-    """Rounding downwards, a sum of zero is -0 unless both terms are +0 (IEEE 754, 6.3)."""
-    return where((s == 0) & ((raw(a) | raw(b)) >= 1 << 63), -0.0, s)
+    return s, (a - (s - t)) + (b - t)
 
 
 TIE = 1 << 28  # of the 29 bits that a float64 has more than an f32: halfway between two
@@ -582,70 +510,55 @@ def own(kind: str, mode: str) -> int:
     return 32 if kind == "f32" and mode == "rn" else 64
 
 
-@once
-def fadd(kind: str, a, b, mode="rn", ftz=False, sat=False, sub=False):
-    x, y = operands(kind, own(kind, mode), ftz, a, b)
-    y, lo = -y if sub else y, None
-    if kind == "f64" and mode != "rn":
-        s, lo = exactly(x + y, operator.add, x, y)
-        s = zero_sum(s, x, y) if mode == "rm" else s
-    elif WIDTH[kind] == precision(x):
-        s = x + y
+NEAREST: dict[str, Callable] = {
+    "add": operator.add, "mul": operator.mul, "div": operator.truediv, "fma": fused, "sqrt": lambda x: ieee("sqrt", x),
+}  # fmt: skip
+EXACT = NEAREST | {"fma": _product_and_sum, "div": lambda n, d: n / d if d else None}  # of rationals
+
+
+def terms(what: str, x, y, z=None) -> tuple:
+    return (x, y) if what == "add" else (x * y, z)
+
+
+def in_double(what: str, *numbers) -> tuple:
+    """(what is nearest in float64, what that lost or a number of its sign) of numbers that float32 has, too."""
+    if what in ("add", "fma"):
+        return two_sum(*terms(what, *numbers))
+    near, (x, *y) = NEAREST[what](*numbers), numbers
+    if what == "mul":
+        return near, None  # it is exact
+    head = resized(resized(near, 32), 64)  # in two parts its products are exact
+    tail = near - head
+    if what == "sqrt":
+        return near, ((x - head * head) - 2.0 * head * tail) - tail * tail
+    rest = (x - head * y[0]) - tail * y[0]
+    return near, where(abs(y[0]) < math.inf, where(y[0] < 0, -rest, rest), 0.0)
+
+
+def arithmetic(what: str, kind: str, *values, mode="rn", ftz=False, sat=False, relu=False):
+    """add, sub, mul, fma, div and sqrt, rounded once. Rounding downwards, a sum of zero is -0 unless both terms are +0
+    (IEEE 754, 6.3)."""
+    given = operands(kind, own(kind, mode), ftz, *values)
+    if what == "sub":
+        what, given = "add", [given[0], -given[1]]
+    if WIDTH[kind] != precision(given[0]):
+        near, lo = in_double(what, *given)
     else:
-        s, lo = two_sum(x, y, mode)
-    return finish(s, kind, mode, ftz, sat, False, a, b, lo=lo)
-
-
-@once
-def fmul(kind: str, a, b, mode="rn", ftz=False, sat=False):
-    x, y = operands(kind, own(kind, mode), ftz, a, b)
-    product, lo = x * y, None  # exact in f64, but of f64
+        near, lo = NEAREST[what](*given), None
     if kind == "f64" and mode != "rn":
-        product, lo = exactly(product, operator.mul, x, y)
-    return finish(product, kind, mode, ftz, sat, False, a, b, lo=lo)
+        if what == "sqrt":
+            lo, _ = exactly(0.0 * near, lambda x, r: (x > r * r) - (x < r * r), *given, near)
+        else:
+            near, lo = exactly(near, EXACT[what], *given)
+    if mode == "rm" and what in ("add", "fma"):
+        a, b = terms(what, *given)
+        near = where((near == 0) & (lo == 0) & ((raw(a) | raw(b)) >= 1 << 63), -0.0, near)
+    return finish(near, kind, mode, ftz, sat, relu, *values, lo=lo)
 
 
-@once
-def ffma(kind: str, a, b, c, mode="rn", ftz=False, sat=False, relu=False):
-    x, y, z = operands(kind, own(kind, mode), ftz, a, b, c)
-    if kind == "f64" and mode != "rn":
-        s, lo = exactly(x * y + z, _product_and_sum, x, y, z)
-        s = where(lo == 0, zero_sum(s, x * y, z), s) if mode == "rm" else s
-    else:
-        s, lo = (fused(x, y, z), None) if WIDTH[kind] == precision(x) else two_sum(x * y, z, mode)
-    return finish(s, kind, mode, ftz, sat, relu, a, b, c, lo=lo)
-
-
-@once
-def fdiv(kind: str, a, b, mode="rn", ftz=False):
-    x, y = operands(kind, own(kind, mode), ftz, a, b)
-    q, lo = x / y, None
-    if kind == "f64" and mode != "rn":
-        q, lo = exactly(q, lambda n, d: n / d if d else None, x, y)
-    elif mode != "rn":
-        # The remainder's sign tells on which side of q the exact quotient lies: x - q*y, exact as q has 53 bits
-        # and y 24, split in two.
-        head = resized(resized(q, 32), 64)
-        rest = (x - head * y) - (q - head) * y
-        lo = where(abs(y) < math.inf, where(y < 0, -rest, rest), 0.0)
-    return finish(q, kind, mode, ftz, False, False, a, b, lo=lo)
-
-
-@once
-def fsqrt(kind: str, a, mode="rn", ftz=False):
-    (x,) = operands(kind, own(kind, mode), ftz, a)
-    r, lo = root(x), None
-    if kind == "f64" and mode != "rn":
-        lo, _ = exactly(0.0 * x, lambda x, r: (x > r * r) - (x < r * r), x, r)
-    elif mode != "rn":
-        head = resized(resized(r, 32), 64)
-        tail = r - head
-        lo = ((x - head * head) - 2.0 * head * tail) - tail * tail
-    return finish(r, kind, mode, ftz, False, False, a, lo=lo)
-
-
-def root(x):
-    return x.code.intrinsic("sqrt", x) if type(x) is Value else np.sqrt(x)
+def ieee(name: str, x):
+    """A function that is rounded correctly everywhere, and which NumPy and LLVM call by the same name."""
+    return x.code.intrinsic(name, x) if type(x) is Value else getattr(np, name)(x)
 
 
 NEAR = 32  # of the last places of a double, within which two libraries agree on a function
@@ -667,33 +580,30 @@ def library(name: str, x, kind: str):
     return y
 
 
-@once
 def approx(name: str, a, ftz=False, kind="f32"):
     """.approx functions: the correctly rounded result. Hardware differs in the last places (PTX gives the bounds)."""
     (x,) = operands(kind, 64, ftz, a)
     if name in LIBRARY:
         y = library(LIBRARY[name], x, kind)
     else:
-        y = root(x) if "sqrt" in name else x
+        y = ieee("sqrt", x) if "sqrt" in name else x
         y = 1.0 / y if name[0] == "r" else y
     return finish(y, kind, "rn", ftz, False, False, a)
 
 
-@once
 def approx_high(name: str, a):
     """rcp and rsqrt.approx.ftz.f64: of the high 32 bits of a, in the high 32 bits of the result, rounded to nearest."""
     (high,) = patterns("f64", False, a)
     exponent, sign = INFINITY["f64"], 1 << 63
     high = select(high & exponent == 0, high & sign, high & HIGH, 64)  # subnormals are zeros
     y = number(high, "f64")
-    y = 1.0 / (y if name == "rcp" else root(y))
+    y = 1.0 / (y if name == "rcp" else ieee("sqrt", y))
     bits = raw(y)
     rounded = bits + ((bits >> 32 & 1) + 0x7FFFFFFF) & HIGH
     out = select(rounded & exponent == 0, bits & sign, rounded, 64)
     return back(select(y != y, NAN["f64"], select(abs(y) == math.inf, bits, out, 64), 64), a)
 
 
-@once
 def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, absolute=False):
     width, top = WIDTH[kind], 1 << (WIDTH[kind] - 1)
     first, second = patterns(kind, ftz, a, b)
@@ -712,7 +622,6 @@ def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, 
     return back(rarely(out & (top - 1) > INFINITY[kind], NAN[kind], out, width), a, b)
 
 
-@once
 def fneg(kind: str, a, ftz=False, absolute=False):
     """-a or |a|; a NaN becomes the canonical one, except in double precision (golden case f64_sign_class)."""
     bits, sign = resize(a, WIDTH[kind]), 1 << (WIDTH[kind] - 1)
@@ -727,7 +636,6 @@ COMPARISONS = {
 }  # fmt: skip
 
 
-@once
 def fcompare(kind: str, op: str, a, b, ftz=False):
     x, y = operands(kind, max(WIDTH[kind], 32), ftz, a, b)
     unordered = (x != x) | (y != y)
@@ -739,25 +647,20 @@ def fcompare(kind: str, op: str, a, b, ftz=False):
     return back(out, a, b)
 
 
-@once
-def fcompare_packed(kind: str, op: str, a, b, ftz=False):
-    """Compare 16-bit halves of 32-bit registers: (result of the low halves, of the high halves)."""
-    halves = [[resize(resize(v, 32) >> s, 16) for v in (a, b)] for s in (0, 16)]
-    return tuple(fcompare(kind, op, *pair, ftz) for pair in halves)
+def halves(f, *values, bits: int = 16) -> tuple:
+    """Apply f to the low halves, of this many bits, of registers, and to the high ones."""
+    return tuple(f(*(resize(resize(v, 2 * bits) >> n, bits) for v in values)) for n in (0, bits))
 
 
-@once
 def packed(f, *values, bits: int = 16):
-    """Apply f to both halves, of this many bits, of registers."""
-    return join16(*(f(*(resize(resize(v, 2 * bits) >> n, bits) for v in values)) for n in (0, bits)), bits)
+    low, high = halves(f, *values, bits=bits)
+    return join16(low, high, bits)
 
 
-@once
 def join16(lo, hi, bits: int = 16):
     return extend(lo, bits, False, 2 * bits) | (extend(hi, bits, False, 2 * bits) << bits)
 
 
-@once
 def testp(kind: str, what: str, a):
     size, infinity = resize(a, WIDTH[kind]) & ((1 << (WIDTH[kind] - 1)) - 1), INFINITY[kind]
     tiny = (size != 0) & (size & infinity == 0)
@@ -794,7 +697,7 @@ def combine(what: str, kind: str, old, *values, ftz: bool = False):
     if what == "dec":
         return select((old == 0) | (old > new), new, old - 1, bits)
     if kind in WIDTH:
-        return fadd(kind, old, new, ftz=ftz) if what == "add" else fminmax(kind, what == "max", old, new)
+        return arithmetic("add", kind, old, new, ftz=ftz) if what == "add" else fminmax(kind, what == "max", old, new)
     if what == "add":
         return (old + new) & MASK[bits]
     return (max_int if what == "max" else min_int)(old, new & MASK[bits], bits, kind[0] == "s")

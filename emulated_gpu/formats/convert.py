@@ -6,7 +6,7 @@ import numpy as np
 
 from ..jit.llvm import Value, type_of
 from . import alu
-from .alu import once, resize, select
+from .alu import python, resize, select
 from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2
 from .lanes import as_array
 
@@ -15,10 +15,9 @@ INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 def integral(v, mode: str):
     """Numbers rounded to integers."""
-    return v.code.intrinsic(INTEGRAL[mode], v) if type(v) is Value else getattr(np, INTEGRAL[mode])(v)
+    return alu.ieee(INTEGRAL[mode], v)
 
 
-@once
 def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
     """Out-of-range values clamp; NaN gives zero, except 0x80000000.. for 64-bit results, as on hardware."""
     (v,) = alu.operands(kind, 64, ftz, x)
@@ -42,7 +41,6 @@ def whole_number(x, bits: int, sign: bool, to: int = 64):
     return (alu.signed(x, bits) if sign else x).astype(alu.F[to])
 
 
-@once
 def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
     v = resize(x, bits) if type(x) is Value else alu.arr(x, bits)
     if bits < 64:
@@ -52,7 +50,6 @@ def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
     return alu.finish(total, kind, mode or "rn", False, False, False, x, lo=lost)
 
 
-@once
 def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
     if sat:
         wide, high = alu.extend(x, bits, sign, 64), alu.MASK[to] >> to_sign
@@ -64,7 +61,6 @@ def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
     return alu.extend(x, bits, sign, to)
 
 
-@once
 def pack_saturated(a, b, c, bits: int, sign: bool):
     """cvt.pack.sat: a and b (s32) clamped to `bits`, a above b, and the low bits of c above them."""
     low, ones = -(1 << (bits - 1)) & alu.MASK[32] if sign else 0, (1 << bits) - 1
@@ -73,7 +69,6 @@ def pack_saturated(a, b, c, bits: int, sign: bool):
     return resize(resize(c, 32) << 2 * bits, 32) | out if bits < 16 else out
 
 
-@once
 def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
     if type(x) is int and x == 0:  # what a timed run converts: +0 is +0 everywhere
         return 0
@@ -86,13 +81,11 @@ def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False
     return alu.finish(v, to, mode, ftz and to == "f32", sat, relu, x)
 
 
-@once
 def finite(bits, kind: str):
     """Bits of f16 or bf16, an infinity as the largest number: .satfinite (golden case cvt_f32_satfinite)."""
     return select((bits & 0x7FFF) == alu.INFINITY[kind], bits - 1, bits, 16)
 
 
-@once
 def to_halves(hi, lo, to: str):
     """cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32: two floats to nearest, lo in the low half."""
     if type(hi) is np.ndarray and type(lo) is np.ndarray:  # every epilogue does it: both at once
@@ -102,6 +95,7 @@ def to_halves(hi, lo, to: str):
     return alu.join16(*(float_to_float(x, "f32", to) for x in (lo, hi)))
 
 
+@python
 def later_halves(hi, lo, to: str):
     """`to_halves`, or its arguments if they are arrays: `matrices` takes them in its place."""
     if type(hi) is np.ndarray and type(lo) is np.ndarray:
@@ -112,18 +106,17 @@ def later_halves(hi, lo, to: str):
 def matrices(values: tuple, trans: bool) -> np.ndarray:
     """The matrices of 8 x 8 elements of 16 bits that lie in registers of a whole warp, as they come to lie in memory:
     uint64 [16 * registers]. values: of each register, or what `later_halves` gives; trans: transposed."""
-    kinds = {value[2] if type(value) is tuple else None for value in values}
-    if len(kinds) == 1 and None not in kinds:  # all by one conversion
-        halves = float_to_float(np.concatenate([x for hi, lo, _ in values for x in (lo, hi)]), "f32", *kinds)
+    to, *others = {value[2] if type(value) is tuple else "" for value in values}
+    if to and not others:  # all by one conversion
+        halves = float_to_float(np.concatenate([x for hi, lo, _ in values for x in (lo, hi)]), "f32", to)
         each = halves.reshape(-1, 2, 8, 4).transpose((0, 3, 1, 2) if trans else (0, 2, 3, 1))
     else:
-        values = [to_halves(*value) if type(value) is tuple else value for value in values]
-        each = np.concatenate([as_array(value, 32) for value in values]).view(np.uint16).reshape(-1, 8, 8)
+        each = (to_halves(*value) if type(value) is tuple else value for value in values)
+        each = np.concatenate([as_array(value, 32) for value in each]).view(np.uint16).reshape(-1, 8, 8)
         each = each.swapaxes(1, 2) if trans else each
     return np.ascontiguousarray(each).reshape(-1).view(np.uint64)
 
 
-@once
 def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
     """f32 -> tf32: 10 explicit mantissa bits, rounded; the low 13 bits become zero.
 
@@ -163,14 +156,12 @@ def to_small(bits, kind: str, relu: bool = False):
     return select(size > alu.INFINITY["f32"], 0x7F if form.bits == 8 else LARGEST[kind], code, 32)
 
 
-@once
 def pack_small(kind: str, a, b, source: str = "f32", relu=False):
     """cvt.rn.satfinite.<kind>x2: a goes to the upper element, b to the lower. 4-bit pairs fill one byte."""
     hi, lo = (to_small(alu.raw(v), kind, relu) for v in alu.operands(source, 32, False, a, b))
     return alu.back(resize(hi << (4 if kind == "e2m1" else 8) | lo, 16), a, b)
 
 
-@once
 def unpack_small(kind: str, x, relu=False, to: str = "f16"):
     """cvt.rn.<to>x2.<kind>x2: two small floats to two halves in a 32-bit register."""
     form, both = SMALL[kind], resize(x if type(x) is Value else alu.arr(x, 16), 32)
@@ -188,7 +179,6 @@ def unpack_small(kind: str, x, relu=False, to: str = "f16"):
     return alu.back(alu.join16(half(both), half(both >> (4 if kind == "e2m1" else 8))), x)
 
 
-@once
 def pack_ue8m0(a, b, mode: str, source: str = "f32"):
     """cvt.{rz,rp}.satfinite.ue8m0x2: powers of two 2^-127 .. 2^127, NaN 0xFF."""
 
@@ -203,7 +193,6 @@ def pack_ue8m0(a, b, mode: str, source: str = "f32"):
     return alu.back(resize(hi << 8 | lo, 16), a, b)
 
 
-@once
 def unpack_ue8m0(x):
     def half(c):
         return select(c == 0xFF, alu.NAN["bf16"], select(c == 0, 0x40, c << 7, 16), 16)

@@ -15,7 +15,7 @@ from ..errors import Fault
 from ..jit.llvm import Value, writer_of
 from ..jit.rules import where
 from . import alu
-from .alu import once, resize, select
+from .alu import python, resize, select
 
 
 def ranges(numbers) -> str:
@@ -84,6 +84,7 @@ def gather(lanes: np.ndarray, mode: str, a, source, followed: bool = False):
     return as_array(a, len(lanes))[at]
 
 
+@python
 def sources(lanes: np.ndarray, mode: str, b, c):
     """The lanes that shfl.sync reads, and whether these are in range; else a lane reads its own value."""
     b, c = resize(b, 32) & 31, resize(c, 32)
@@ -95,7 +96,6 @@ def sources(lanes: np.ndarray, mode: str, b, c):
     return where(inside, source, lanes) & 31, inside
 
 
-@once
 def shuffle(lanes: np.ndarray, mode: str, a, b, c, followed: bool = False):
     """shfl.sync (9.7.9.6): (values, in range). followed: see gather."""
     b, c = resize(b, 32) & 31, resize(c, 32)
@@ -151,7 +151,6 @@ def across(lanes: np.ndarray, what: str, a):
     return int(REDUCTIONS[what].reduce(alu.signed(values, 32) if what[0] == "s" else values)) & alu.MASK[32]
 
 
-@once
 @_each_mask
 def vote(lanes: np.ndarray, mode: str, p):
     """vote.sync (9.7.13.9) of a predicate. Lanes that are not here do as the first one does."""
@@ -163,7 +162,6 @@ def vote(lanes: np.ndarray, mode: str, p):
     return {"all": every, "any": some, "uni": every | (some ^ True)}[mode]
 
 
-@once
 @_each_mask
 def match_any(lanes: np.ndarray, a):
     """match.any.sync (9.7.13.10): for each lane the mask of those that have its value."""
@@ -175,7 +173,6 @@ def match_any(lanes: np.ndarray, a):
     return int(masks[0]) if len(lanes) == 1 else masks
 
 
-@once
 @_each_mask
 def match_all(lanes: np.ndarray, a):
     """match.all.sync (9.7.13.10): (mask of all lanes if they have one value, else 0; whether they have)."""
@@ -184,14 +181,12 @@ def match_all(lanes: np.ndarray, a):
     return select(same, ballot(lanes, values == values), 0, 32), same
 
 
-@once
 @_each_mask
 def reduce(lanes: np.ndarray, mode: str, a, sign: bool):
     """redux.sync (9.7.13.12) of 32-bit integers."""
     return across(lanes, ("s" if sign else "u") + mode if mode in ("min", "max") else mode, resize(a, 32))
 
 
-@once
 @_each_mask
 def reduce_float(lanes: np.ndarray, mode: str, a, absolute: bool, nan: bool):
     """redux.sync of f32: min and max. -0 is less than +0; NaNs count with .NaN, or where there is nothing else."""

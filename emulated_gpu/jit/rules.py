@@ -298,6 +298,10 @@ class Interpreter(Code):
     """Runs Python's text on Values, which writes instructions, and on constants, whose part is done at once. Who
     inherits says what names mean, `named` and `bind`, and a return, `returns`."""
 
+    named: Any
+    bind: Any
+    returns: Any
+
     def __init__(self):
         super().__init__()
         self.heads: list[str] = []  # of what lies in memory

@@ -83,7 +83,7 @@ def constant_of(node: ast.AST):
 # -- instructions ------------------------------------------------------------------------------------------------------
 class Unit:
     """What an instruction calls something by: units, the group and files of formats/. Of units and the group it has
-    what the translator has methods for, of those files what is `once`."""
+    what the translator has methods for, of those files what is not Python alone."""
 
     def __init__(self, code: Translator, name: str):
         self.code, self.name = code, name
@@ -91,7 +91,7 @@ class Unit:
     def __getattr__(self, called: str):
         if (found := getattr(self.code, f"{self.name}_{called}", None)) is not None:
             return found
-        if (function := getattr(FORMATS.get(self.name), called, None)) not in alu.ONCE:
+        if (function := getattr(FORMATS.get(self.name), called, None)) is None or function in alu.PYTHON:
             raise Untranslated(f"{self.name}.{called}")
 
         def asked(*arguments, **options):
@@ -202,18 +202,18 @@ class Translator(Interpreter):
         if strong:
             raise Untranslated("a strong load")
         vary = space == "local" or any(isinstance(v, Value) and v.vary for v in (address, mask))
-        values = self.access(access.Form(False, WINDOWS.get(space), size, count, nc), address, mask, vary)
+        values = self.access(access.Form(False, WINDOWS.get(space, ""), size, count, nc), address, mask, vary)
         found = [values.load(self, k * LANES, LANES * vary) for k in range(count)]
         return tuple(self.cast(v, max(8 * size, 16)) for v in found)
 
     def access_store(self, _, space, address, size, given, mask, *_results, sync=""):
         if sync:
             raise Untranslated("a strong store")
-        self.access(access.Form(True, WINDOWS.get(space), size, len(given)), address, mask, True, given)
+        self.access(access.Form(True, WINDOWS.get(space, ""), size, len(given)), address, mask, True, given)
 
     def access(self, form, address, mask, vary: bool, given=()) -> Array:
         """A weak load or store of shared, global or local memory; returns where its values lie."""
-        if form.space is None or form.size not in (1, 2, 4, 8) or form.bytes > 32 or not isinstance(address, Value):
+        if not form.space or form.size not in (1, 2, 4, 8) or form.bytes > 32 or not isinstance(address, Value):
             raise Untranslated("this access")
         if form.shared and not address.vary and address.bits == 64:
             address = self.cast(address, 32)

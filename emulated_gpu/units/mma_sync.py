@@ -109,7 +109,7 @@ def _float8(form: MmaSyncForm | MmaScaledForm, a: np.ndarray, b: np.ndarray, c: 
         total = wgmma_arithmetic.sums(form.a_type, form.b_type, form.d_type, a[:, half], b[:, half], total)
     unsigned = f"u{total.itemsize}"
     x, y = (np.ascontiguousarray(v).view(unsigned).ravel() for v in (c, total))
-    return alu.fadd(form.d_type.name, x, y).view(total.dtype).reshape(c.shape)
+    return alu.arithmetic("add", form.d_type.name, x, y).view(total.dtype).reshape(c.shape)
 
 
 def _doubles(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -117,5 +117,5 @@ def _doubles(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     total = np.ascontiguousarray(c).view(np.uint64).ravel()
     for k in range(a.shape[1]):
         x, y = (np.ascontiguousarray(v).view(np.uint64).ravel() for v in np.broadcast_arrays(a[:, k, None], b[:, k]))
-        total = alu.ffma("f64", x, y, total)
+        total = alu.arithmetic("fma", "f64", x, y, total)
     return total.view(np.float64).reshape(c.shape)

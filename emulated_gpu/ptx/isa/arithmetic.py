@@ -31,8 +31,8 @@ def _mixed(m: Mods, kind: str) -> str | None:
     return narrow
 
 
-def _float(w, i, m, kind: str, function: str, extra: str = "", narrow: dict[int, str] | None = None):
-    """d = function(kind, sources...) for scalar and packed kinds.
+def _float(w, i, m, kind: str, what: str, extra: str = "", narrow: dict[int, str] | None = None):
+    """d = what(sources...) for scalar and packed kinds.
 
     narrow: the types of the sources, by number, that are f16 or bf16 where the others are f32.
     """
@@ -41,7 +41,7 @@ def _float(w, i, m, kind: str, function: str, extra: str = "", narrow: dict[int,
     if options["sat"] and kind.startswith("bf"):
         raise Unsupported(".sat on bf16")
     args = ", ".join(f"{k}={v!r}" for k, v in options.items()) + extra
-    _apply(w, i, kind, f"alu.{function}", args, narrow or {})
+    _apply(w, i, kind, f"alu.arithmetic({what!r}, ", args, narrow or {})
 
 
 def _apply(w, i, kind: str, function: str, args: str, narrow: dict[int, str] = MappingProxyType({})):
@@ -51,10 +51,10 @@ def _apply(w, i, kind: str, function: str, args: str, narrow: dict[int, str] = M
         sources[n] = f"convert.float_to_float({sources[n]}, {source_kind!r}, 'f32')"
     names = [f"v{n}" for n in range(len(sources))]
     if kind.endswith("x2"):
-        call = f"{function}({kind[:-2]!r}, {', '.join(names)}, {args})"
+        call = f"{function}{kind[:-2]!r}, {', '.join(names)}, {args})"
         value = f"alu.packed(lambda {', '.join(names)}: {call}, {', '.join(sources)}, bits={bits // 2})"
     else:
-        value = f"{function}({kind!r}, {', '.join(sources)}, {args})"
+        value = f"{function}{kind!r}, {', '.join(sources)}, {args})"
     w.write(i.operands[0], w.made_of(i.operands[1:], value))
 
 
@@ -83,10 +83,10 @@ def _add(w, i, m):
     minus = i.op.startswith("sub")
     kind = _type(m)
     if narrow := _mixed(m, kind):
-        _float(w, i, m, kind, "fadd", ", sub=True" if minus else "", {0: narrow})
+        _float(w, i, m, kind, i.parts[0], "", {0: narrow})
         return
     if is_float(kind):
-        _float(w, i, m, kind, "fadd", ", sub=True" if minus else "")
+        _float(w, i, m, kind, i.parts[0])
     else:
         bits = width(kind)
         a, b = (w.read(o, bits) for o in i.operands[1:])
@@ -120,7 +120,7 @@ def _add_cc(w, i, m):
 def _mul(w, i, m):
     kind = _type(m)
     if is_float(kind):
-        _float(w, i, m, kind, "fmul")
+        _float(w, i, m, kind, "mul")
     else:
         w.write(i.operands[0], _product(w, i, m, kind))
 
@@ -151,7 +151,7 @@ def _mul24(w, i, m):
 def _mad(w, i, m):
     kind = m.type()
     if is_float(kind):
-        _float(w, i, m, kind, "ffma")
+        _float(w, i, m, kind, "fma")
         return
     bits = width(kind) * (2 if "wide" in m.left else 1)
     product = _product(w, i, m, kind)
@@ -176,10 +176,10 @@ def _madc(w, i, m):
 def _fma(w, i, m):
     kind = _type(m)
     if narrow := _mixed(m, kind):
-        _float(w, i, m, kind, "ffma", "", {0: narrow, 1: narrow})
+        _float(w, i, m, kind, "fma", "", {0: narrow, 1: narrow})
         return
     relu = m.take("relu")
-    _float(w, i, m, kind, "ffma", f", relu={relu}" if relu else "")
+    _float(w, i, m, kind, "fma", f", relu={relu}" if relu else "")
 
 
 @op("div", cost=_division)
@@ -189,7 +189,7 @@ def _div(w, i, m):
     if is_float(kind):
         mode = m.one_of("rn", "rz", "rm", "rp", "approx", "full")
         mode = "rn" if mode in ("approx", "full") else mode
-        w.write(i.operands[0], f"alu.fdiv({kind!r}, {a}, {b}, {mode!r}, {m.take('ftz')})")
+        w.write(i.operands[0], f"alu.arithmetic('div', {kind!r}, {a}, {b}, mode={mode!r}, ftz={m.take('ftz')})")
     else:
         w.write(i.operands[0], f"alu.div_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
 
@@ -203,7 +203,7 @@ def _abs_neg(w, i, m):
     kind = m.type()
     absolute = i.op.startswith("abs")
     if is_float(kind):
-        _apply(w, i, kind, "alu.fneg", f"ftz={m.take('ftz')}, absolute={absolute}")
+        _apply(w, i, kind, "alu.fneg(", f"ftz={m.take('ftz')}, absolute={absolute}")
     elif kind.endswith("x2"):
         raise Unsupported(f"{i.op} of packed integers")
     else:
@@ -271,8 +271,8 @@ def _special_function(w, i, m):
     mode = m.one_of("approx", *ROUNDINGS)
     if mode in ROUNDINGS:
         a = w.read(i.operands[1], width(kind), True)
-        function = f"fdiv({kind!r}, {ONE[kind]}, " if name == "rcp" else f"f{name}({kind!r}, "
-        w.write(i.operands[0], f"alu.{function}{a}, {mode!r}, {ftz})")
+        what, given = ("div", f"{ONE[kind]}, {a}") if name == "rcp" else (name, a)
+        w.write(i.operands[0], f"alu.arithmetic({what!r}, {kind!r}, {given}, mode={mode!r}, ftz={ftz})")
     elif kind.endswith("x2"):
         call = f"lambda a: alu.approx({name!r}, a, {ftz}, {kind[:-2]!r})"
         w.write(i.operands[0], f"alu.packed({call}, {w.read(i.operands[1], 32)})")

@@ -23,7 +23,7 @@ def _comparison(w, m: Mods, a, b) -> str:
     bits = width(kind)
     x, y = w.read(a, bits, is_float(kind)), w.read(b, bits, is_float(kind))
     if kind.endswith("x2"):
-        return f"alu.fcompare_packed({kind[:-2]!r}, {compare!r}, {x}, {y}, {ftz})"
+        return f"alu.halves(lambda a, b: alu.fcompare({kind[:-2]!r}, {compare!r}, a, b, {ftz}), {x}, {y})"
     if is_float(kind):
         return f"alu.fcompare({kind!r}, {compare!r}, {x}, {y}, {ftz})"
     sign = is_signed(kind) and compare not in UNSIGNED
