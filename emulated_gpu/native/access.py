@@ -709,6 +709,36 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
 
 
 @rule
+def end_copies(window, rows, count):
+    """Copies land in shared memory in the order of their rows, of whose addresses there are `count`.
+
+    Returns whether they are left to Python, as where somebody has used parts of their words meanwhile.
+    """
+    w = int64(window)
+    base, ordered, plane = w[of.ORIGIN], w[of.FLAGS] & of.SHADOWED, plane_of(w, False)
+    for k in range(count):
+        row = int64(int64(rows)[k])
+        for lane in range(row[of.LANE_COUNT]):
+            for word in range(row[of.SIZE] // WORD):
+                if is_split(w, row[of.TO + lane] // WORD + word):
+                    return True
+    for k in range(count):
+        row = int64(int64(rows)[k])
+        for lane in range(row[of.LANE_COUNT]):
+            for word in range(row[of.SIZE] // WORD):
+                to, place = base + row[of.TO + lane] + word * WORD, row[of.TO + lane] // WORD + word
+                int32(w[of.DATA] + to)[0] = 0
+                if row[of.READ + lane]:
+                    int32(w[of.DATA] + to)[0] = int32(row[of.FROM + lane])[word]
+                if ordered:
+                    if plane.written[place] != row[of.NUMBER]:  # else another lane of the same copy has written it
+                        int16(w[of.IN_FLIGHT])[place] -= 1
+                    plane.written[place] = row[of.NUMBER]
+                    fill(int8(w[of.VALID]), to, WORD, 1)
+    return False
+
+
+@rule
 def use_copied(w, source, lanes, size):
     """Keep for other launches what a copy's lanes read."""
     for lane in ones(lanes):

@@ -47,7 +47,8 @@ class InFlight:
     """A range that an asynchronous operation writes or reads and has not finished with.
 
     words: the numbers of the words that it touches, if not all of the range. owner: a warp whose copies may
-    overlap each other. key, number: its event. note: of an exit before it is done, see errors.NOTES.
+    overlap each other. key, number: its event. note: of an exit before it is done, see errors.NOTES. row: what machine
+    code has kept of it.
     """
 
     lo: int
@@ -59,6 +60,7 @@ class InFlight:
     note: str = ""
     words: np.ndarray | None = None
     owner: Actor | None = None
+    row: np.ndarray | None = None
 
     def touches(self, lo: int, hi: int, words: np.ndarray | None = None) -> bool:
         """Whether it uses anything of a range, or of those words of it."""
@@ -120,7 +122,7 @@ class SharedMemory:
         self.all_valid = {n: int.from_bytes(b"\1" * n, "little") for n in (1, 2, 4, 8)}
         self.shadow: Shadow | None = Shadow(self.order, size, room=room) if checks else None
         self.lanes = Lanes(size) if checks else None  # until something was found
-        self.window: object = None  # by which machine code reaches it, see native/memory.py
+        self.window: Any = None  # by which machine code reaches it, see native/memory.py
         self.row = ASYNC_SHARED + rank  # of a clock: what the async proxy sees here
         self.locations: dict[int, Location] = {}  # where strong stores and atomics went
         # The latest "access" and "arrival" of other CTAs, and "copy" to here, by component: the event, and the note for
@@ -475,13 +477,18 @@ class SharedMemory:
             if within := self._in_flight_within:
                 self._in_flight_within = min(within[0], op.lo), max(within[1], op.hi)
 
+    def has_ended(self, op: InFlight) -> None:
+        """Forget such an operation."""
+        if self.checks:
+            del self.in_flight[op]
+            if (within := self._in_flight_within) and (op.lo == within[0] or op.hi == within[1]):
+                self._in_flight_within = None
+
     def end(self, op: InFlight, late: bool = False):
         """late: what an mbarrier completes has happened when it lands; the rest goes by the order of issue."""
         if self.checks:
-            del self.in_flight[op]
+            self.has_ended(op)
             self.busy[op.place()] -= 1
-            if (within := self._in_flight_within) and (op.lo == within[0] or op.hi == within[1]):
-                self._in_flight_within = None
             if late:
                 op.number = self.order.next(op.key, op.what)
                 if op.writes:

@@ -7,6 +7,7 @@ time, the latest that the ISA allows for a source that nobody may touch in betwe
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,8 @@ import numpy as np
 from ..errors import Fault, ResultsDecide, Unsupported
 from ..formats import alu, swizzle
 from ..formats.tensormap import PADDED
+from ..jit.rules import Function, pointer
+from ..native import access as rules
 from ..native import context_fields as fields
 from ..state.barrier import Waitable
 from ..state.order import KNOWN, STRONG
@@ -498,20 +501,20 @@ def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray,
     at = to - int(to[0])
     hi, words = lo + int(at[-1]) + size, None
     if hi - lo != size * len(to):  # gaps, or two copies to one place
-        words = _words_of(at + lo, size)
+        words = _words_of(np.unique(at) + lo, size)
     op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, words, owner=g.warp.actor)
     open_copies(g).append((cta, lo + at, read, n, size, op))
 
 
 def _words_of(to: np.ndarray, size: int) -> np.ndarray:
-    """The words to which copies of `size` bytes each go, once each."""
-    return (np.unique(to)[:, None] // WORD + np.arange(size // WORD)).ravel()
+    """The words to which copies of `size` bytes each go."""
+    return (to[:, None] // WORD + np.arange(size // WORD)).ravel()
 
 
 def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
     """Machine code has begun copies, and ended groups. rows: see native/access.py, begin_copy. origin: names an
     instruction by its number."""
-    actor = g.warp.actor
+    by = g.warp.actor
     for row in rows:
         number, step, size, count, lo, hi, gaps = row[: fields.GAPS + 1].tolist()
         if not size:
@@ -519,7 +522,7 @@ def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
             continue
         to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
         words = _words_of(to, size) if gaps else None
-        op = InFlight(lo, hi, True, origin(g, step), actor.copier(), number, "", words, actor)
+        op = InFlight(lo, hi, True, origin(g, step), by.copier(), number, "", words, by, row)
         g.cta.smem.has_begun(op)
         _ask_for(g, read, n, size)
         open_copies(g).append((g.cta, to, read, n, size, op))
@@ -527,8 +530,8 @@ def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
 
 def _ask_for(g: LaneGroup, read: np.ndarray, n: np.ndarray, size: int) -> None:
     """Tell the clock what lanes read."""
-    if n.any():
-        copies, read = open_copies(g), read if n.all() else read[n > 0]
+    if reading := np.count_nonzero(n):
+        copies, read = open_copies(g), read if reading == len(n) else read[n > 0]
         copies.land = max(copies.land, g.clock.async_load(g, read.view(np.uint64), size))
 
 
@@ -548,17 +551,39 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
     if allowed is None:
         cp_async_commit(g)
         allowed = 0
-    groups = g.warp.copies
+    groups, landing = g.warp.copies, Copies()
     while len(groups) - 1 > allowed:
         g.clock.landed(g, groups[0].land)
-        _land_copies(g, done := groups.pop(0))
-        for *_, op in done:
-            g.warp.actor.completed(op.key, op.number)
+        landing += groups.pop(0)
+    if landing:
+        _land_copies(g, landing)
+        op = landing[-1][-1]
+        g.warp.actor.completed(op.key, op.number)
+    return True
+
+
+@functools.cache
+def end_copies() -> Function:
+    return Function(rules.end_copies)
+
+
+def _have_landed(g: LaneGroup, group) -> bool:
+    """Let copies land by machine code, where all are machine code's and what they read is still there."""
+    smem, memory = g.cta.smem, g.launch.memory
+    if not all(op.row is not None and memory.covers(int(read[0]), 1) for _, _, read, _, _, op in group):
+        return False
+    rows = np.array([pointer(op.row) for *_, op in group])
+    if end_copies()(pointer(smem.window.refresh(smem)), pointer(rows), len(rows)):
+        return False
+    for *_, op in group:
+        smem.has_ended(op)
     return True
 
 
 def _land_copies(g: LaneGroup, group):
     """What is alike lands at once: where two go to one place, NumPy keeps the later one, too."""
+    if _have_landed(g, group):
+        return
     memory = g.launch.memory
 
     def alike(copy):

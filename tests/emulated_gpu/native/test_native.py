@@ -323,7 +323,7 @@ HEADER = """.version 8.8
 .target sm_90
 .address_size 64
 .visible .entry k(.param .b64 out, .param .b64 in) {
-.shared .align 16 .b8 buffer[1024];
+.shared .align 16 .b8 buffer[1536];
 .local .align 16 .b8 own[64];
 .reg .pred p<4>; .reg .b16 h<4>; .reg .b32 r<20>; .reg .f32 f<8>; .reg .b64 d<12>;
 ld.param.b64 d0, [out]; ld.param.b64 d1, [in]; mov.u32 r0, %tid.x; mov.u32 r1, %ctaid.x;
@@ -391,6 +391,7 @@ and.b32 r17, r0, 31; shl.b32 r17, r17, 4; add.u32 r17, r17, r3; mov.u32 r19, 0;
 LOOP:
 cp.async.ca.shared.global [r11], [d5], 8; cp.async.commit_group;
 cp.async.ca.shared.global [r18+512], [d4], 4, r12; @p0 cp.async.ca.shared.global [r18+516], [d4+4], 4;
+and.b32 r16, r18, -16; cp.async.ca.shared.global [r16+1024], [d4], 4;
 cp.async.commit_group; cp.async.wait_group 1; bar.sync 0;
 ldmatrix.sync.aligned.m8n8.x4.shared.b16 {r7, r8, r9, r13}, [r17];
 add.u32 r7, r7, r8; xor.b32 r9, r9, r13; mad.lo.u32 r19, r7, 5, r19; mad.lo.u32 r19, r9, 7, r19;
@@ -447,6 +448,7 @@ class Seen:
         self.settled = [shadow.words.settled.tolist() for _, shadow in launch.shadow.regions.values()]
         self.lanes = [smem.lanes.table.tolist() for smem in shared if smem.lanes]
         self.valid = [smem.valid.tolist() for smem in shared]
+        self.busy = [smem.busy.tolist() for smem in shared]
         self.used = [used[1].tolist() for _, used in launch.dependencies.own.regions.values() if used.any()]
 
 
@@ -483,7 +485,7 @@ def test_rows_leave_the_same(monkeypatch):
 
 
 def test_copies_leave_the_same(monkeypatch):
-    """cp.async in whole rows, swizzled, with gaps, of some lanes, of zeros; rows of matrices."""
+    """cp.async in whole rows, swizzled, with gaps, of some lanes, of zeros, to one word; rows of matrices."""
     mine, theirs = both(COPIES, monkeypatch)
     assert not mine.error and any(mine.out)
     for name, value in vars(theirs).items():
