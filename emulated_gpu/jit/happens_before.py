@@ -7,10 +7,11 @@ finds out what is wrong, if anything is.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import numpy as np
 
-from .rules import Function, Later, int8, int32, int64, pointer, rule
+from .rules import Array, Function, Later, int8, int32, int64, pointer, rule
 
 COLD = 5000  # questions of a process before machine code pays
 EXCEPTIONS = 2  # components of which later events count as known, too
@@ -49,15 +50,27 @@ def is_of(c, number, component):
     return int32(c[SPACE])[number] == c[OWN_SPACE] and int32(c[COMPONENT])[number] == component
 
 
+class Plane(NamedTuple):
+    """Of state/shadow.py: arrays of the last write of each place, and of reads by slot and place; how many of those."""
+
+    written: Array
+    reads: Array
+    slots: int
+    places: int
+
+
 @rule
-def slot_of(c, reads, slots, places, place, component):
-    """Where a read of a place is kept: in the first slot that is empty, or of a component, or, where that is MOST,
-    whose read has happened before."""
-    for k in range(slots):
-        at = k * places + place
-        if reads[at] == 0 or component != MOST and is_of(c, reads[at], component):
+def slot_of(c, plane, place, n, component):
+    """Where a read of n places is kept: in the first slot that is empty, or of a component, or, where that is MOST,
+    whose read has happened before. It is one read in all of them in the slots before, too, else this is NOWHERE."""
+    for k in range(plane.slots):
+        at = k * plane.places + place
+        read = plane.reads[at : at + n]
+        if (read != read[0]).any():
+            return NOWHERE
+        if read[0] == 0 or component != MOST and is_of(c, read[0], component):
             return at
-        if component == MOST and known(c, reads[at]):
+        if component == MOST and known(c, read[0]):
             return at
     return NOWHERE
 
@@ -96,8 +109,9 @@ def knows(asker, events, rows, row_size, index, first, count, limit, mask, wante
 @rule
 def note_reads(asker, reads, slots, row_size, index, first, count, number, component):
     """An event reads places, as slot_of says. False where there is no room."""
+    plane = Plane(int32(0), int32(reads), slots, row_size)  # nobody asks who has written
     for turn in range(count):
-        at = slot_of(int64(asker), int32(reads), slots, row_size, entry_at(index, first, turn), component)
+        at = slot_of(int64(asker), plane, entry_at(index, first, turn), 1, component)
         if at == NOWHERE:
             return False
         int32(reads)[at] = number

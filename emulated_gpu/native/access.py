@@ -3,6 +3,9 @@
 What is plain is done here: lanes inside one range of memory, every byte of it written, nobody else's access in the way.
 Anything else (a fault, a conflict, an operation in flight) changes nothing and is left to Python, which says what it
 is. So this file knows of shadows (state/shadow.py) how they are kept, and no rule that they do not have.
+
+Rules are told of n lanes whose elements lie one behind the other: 32 in most accesses of most kernels, of which one
+event has written all and one has read all, else one lane after the other. n places side by side are one vector.
 """
 
 from __future__ import annotations
@@ -11,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..jit.happens_before import COMPONENT, MARKS, MOST, NOWHERE, OWN_SPACE, SPACE, is_of, known, slot_of
+from ..jit.happens_before import COMPONENT, MARKS, MOST, NOWHERE, OWN_SPACE, SPACE, Plane, is_of, known, slot_of
 from ..jit.llvm import LANES, Code, Value, compiler
 from ..jit.rules import (
-    Array,
     Kind,
     Rule,
     bits,
@@ -26,7 +28,6 @@ from ..jit.rules import (
     int64,
     mask,
     ones,
-    room,
     rule,
     trailing_zeros,
     where,
@@ -37,13 +38,13 @@ from ..state.shadow import WORD
 from . import context_fields as of
 
 FULL = (1 << LANES) - 1
-DONE, LEFT, SLOWLY = range(3)  # what has become of an access: done, left to Python, still to be done lane by lane
+LEFT, PLAIN, KEPT = 0, 1, 3  # an access is left to Python, only moves data, is kept by shadows
 KEYS = 32  # of words in the table of lanes that are looked at together: of who wrote either half, of who read it
 
 
 class Form(NamedTuple):
     """An access of this many elements of `size` bytes side by side. nc: a load by the non-coherent cache. rows: of
-    matrices, which lanes read for each other."""
+    matrices, which lanes read for each other. copies: what a cp.async reads or writes."""
 
     write: bool
     space: str
@@ -51,6 +52,7 @@ class Form(NamedTuple):
     elements: int
     nc: bool = False
     rows: bool = False
+    copies: bool = False
 
     @property
     def shared(self) -> bool:
@@ -70,13 +72,17 @@ class Form(NamedTuple):
         return 1 if self.parted else WORD
 
     @property
+    def places(self) -> int:
+        return self.bytes // self.grain
+
+    @property
     def settles(self) -> bool:
         """Whether it looks for places where no more reads are kept (state/shadow.py, Plane.settled)."""
         return not (self.write or self.shared or self.parted)
 
     @property
     def keeps_lanes(self) -> bool:
-        return self.shared and self.size >= HALF and not self.rows
+        return self.shared and self.size >= HALF and not (self.rows or self.copies)
 
     @property
     def kind(self) -> Kind:
@@ -101,6 +107,14 @@ class Copy(NamedTuple):
         return True
 
     @property
+    def reads(self) -> Form:
+        return Form(False, "global", WORD, self.size // WORD, copies=True)
+
+    @property
+    def writes(self) -> Form:
+        return Form(True, "shared", WORD, self.size // WORD, copies=True)
+
+    @property
     def rule(self) -> Rule:
         return begin_copy
 
@@ -108,72 +122,53 @@ class Copy(NamedTuple):
         return f"copy.{self.size}"
 
 
-class Plane(NamedTuple):
-    """See state/shadow.py."""
-
-    written: Array
-    reads: Array
-    slots: int
-    places: int
-
-
-def plane_of(w: Array, parted: bool) -> Plane:
-    """A window's shadow of words, or of bytes."""
-    first = of.B_WRITTEN if parted else of.WRITTEN
+def plane_of(w, parted) -> Plane:
+    """A window's shadow of words, or of bytes (state/shadow.py)."""
+    first = where(parted, of.B_WRITTEN, of.WRITTEN)
     return Plane(int32(w[first]), int32(w[first + 1]), w[first + 2], w[first + 3])
 
 
 # -- events and places -------------------------------------------------------------------------------------------------
-@rule
-def is_known(c, number, copying):
-    """Whether an event has happened before, or, for a copy, is of the warp's own copies, which may overlap."""
-    if copying and is_of(c, number, c[of.COPIER]):
-        return True
-    return known(c, number)
+def is_known(c, number, form):
+    """Whether an event has happened before, or, where a copy writes, is of the warp's own copies, which may overlap."""
+    return is_of(c, number, c[of.COPIER]) | known(c, number) if form.copies and form.write else known(c, number)
+
+
+def slot(c, plane, place, n, form):
+    return slot_of(c, plane, place, n, c[of.COPIER] if form.copies else MOST)
 
 
 @rule
-def are_known(c, plane, place, copying):
-    """Whether all reads of a place are. copying: as of is_known."""
+def in_order(c, plane, place, n, form):
+    """Whether an access of n places comes after all that was done there, in each by the same events."""
+    writer = plane.written[place : place + n]
+    if (writer != writer[0]).any() or (writer[0] != 0 if form.nc else not is_known(c, writer[0], form)):
+        return False
+    if not form.write:
+        return slot(c, plane, place, n, form) != NOWHERE
     for k in range(plane.slots):
-        read = plane.reads[k * plane.places + place]
-        if read == 0:
-            return True
-        if not is_known(c, read, copying):
+        at = k * plane.places + place
+        read = plane.reads[at : at + n]
+        if (read != read[0]).any() or not is_known(c, read[0], form):
             return False
+        if read[0] == 0:
+            return True
     return True
 
 
 @rule
-def slot_in(c, plane, place, component):
-    return slot_of(c, plane.reads, plane.slots, plane.places, place, component)
-
-
-@rule
-def allowed(c, plane, place, write, nc):
-    """Whether an access of a place comes after all that was done there."""
-    if nc:
-        if plane.written[place]:
-            return False
-    elif not known(c, plane.written[place]):
-        return False
-    if not write:
-        return slot_in(c, plane, place, MOST) != NOWHERE
-    return are_known(c, plane, place, False)
-
-
-@rule
-def note_access(c, plane, place, number, write):
-    """Keep an event that accesses a place. A write forgets the reads before it."""
-    if not write:
-        plane.reads[slot_in(c, plane, place, MOST)] = number
+def keep(c, plane, place, n, number, form):
+    """Keep an event that accesses n places. A write forgets the reads before it."""
+    if not form.write:
+        at = slot(c, plane, place, n, form)
+        plane.reads[at : at + n] = number
         return
-    plane.written[place] = number
+    plane.written[place : place + n] = number
     for k in range(plane.slots):
         at = k * plane.places + place
         if plane.reads[at] == 0:
             return
-        plane.reads[at] = 0
+        plane.reads[at : at + n] = 0
 
 
 @rule
@@ -190,12 +185,18 @@ def event(c, step, marks, component):
 
 
 @rule
+def has_room(c, count):
+    """Whether this many events can be numbered."""
+    return c[of.NOW] + count <= c[of.ROOM] and c[of.EVENT_COUNT] + count <= c[of.EVENT_ROOM]
+
+
+@rule
 def part(w, word):
     """Keep a word byte by byte; False if there is no room."""
     split, whole, parts, byte = int8(w[of.SPLIT]), plane_of(w, False), plane_of(w, True), word * WORD
-    if split[word]:
+    if w[of.SPLIT] and split[word]:
         return True
-    if whole.slots > parts.slots:
+    if w[of.SPLIT] == 0 or whole.slots > parts.slots:
         return False
     split[word] = 1
     parts.written[byte : byte + WORD] = whole.written[word]
@@ -206,115 +207,77 @@ def part(w, word):
 
 
 @rule
-def is_split(w, word):
-    return w[of.SPLIT] != 0 and int8(w[of.SPLIT])[word] != 0
+def is_split(w, word, n):
+    return (int8(w[of.SPLIT])[word : word + n] != 0).any()
 
 
 @rule
-def is_settled(w, word, count):
-    """Whether no more reads are kept of this many words."""
-    for k in range(count):  # noqa: SIM110
-        if int8(w[of.SETTLED])[word + k] == 0:
+def bytes_in_order(c, w, word, form):
+    """The same of a word that is kept byte by byte."""
+    for k in range(WORD):  # noqa: SIM110
+        if not in_order(c, plane_of(w, True), word * WORD + k, 1, form):
             return False
     return True
 
 
 @rule
-def settle(c, w, plane, word):
-    """Keep no more reads of a word that two clusters have read and nobody has written."""
-    if int32(c[SPACE])[plane.reads[word]] != c[OWN_SPACE] and plane.written[word] == 0:
-        int8(w[of.SETTLED])[word] = 1
-
-
-@rule
-def allowed_word(c, w, place, write, nc, parted):
-    """The same of a place of a window, whichever plane keeps it."""
-    if parted:
-        if w[of.SPLIT] == 0 or not part(w, place // WORD):
-            return False
-    elif is_split(w, place):
-        if nc:
-            return False
-        for k in range(WORD):  # noqa: SIM110
-            if not allowed(c, plane_of(w, True), place * WORD + k, write, False):
-                return False
-        return True
-    elif not write and w[of.SETTLED] and is_settled(w, place, 1):
-        return True
-    return allowed(c, plane_of(w, parted), place, write, nc)
-
-
-@rule
-def note_word(c, w, place, number, write, parted):
-    """Keep an event there, and for other launches that something was used."""
-    used = w[of.WROTE if write else of.WAS_READ]
-    if used:
-        int8(used)[place // WORD if parted else place] = 1
-    if not parted:
-        if is_split(w, place):
-            for k in range(WORD):
-                note_access(c, plane_of(w, True), place * WORD + k, number, write)
-            return
-        if not write and w[of.SETTLED] and is_settled(w, place, 1):
-            return
-    note_access(c, plane_of(w, parted), place, number, write)
-    if not write and not parted and w[of.SETTLED]:
-        settle(c, w, plane_of(w, False), place)
+def keep_bytes(c, w, word, number, form):
+    for k in range(WORD):
+        keep(c, plane_of(w, True), word * WORD + k, 1, number, form)
 
 
 @rule
 def window_of(c, address, size):
-    """The address of the window of global memory that holds a range, or 0."""
-    first = c.at(of.SHARED + of.FIELDS)
-    w = first.at(c[of.LAST] * of.FIELDS)
-    if c[of.REGIONS] and w[of.LO] <= address and address + size <= w[of.HI]:
-        return w.address
-    for k in range(c[of.REGIONS]):
-        v = first.at(k * of.FIELDS)
-        if v[of.LO] <= address and address + size <= v[of.HI]:
+    """The address of the window of global memory that holds a range; 0 if none does, or its shadow is to be made."""
+    windows = c.at(of.SHARED + of.FIELDS)
+    for turn in range(where(c[of.REGIONS] != 0, c[of.REGIONS] + 1, 0)):
+        k = where(turn == 0, c[of.LAST], turn - 1)
+        w = windows.at(k * of.FIELDS)
+        if w[of.LO] <= address and address + size <= w[of.HI]:
             c[of.LAST] = k
-            return v.address
+            if w[of.FLAGS] & of.CLOSED:
+                c[of.WANTED] = w.address
+                return 0
+            return w.address
     return 0
 
 
 # -- lanes of one warp, as state/lanes.py keeps them -------------------------------------------------------------------
-@rule
-def lane_key(c, lane, epoch, several):
-    """A key of one of the lanes that are here; others do as the first one does."""
-    if several:
-        return epoch | SEVERAL
-    return epoch | int64(c[of.LANE_NUMBERS])[where(c[of.ACTIVE] >> lane & 1 != 0, lane, 0)]
+def number_of(c, lane):
+    """The number of one of the lanes that are here; others do as the first one does."""
+    return int64(c[of.LANE_NUMBERS])[where(c[of.ACTIVE] >> lane & 1 != 0, lane, 0)]
 
 
-def keys_at(offset, size: int):
-    """Where the keys of the first word of an access begin, and how many halves each question is of."""
-    return offset // WORD * 4 + (offset // HALF & (size == HALF)), 1 if size == HALF else 2
+def lane_key(c, lane, epoch, several, form):
+    """What the table of lanes keeps of one of them. several: of all that do the same."""
+    return epoch | where(several, SEVERAL, number_of(c, lane)) if form.keeps_lanes else epoch
 
 
 @rule
-def clashes(c, w, lane, offset, epoch, several, size, write):
-    """Whether another lane has written there, for a load, or has written or read, for a store."""
-    key, table = lane_key(c, lane, epoch, several), int32(w[of.LANE_TABLE])
-    first, halves = keys_at(offset, size)
-    found = False
-    for word in range(max(1, size // WORD)):
-        at = first + 4 * word
-        found = found | ((table[at : at + halves] ^ key) - 1 < where(several, LANE_MASK, SEVERAL - 1)).any()
-        if write:
-            at_reads = at + 2
-            found = found | ((table[at_reads : at_reads + halves] ^ key) - 1 < LANE_MASK).any()
-    return found
+def among_lanes(w, a, n, key, keeps, form):
+    """Whether n lanes, the first of this key, access what another one has written, or store where one has read.
 
-
-@rule
-def note_lane(c, w, lane, offset, epoch, several, size, write):
-    """Keep what a lane does with an element: its key, or that of several."""
-    key, table = lane_key(c, lane, epoch, several), int32(w[of.LANE_TABLE])
-    first, halves = keys_at(offset, size)
-    for word in range(max(1, size // WORD)):
-        at = first + 4 * word + (0 if write else 2)
-        others = (table[at : at + halves] ^ key) - 1 < LANE_MASK
-        table[at : at + halves] = where(others, epoch | SEVERAL, key)
+    keeps: instead, keep what they do: their keys in the table, or that of several.
+    """
+    words = max(1, form.bytes // WORD)
+    together, table = min(KEYS, 4 * n * words), int32(w[of.LANE_TABLE] + (a - w[of.ORIGIN]) // WORD * 16)
+    numbers = np.arange(together).astype(np.uint32)
+    writes, own = numbers & 2 == 0, numbers // 4 // words + key
+    here = numbers & 1 == a // HALF & 1 if form.bytes == HALF else numbers == numbers
+    if form.write:  # below which distance a key is of another lane that is in the way: who wrote, who read
+        bounds = SEVERAL - 1 + numbers // 2 % 2 * (LANE_MASK - SEVERAL + 1)
+    else:
+        bounds = where(key & LANE_MASK == SEVERAL, LANE_MASK, SEVERAL - 1)
+    for k in range(4 * n * words // together):
+        at, now = k * together, own + k * (together // 4 // words)
+        before = table[at : at + together]
+        unlike = (before ^ now) - 1
+        if keeps:
+            fresh = where(unlike < LANE_MASK, key & ~LANE_MASK | SEVERAL, now)
+            table[at : at + together] = where(here & (writes == form.write), fresh, before)
+        elif ((unlike < bounds) & here & (writes | form.write)).any():
+            return True
+    return False
 
 
 # -- an access ---------------------------------------------------------------------------------------------------------
@@ -328,142 +291,131 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
     if active == 0:
         return False
     c, addresses, values = int64(context), int64(addresses_at), form.kind(values_at)
-    first = addresses[trailing_zeros(active)]
+    lead = trailing_zeros(active)
+    first = addresses[lead]
     at = c.at(of.SHARED).address if form.shared else window_of(c, first, form.bytes)
     w = int64(at)
-    if not form.shared and at == 0:
+    if at == 0 or form.write and w[of.FLAGS] & of.WRITABLE == 0 or not has_room(c, 1):
         return True
-    if w[of.FLAGS] & of.CLOSED:
-        c[of.WANTED] = at
-        return True
-    if form.settles and w[of.SETTLED] and w[of.SPLIT] == 0:
-        went = load_settled(w, addresses, active, values, first, form)
-        if went != SLOWLY:
-            if went == DONE:
-                account(c, addresses, active, first, form)
-            return went == LEFT
-    if form.write and w[of.FLAGS] & of.WRITABLE == 0:
-        return True
-    if c[of.NOW] + 1 > c[of.ROOM] or c[of.EVENT_COUNT] + 1 > c[of.EVENT_ROOM]:
-        return True
-    if form.parted or form.nc or not move_row(c, w, addresses, active, values, first, step, epoch, form):
-        several = one_address & (c[of.ACTIVE] > 1)
-        alike = bits(addresses[0:LANES] != first) & active == 0
-        few = active
-        if not form.write and alike:  # two of those that load from one address do what all of them do
-            others = active & (active - 1)
-            few = active ^ (others & (others - 1))
-        if not may_move(c, w, addresses, few, epoch, several, form):
-            return True
-        move(c, w, addresses, few, values, step, epoch, several, form)
-        if not form.write and alike:
-            spread(values, active, trailing_zeros(active), form.elements)
-    account(c, addresses, active, first, form)
+    alike = (bits(addresses[0:LANES] != first) & active == 0) & (not form.write)  # one loads for all
+    found, side_by_side = LEFT, np.arange(0, LANES * form.bytes, form.bytes) + first
+    if not form.parted and active & c[of.ACTIVE] == FULL and (addresses[0:LANES] == side_by_side).all():
+        found = look(c, w, first, LANES, epoch, form)
+    if found:
+        move(w[of.DATA] + first, LANES, values, form)
+        note_access(c, w, first, LANES, epoch, number_for(c, step, found, form), form)
+    else:
+        several = one_address & (c[of.ACTIVE] > 1) | alike & (active & (active - 1) != 0)
+        few = where(alike, active & -active, active)
+        found = PLAIN
+        for lane in ones(few):
+            one = look(c, w, addresses[lane], 1, lane_key(c, lane, epoch, several, form), form)
+            if one == LEFT:
+                return True
+            found = found | one
+        number = number_for(c, step, found, form)
+        for lane in ones(few):
+            move(w[of.DATA] + addresses[lane], 1, values.at(lane), form)
+            if form.write or number or w[of.WAS_READ]:
+                note_access(c, w, addresses[lane], 1, lane_key(c, lane, epoch, several, form), number, form)
+        if alike:
+            for k in range(form.elements):
+                row = k * LANES
+                values[row : row + LANES] = where(mask(active, LANES), values[row + lead], 0)
+    if form.write:  # to shared memory its lanes, else all, which wait for a fence then
+        c[of.STORED] |= active if form.shared else c[of.ACTIVE]
+    if not form.shared:
+        moved = where(alike, 1, count_ones(active & c[of.ACTIVE]))
+        c[of.BYTES_STORED if form.write else of.BYTES_LOADED] += moved * form.bytes
     return False
 
 
 @rule
-def account(c, addresses, active, first, form):
-    """Count bytes of global memory, and who has stored: to shared memory its lanes, else all wait for a fence.
-
-    Lanes that are not here do as the first one does, and a load of many lanes at one address is one."""
-    if form.write:
-        c[of.STORED] |= active if form.shared else c[of.ACTIVE]
-    if not form.shared:
-        moving = active & c[of.ACTIVE]
-        moved = count_ones(moving)
-        if not form.write:
-            moved = where(bits(addresses[0:LANES] != first) & moving == 0, 1, moved)
-        c[of.BYTES_STORED if form.write else of.BYTES_LOADED] += moved * form.bytes
+def number_for(c, step, found, form):
+    """The number of the event that an access is, if shadows keep it."""
+    if found != KEPT:
+        return 0
+    return event(c, step, GENERIC * (form.write and not form.copies), c[of.COPIER if form.copies else of.UID])
 
 
 @rule
-def may_move(c, w, addresses, lanes, epoch, several, form):
-    """Whether lanes' access is plain."""
-    for lane in ones(lanes):
-        a = addresses[lane]
-        if a < w[of.LO] or a + form.bytes > w[of.HI] or a % form.bytes:
-            return False
-        if form.shared and form.write and a + form.bytes > w[of.BUSY_LO] and a < w[of.BUSY_HI]:
-            return False
-        offset = a - w[of.ORIGIN]
-        if (
-            form.shared
-            and not form.write
-            and w[of.FLAGS] & of.SHADOWED
-            and (int8(w[of.VALID])[a : a + form.bytes] != 1).any()
-        ):
-            return False
-        kept = form.keeps_lanes and w[of.LANE_TABLE]
-        if kept and clashes(c, w, lane, offset, epoch, several, form.bytes, form.write):
-            return False
-        if w[of.FLAGS] & of.SHADOWED:
-            for k in range(form.bytes // form.grain):
-                place = offset // form.grain + k
-                if not allowed_word(c, w, place, form.write, form.nc, form.parted):
-                    return False
-    return True
-
-
-@rule
-def move(c, w, addresses, lanes, values, step, epoch, several, form):
-    """Move lanes' elements, one after the other, and keep who did."""
-    shadowed, data = w[of.FLAGS] & of.SHADOWED, int8(w[of.DATA])
-    if shadowed:
-        event(c, step, GENERIC * form.write, c[of.UID])
-    for k in range(form.elements):
-        for lane in ones(lanes):
-            a = addresses[lane] + k * form.size
-            element = form.kind(data.at(a).address)
-            if form.write:
-                element[0] = values[k * LANES + lane]
-                if form.shared:
-                    fill(int8(w[of.VALID]), a, form.size, 1)
-            else:
-                values[k * LANES + lane] = element[0]
-            if form.keeps_lanes and w[of.LANE_TABLE]:
-                note_lane(c, w, lane, a - w[of.ORIGIN], epoch, several, form.size, form.write)
-            if shadowed:
-                for j in range(form.size // form.grain):
-                    note_word(c, w, (a - w[of.ORIGIN]) // form.grain + j, c[of.NOW], form.write, form.parted)
-
-
-@rule
-def spread(values, active, lane, count):
-    """What a lane has loaded is what all have."""
-    for k in range(count):
-        row = k * LANES
-        values[row : row + LANES] = where(mask(active, LANES), values[row + lane], 0)
-
-
-@rule
-def load_settled(w, addresses, active, values, first, form):
-    """Of places where no more reads are kept only data move. Lanes that a guard keeps out read where the first does."""
-    every = where(mask(active, LANES), addresses[0:LANES], first)
-    addresses[0:LANES] = every
-    if ((every < w[of.LO]) | (every > w[of.HI] - form.bytes) | (every & (form.bytes - 1) != 0)).any():
+def look(c, w, a, n, key, form):
+    """What becomes of an access of n lanes from an address on. key: see lane_key, of the first."""
+    size = n * form.bytes
+    if a < w[of.LO] or a + size > w[of.HI] or a % form.bytes:
         return LEFT
-    lanes = where((every == first).all(), 1, LANES)
-    for lane in range(lanes):
-        if not is_settled(w, (addresses[lane] - w[of.ORIGIN]) // WORD, form.bytes // WORD):
-            return SLOWLY
-    for k in range(form.elements):
-        for lane in range(lanes):
-            element = form.kind(w[of.DATA] + addresses[lane] + k * form.size)
-            values[k * LANES + lane] = element[0]
-    if lanes == 1:
-        spread(values, FULL, 0, form.elements)
-    if w[of.WAS_READ]:
-        for lane in range(lanes):
-            fill(int8(w[of.WAS_READ]), (addresses[lane] - w[of.ORIGIN]) // WORD, form.bytes // WORD, 1)
-    return DONE
+    if form.shared and form.write and not form.copies and a + size > w[of.BUSY_LO] and a < w[of.BUSY_HI]:
+        return LEFT
+    if w[of.FLAGS] & of.SHADOWED == 0:
+        return PLAIN
+    if form.keeps_lanes and w[of.LANE_TABLE] and among_lanes(w, a, n, key, False, form):
+        return LEFT
+    place = (a - w[of.ORIGIN]) // form.grain
+    if form.settles and w[of.SETTLED]:
+        settled = int8(w[of.SETTLED])[place : place + n * form.places] != 0
+        if settled.any() and (w[of.SPLIT] == 0 or not is_split(w, place, n * form.places)):
+            return where(settled.all(), PLAIN, LEFT)
+    for k in range(form.places):
+        at = place + k * n
+        if form.shared and not form.write:
+            valid = Kind(8 * form.grain)(w[of.VALID] + w[of.ORIGIN])
+            if (valid[at : at + n] != (1 if form.parted else 0x01010101)).any():
+                return LEFT
+        if form.copies and form.write and int16(w[of.IN_FLIGHT])[at] or form.parted and not part(w, at // WORD):
+            return LEFT
+        if not form.parted and w[of.SPLIT] and is_split(w, at, n):
+            if n > 1 or not bytes_in_order(c, w, at, form):
+                return LEFT
+        elif not in_order(c, plane_of(w, form.parted), at, n, form):
+            return LEFT
+    return KEPT
+
+
+@rule
+def move(a, n, values, form):
+    """Move what n lanes access. values: from the first lane on."""
+    data = form.kind(a)
+    if n == LANES and form.elements == 1:
+        if form.write:
+            data[0:LANES] = values[0:LANES]
+        else:
+            values[0:LANES] = data[0:LANES]
+        return
+    for lane in range(n):
+        for k in range(form.elements):
+            if form.write:
+                data[lane * form.elements + k] = values[k * LANES + lane]
+            else:
+                values[k * LANES + lane] = data[lane * form.elements + k]
+
+
+@rule
+def note_access(c, w, a, n, key, number, form):
+    """Keep that n lanes access what begins at an address, by an event if it has a number; and for other launches that
+    it was used."""
+    word, used = (a - w[of.ORIGIN]) // WORD, w[of.WROTE if form.write else of.WAS_READ]
+    if form.shared and form.write:
+        fill(int8(w[of.VALID]), a, n * form.bytes, 1)
+    if not form.shared and used:
+        fill(int8(used), word, max(1, n * form.bytes // WORD), 1)
+    if form.keeps_lanes and w[of.LANE_TABLE]:
+        among_lanes(w, a, n, key, True, form)
+    for k in range(where(number != 0, form.places, 0)):
+        at = (a - w[of.ORIGIN]) // form.grain + k * n
+        if not form.parted and w[of.SPLIT] and is_split(w, at, n):
+            keep_bytes(c, w, at, number, form)
+        elif not (form.settles and w[of.SETTLED] and int8(w[of.SETTLED])[at]):
+            plane = plane_of(w, form.parted)
+            keep(c, plane, at, n, number, form)
+            # No more reads are kept of what two clusters have read and nobody has written
+            if form.settles and w[of.SETTLED] and int32(c[SPACE])[plane.reads[at]] != c[OWN_SPACE]:
+                fill(int8(w[of.SETTLED]), at, where(plane.written[at] == 0, n, 0), 1)
 
 
 # -- local memory: of each lane its own, which nobody else sees --------------------------------------------------------
-@rule
 def place_in_local(c, lane, address):
-    """Where the address of a lane lies in its warp's local memory. Lanes that are not here are as the first one."""
-    return int64(c[of.LANE_NUMBERS])[where(c[of.ACTIVE] >> lane & 1 != 0, lane, 0)] * c[of.LOCAL_BYTES] + address
+    """Where the address of a lane lies in its warp's local memory."""
+    return number_of(c, lane) * c[of.LOCAL_BYTES] + address
 
 
 @rule
@@ -479,155 +431,14 @@ def access_local(context, addresses_at, active, values_at, _step, _epoch, _one_a
             return True
     for lane in ones(active):
         place = place_in_local(c, lane, addresses[lane])
-        element = form.kind(c[of.LOCAL] + place)
-        for k in range(form.elements):
-            if form.write:
-                element[k] = values[k * LANES + lane]
-            else:
-                values[k * LANES + lane] = element[k]
+        move(c[of.LOCAL] + place, 1, values.at(lane), form)
         if form.write:
             fill(int8(c[of.LOCAL_WRITTEN]), place, form.bytes, 1)
             c[of.LOCAL_STORED] = 1
     return False
 
 
-# -- rows: the elements of a lane lie behind those of the lane before --------------------------------------------------
-@rule
-def row_slot(c, plane, word, write):
-    """The first slot in which one event has read 32 words, one that is known; for a write, the one behind all reads."""
-    for k in range(plane.slots):
-        at = k * plane.places + word
-        read = plane.reads[at : at + LANES]
-        if (read != read[0]).any():
-            return NOWHERE
-        if write and read[0] != 0:
-            if not known(c, read[0]):
-                return NOWHERE
-        elif known(c, read[0]):
-            return at
-    return plane.slots * plane.places if write else NOWHERE
-
-
-def lanes_of_keys(words: int) -> np.ndarray:
-    """To which lane keys belong, of accesses of this many words."""
-    return np.arange(KEYS, dtype=np.uint32) // 4 // words
-
-
-def bounds_of_keys(write: bool) -> np.ndarray:
-    """Below which distance a key says of another lane that it is in the way: of who wrote, who read."""
-    return np.resize(np.array([SEVERAL - 1] * 2 + [LANE_MASK * write] * 2, np.uint32), KEYS)
-
-
-def noted_keys(write: bool) -> np.ndarray:
-    return np.resize(np.array([write, write, not write, not write]), KEYS)
-
-
-def offsets(step: int) -> np.ndarray:
-    return np.arange(0, LANES * step, step, dtype=np.uint64)
-
-
-@rule
-def move_row(c, w, addresses, active, values, first, step, epoch, form):
-    """Most accesses of most kernels: of 32 words one event has written all and one has read all. False where that is
-    not so; then nothing has been changed, and lanes come one by one."""
-    size, words = LANES * form.bytes, form.bytes // WORD
-    if active != FULL or c[of.ACTIVE] != FULL or w[of.SPLIT] or first < w[of.LO] or first + size > w[of.HI]:
-        return False
-    if first % form.bytes or (addresses[0:LANES] != offsets(form.bytes) + first).any():
-        return False
-    if form.shared and form.write and first + size > w[of.BUSY_LO] and first < w[of.BUSY_HI]:
-        return False
-    plane, word, slots = plane_of(w, False), (first - w[of.ORIGIN]) // WORD, room(words)
-    if w[of.FLAGS] & of.SHADOWED:
-        for k in range(words):
-            at = word + k * LANES
-            valid = int32(w[of.VALID] + first + k * LANES * WORD)
-            if form.shared and not form.write and (valid[0:LANES] != 0x01010101).any():
-                return False
-            if form.settles and w[of.SETTLED] and (int8(w[of.SETTLED])[at : at + LANES] != 0).any():
-                return False
-            writer = plane.written[at : at + LANES]
-            if (writer != writer[0]).any() or not known(c, writer[0]):
-                return False
-            slot = row_slot(c, plane, at, form.write)
-            if slot == NOWHERE:
-                return False
-            slots[k] = slot
-    keys, each = int32(w[of.LANE_TABLE] + word * 16), KEYS // 4 // words
-    if form.keeps_lanes and w[of.LANE_TABLE]:
-        for k in range(LANES // each):
-            at = k * KEYS
-            own = lanes_of_keys(words) | (epoch + k * each)
-            if ((keys[at : at + KEYS] ^ own) - 1 < bounds_of_keys(form.write)).any():
-                return False
-    if w[of.FLAGS] & of.SHADOWED:
-        note_row(c, w, plane, word, slots, event(c, step, GENERIC * form.write, c[of.UID]), form)
-    if form.keeps_lanes and w[of.LANE_TABLE]:
-        for k in range(LANES // each):
-            at = k * KEYS
-            own, kept = lanes_of_keys(words) | (epoch + k * each), keys[at : at + KEYS]
-            fresh = where((kept ^ own) - 1 < LANE_MASK, epoch | SEVERAL, own)
-            keys[at : at + KEYS] = where(noted_keys(form.write), fresh, kept)
-    if form.shared and form.write:
-        fill(int8(w[of.VALID]), first, size, 1)
-    data = form.kind(w[of.DATA] + first)
-    if form.elements == 1:
-        if form.write:
-            data[0:LANES] = values[0:LANES]
-        else:
-            values[0:LANES] = data[0:LANES]
-    else:
-        for k in range(LANES * form.elements):
-            place = k % form.elements * LANES + k // form.elements
-            if form.write:
-                data[k] = values[place]
-            else:
-                values[place] = data[k]
-    return True
-
-
-@rule
-def note_row(c, w, plane, word, slots, number, form):
-    for k in range(form.bytes // WORD):
-        at = word + k * LANES
-        if not form.shared:
-            used = w[of.WROTE if form.write else of.WAS_READ]
-            if used:
-                int8(used)[at : at + LANES] = 1
-        if form.write:
-            plane.written[at : at + LANES] = number
-            for j in range(plane.slots):
-                read = j * plane.places + at
-                if plane.reads[read] == 0:
-                    break
-                plane.reads[read : read + LANES] = 0
-        else:
-            slot = slots[k]
-            plane.reads[slot : slot + LANES] = number
-            if form.settles and w[of.SETTLED] and plane.written[at] == 0:  # as all of them are
-                for j in range(LANES):
-                    settle(c, w, plane, at + j)
-
-
 # -- cp.async: copies that are in flight until their threads wait ------------------------------------------------------
-@rule
-def may_overwrite(c, w, place):
-    """Whether a copy may write a word, which nothing else has under way."""
-    if int16(w[of.IN_FLIGHT])[place] or is_split(w, place):
-        return False
-    plane = plane_of(w, False)
-    return is_known(c, plane.written[place], True) and are_known(c, plane, place, True)
-
-
-@rule
-def may_be_copied(c, w, place):
-    """Whether a copy may read a word of global memory whose reads are kept."""
-    if is_split(w, place):
-        return False
-    plane = plane_of(w, False)
-    return known(c, plane.written[place]) and slot_in(c, plane, place, c[of.COPIER]) != NOWHERE
-
-
 @rule
 def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
     """Lanes `active` begin to copy as many bytes each from global to shared memory as `sizes` say, all or none; zeros
@@ -645,117 +456,73 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
         return False
     if active == 0:
         return False
-    to, source, sizes, size, count = int64(to_at), int64(from_at), int64(sizes_at), form.size, form.size // WORD
-    if c[of.NOW] + 2 > c[of.ROOM] or c[of.EVENT_COUNT] + 2 > c[of.EVENT_ROOM]:
-        return True
+    to, source, sizes, size = int64(to_at), int64(from_at), int64(sizes_at), form.size
     reading = bits(sizes[0:LANES] != 0) & active
-    if bits(sizes[0:LANES] < size) & reading or bits((to[0:LANES] | source[0:LANES]) & (size - 1) != 0) & active:
+    if not has_room(c, 2) or bits(sizes[0:LANES] < size) & reading:
         return True
-    s, first, end, from_window, kept = c.at(of.SHARED), NOWHERE, 0, 0, 0
+    s, first, end, window, found, begun = c.at(of.SHARED), NOWHERE, 0, 0, PLAIN, PLAIN
     if reading:
-        from_window = window_of(c, source[trailing_zeros(reading)], size)
-        if from_window == 0:
+        window = window_of(c, source[trailing_zeros(reading)], size)
+        if window == 0:
             return True
-        if int64(from_window)[of.FLAGS] & of.CLOSED:
-            c[of.WANTED] = from_window
-            return True
-    w, ordered = int64(from_window), s[of.FLAGS] & of.SHADOWED
+    w = int64(window)
     for lane in ones(active):
-        a, b = to[lane], source[lane]
-        if a < s[of.LO] or a + size > s[of.HI]:
+        begun = look(c, s, to[lane], 1, 0, form.writes)
+        if begun == LEFT or source[lane] & (size - 1):
             return True
-        first, end = where(a < first, a, first), where(a + size > end, a + size, end)
-        if ordered:
-            for k in range(count):
-                if not may_overwrite(c, s, (a - s[of.ORIGIN]) // WORD + k):
-                    return True
+        first, end = where(to[lane] < first, to[lane], first), where(to[lane] + size > end, to[lane] + size, end)
         if reading >> lane & 1:
-            if b < w[of.LO] or b + size > w[of.HI]:
+            one = look(c, w, source[lane], 1, 0, form.reads)
+            if one == LEFT:
                 return True
-            if w[of.FLAGS] & of.SHADOWED:
-                for k in range(count):
-                    place = (b - w[of.ORIGIN]) // WORD + k
-                    if w[of.SETTLED] == 0 or not is_settled(w, place, 1):
-                        kept = 1
-                        if not may_be_copied(c, w, place):
-                            return True
+            found = found | one
     if first < s[of.BARRIERS_HI] and s[of.BARRIERS_LO] < end:
         return True
-    if reading and w[of.WAS_READ]:
-        use_copied(w, source, reading, size)
-    if kept:
-        note_copied(c, w, source, reading, event(c, step, 0, c[of.COPIER]), count)
-    row[of.NUMBER], row[of.STEP], row[of.SIZE], row[of.LANE_COUNT] = 0, step, size, count_ones(active)
-    row[of.FIRST], row[of.END], row[of.GAPS] = first - s[of.ORIGIN], end - s[of.ORIGIN], 0
-    if ordered:
-        row[of.NUMBER] = event(c, step, 0, c[of.COPIER])
-        s[of.BUSY_LO] = where(first < s[of.BUSY_LO], first, s[of.BUSY_LO])
-        s[of.BUSY_HI] = where(end > s[of.BUSY_HI], end, s[of.BUSY_HI])
+    number = number_for(c, step, found, form.reads)
+    row[of.NUMBER], row[of.STEP] = number_for(c, step, begun, form.writes), step
+    row[of.SIZE], row[of.LANE_COUNT] = size, count_ones(active)
+    row[of.FIRST], row[of.END] = first - s[of.ORIGIN], end - s[of.ORIGIN]
     words, n = 0, 0
     for lane in ones(active):
-        a = to[lane]
-        row[of.TO + n], row[of.FROM + n] = a - s[of.ORIGIN], source[lane]
-        row[of.READ + n] = where(reading >> lane & 1 != 0, size, 0)
+        a = to[lane] - s[of.ORIGIN]
+        row[of.TO + n], row[of.FROM + n], row[of.READ + n] = a, source[lane], where(sizes[lane] != 0, size, 0)
         n = n + 1
-        if ordered:
-            fill(int8(s[of.VALID]), a, size, 0)
-            for k in range(count):
-                place = (a - s[of.ORIGIN]) // WORD + k
+        if reading >> lane & 1 and w[of.FLAGS] & of.SHADOWED:
+            note_access(c, w, source[lane], 1, 0, number, form.reads)
+        if begun == KEPT:
+            fill(int8(s[of.VALID]), to[lane], size, 0)
+            for k in range(size // WORD):
+                place = a // WORD + k
                 words = words + where(int16(s[of.IN_FLIGHT])[place] == 0, 1, 0)
                 int16(s[of.IN_FLIGHT])[place] = 1
     row[of.GAPS] = where(words * WORD != end - first, 1, 0)
+    if begun == KEPT:
+        s[of.BUSY_LO] = where(first < s[of.BUSY_LO], first, s[of.BUSY_LO])
+        s[of.BUSY_HI] = where(end > s[of.BUSY_HI], end, s[of.BUSY_HI])
     c[of.COPY_COUNT] += 1
     return False
 
 
 @rule
 def end_copies(window, rows, count):
-    """Copies land in shared memory in the order of their rows, of whose addresses there are `count`.
-
-    Returns whether they are left to Python, as where somebody has used parts of their words meanwhile.
-    """
+    """Copies land in shared memory in the order of their rows, of whose addresses there are `count`."""
     w = int64(window)
-    base, ordered, plane = w[of.ORIGIN], w[of.FLAGS] & of.SHADOWED, plane_of(w, False)
     for k in range(count):
         row = int64(int64(rows)[k])
         for lane in range(row[of.LANE_COUNT]):
             for word in range(row[of.SIZE] // WORD):
-                if is_split(w, row[of.TO + lane] // WORD + word):
-                    return True
-    for k in range(count):
-        row = int64(int64(rows)[k])
-        for lane in range(row[of.LANE_COUNT]):
-            for word in range(row[of.SIZE] // WORD):
-                to, place = base + row[of.TO + lane] + word * WORD, row[of.TO + lane] // WORD + word
+                to, place = w[of.ORIGIN] + row[of.TO + lane] + word * WORD, row[of.TO + lane] // WORD + word
                 int32(w[of.DATA] + to)[0] = 0
                 if row[of.READ + lane]:
                     int32(w[of.DATA] + to)[0] = int32(row[of.FROM + lane])[word]
-                if ordered:
-                    if plane.written[place] != row[of.NUMBER]:  # else another lane of the same copy has written it
+                if w[of.FLAGS] & of.SHADOWED:
+                    split = w[of.SPLIT] != 0 and is_split(w, place, 1)
+                    plane, first, number = plane_of(w, split), where(split, place * WORD, place), row[of.NUMBER]
+                    if plane.written[first] != number:  # else another lane of the same copy has written it
                         int16(w[of.IN_FLIGHT])[place] -= 1
-                    plane.written[place] = row[of.NUMBER]
+                    for part_of_word in range(where(split, WORD, 1)):
+                        plane.written[first + part_of_word] = number
                     fill(int8(w[of.VALID]), to, WORD, 1)
-    return False
-
-
-@rule
-def use_copied(w, source, lanes, size):
-    """Keep for other launches what a copy's lanes read."""
-    for lane in ones(lanes):
-        fill(int8(w[of.WAS_READ]), (source[lane] - w[of.ORIGIN]) // WORD, size // WORD, 1)
-
-
-@rule
-def note_copied(c, w, source, lanes, number, count):
-    """Keep the read of a copy's lanes."""
-    plane = plane_of(w, False)
-    for lane in ones(lanes):
-        for k in range(count):
-            place = (source[lane] - w[of.ORIGIN]) // WORD + k
-            if w[of.SETTLED] == 0 or not is_settled(w, place, 1):
-                plane.reads[slot_in(c, plane, place, c[of.COPIER])] = number
-                if w[of.SETTLED]:
-                    settle(c, w, plane, place)
 
 
 @rule

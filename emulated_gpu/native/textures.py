@@ -17,7 +17,6 @@ from ..state import images
 from ..state.shadow import WORD
 from . import access
 from . import context_fields as of
-from .access import event
 
 AXES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2}
 ONE = float(1 << FRACTION)  # the sum of a filter's weights along an axis
@@ -153,34 +152,31 @@ def find(t, coordinates, lane, corners, places, weights, form):
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
+PARTS, WORDS = (access.Form(False, "global", size, 1, nc=True) for size in (1, WORD))
+
+
 @rule
 def may_read(c, w, a, size):
-    """Whether a texel may be read: 0 if not, 2 if its reads are kept, else 1."""
-    if a < w[of.LO] or a + size > w[of.HI] or a % where(size < WORD, size, WORD):
-        return 0
-    if w[of.FLAGS] & of.SHADOWED == 0:
-        return 1
-    kept, offset = 1, a - w[of.ORIGIN]
+    """What becomes of the read of a texel: see access.py."""
+    found = access.PLAIN
     for k in range(where(size < WORD, size, size // WORD)):
         if size < WORD:
-            kept = 2
-            if not access.allowed_word(c, w, offset + k, False, True, True):
-                return 0
-        elif w[of.SETTLED] == 0 or not access.is_settled(w, offset // WORD + k, 1):
-            kept = 2
-            if not access.allowed_word(c, w, offset // WORD + k, False, True, False):
-                return 0
-    return kept + 0
+            one = access.look(c, w, a + k, 1, 0, PARTS)
+        else:
+            one = access.look(c, w, a + k * WORD, 1, 0, WORDS)
+        if one == access.LEFT:
+            return access.LEFT
+        found = found | one
+    return found
 
 
 @rule
-def keep_read(c, w, a, size):
-    offset = a - w[of.ORIGIN]
+def note_read(c, w, a, size, number):
     for k in range(where(size < WORD, size, size // WORD)):
         if size < WORD:
-            access.note_word(c, w, offset + k, c[of.NOW], False, True)
+            access.note_access(c, w, a + k, 1, 0, number, PARTS)
         else:
-            access.note_word(c, w, offset // WORD + k, c[of.NOW], False, False)
+            access.note_access(c, w, a + k * WORD, 1, 0, number, WORDS)
 
 
 @rule
@@ -240,12 +236,12 @@ def fetch(context, coordinates, active, values_at, step, row, _, form):
         return False
     if t[images.GEOMETRY] != form.number or t[images.ONLY_INTEGERS] and not form.integers:
         return True
-    if c[of.NOW] + 1 > c[of.ROOM] or c[of.EVENT_COUNT] + 1 > c[of.EVENT_ROOM]:
+    if not access.has_room(c, 1):
         return True
     places, weights = room(LANES << len(form.axes)), room(LANES * 3, float64)
     filters = 0 if form.integers else t[images.LINEAR]
     corners, size = where(filters != 0, 1 << len(form.axes), 1), t[images.TEXEL]
-    at, kept, moved, other = 0, 0, 0, 0
+    at, found, moved, other = 0, access.PLAIN, 0, 0
     for lane in ones(active):
         find(t, coordinates, lane, corners, places, weights, form)
         for corner in range(corners):
@@ -255,22 +251,18 @@ def fetch(context, coordinates, active, values_at, step, row, _, form):
                     at = access.window_of(c, place, size)
                     if at == 0:
                         return True
-                    if int64(at)[of.FLAGS] & of.CLOSED:
-                        c[of.WANTED] = at
-                        return True
                     other = place
-                asked = may_read(c, int64(at), place, size)
-                if asked == 0:
+                one = may_read(c, int64(at), place, size)
+                if one == access.LEFT:
                     return True
-                kept = where(asked == 2, 1, kept)
+                found = found | one
                 moved = where(place == other, moved, moved | 1) + 2
     if at != 0 and int64(at)[of.FLAGS] & of.SHADOWED:
-        if kept:
-            event(c, step, 0, c[of.UID])
+        number = access.number_for(c, step, found, WORDS)
         for lane in ones(active):
             for corner in range(corners):
                 if places[corner * LANES + lane] != 0:
-                    keep_read(c, int64(at), places[corner * LANES + lane], size)
+                    note_read(c, int64(at), places[corner * LANES + lane], size, number)
     c[of.BYTES_LOADED] += where(moved & 1 != 0, moved >> 1, where(moved != 0, 1, 0)) * size
     for lane in ones(active):
         for channel in range(t[images.CHANNELS]):

@@ -573,8 +573,7 @@ def _have_landed(g: LaneGroup, group) -> bool:
     if not all(op.row is not None and memory.covers(int(read[0]), 1) for _, _, read, _, _, op in group):
         return False
     rows = np.array([pointer(op.row) for *_, op in group])
-    if end_copies()(pointer(smem.window.refresh(smem)), pointer(rows), len(rows)):
-        return False
+    end_copies()(pointer(smem.window.refresh(smem)), pointer(rows), len(rows))
     for *_, op in group:
         smem.has_ended(op)
     return True

@@ -388,6 +388,7 @@ mov.u32 r10, 0; shr.u32 r11, r0, 3; and.b32 r11, r11, 3; xor.b32 r11, r11, r0; s
 add.u32 r11, r11, r3;
 mul.wide.u32 d5, r0, 8; add.u64 d5, d1, d5; and.b32 r12, r0, 4; shl.b32 r18, r0, 3; add.u32 r18, r18, r3;
 and.b32 r17, r0, 31; shl.b32 r17, r17, 4; add.u32 r17, r17, r3; mov.u32 r19, 0;
+st.shared.b8 [r18+513], r0;
 LOOP:
 cp.async.ca.shared.global [r11], [d5], 8; cp.async.commit_group;
 cp.async.ca.shared.global [r18+512], [d4], 4, r12; @p0 cp.async.ca.shared.global [r18+516], [d4+4], 4;
@@ -485,7 +486,7 @@ def test_rows_leave_the_same(monkeypatch):
 
 
 def test_copies_leave_the_same(monkeypatch):
-    """cp.async in whole rows, swizzled, with gaps, of some lanes, of zeros, to one word; rows of matrices."""
+    """cp.async in whole rows, swizzled, with gaps, of some lanes, of zeros, to one word, to bytes; rows of matrices."""
     mine, theirs = both(COPIES, monkeypatch)
     assert not mine.error and any(mine.out)
     for name, value in vars(theirs).items():
