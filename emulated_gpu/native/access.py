@@ -89,37 +89,24 @@ class Form(NamedTuple):
         return Kind(8 * self.size)
 
     @property
+    def source(self) -> Form:
+        """What a cp.async reads."""
+        return self._replace(write=False, space="global")
+
+    @property
     def rule(self) -> Rule:
-        return access_local if self.space == "local" else access
+        return begin_copy if self.copies else access_local if self.space == "local" else access
 
     def __str__(self) -> str:
+        if self.copies:
+            return f"copy.{self.bytes}"
         what = f"{'store' if self.write else 'load'}.{self.space}"
         return f"{what}.{self.size}.{self.elements}{'.nc' * self.nc}{'.rows' * self.rows}"
 
 
-class Copy(NamedTuple):
-    """A cp.async of this many bytes a lane; 0: cp.async.commit_group."""
-
-    size: int
-
-    @property
-    def shared(self) -> bool:
-        return True
-
-    @property
-    def reads(self) -> Form:
-        return Form(False, "global", WORD, self.size // WORD, copies=True)
-
-    @property
-    def writes(self) -> Form:
-        return Form(True, "shared", WORD, self.size // WORD, copies=True)
-
-    @property
-    def rule(self) -> Rule:
-        return begin_copy
-
-    def __str__(self) -> str:
-        return f"copy.{self.size}"
+def copy_of(size: int) -> Form:
+    """What a cp.async of this many bytes a lane writes; 0: cp.async.commit_group."""
+    return Form(True, "shared", WORD, size // WORD, copies=True)
 
 
 def plane_of(w, parted) -> Plane:
@@ -450,13 +437,13 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
     row = int64(c[of.COPIES]).at(c[of.COPY_COUNT] * of.COPY)
     if c[of.COPY_COUNT] == c[of.COPY_ROOM]:
         return True
-    if form.size == 0:
+    if form.bytes == 0:
         row[of.SIZE] = 0
         c[of.COPY_COUNT] += 1
         return False
     if active == 0:
         return False
-    to, source, sizes, size = int64(to_at), int64(from_at), int64(sizes_at), form.size
+    to, source, sizes, size = int64(to_at), int64(from_at), int64(sizes_at), form.bytes
     reading = bits(sizes[0:LANES] != 0) & active
     if not has_room(c, 2) or bits(sizes[0:LANES] < size) & reading:
         return True
@@ -467,19 +454,19 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
             return True
     w = int64(window)
     for lane in ones(active):
-        begun = look(c, s, to[lane], 1, 0, form.writes)
+        begun = look(c, s, to[lane], 1, 0, form)
         if begun == LEFT or source[lane] & (size - 1):
             return True
         first, end = where(to[lane] < first, to[lane], first), where(to[lane] + size > end, to[lane] + size, end)
         if reading >> lane & 1:
-            one = look(c, w, source[lane], 1, 0, form.reads)
+            one = look(c, w, source[lane], 1, 0, form.source)
             if one == LEFT:
                 return True
             found = found | one
     if first < s[of.BARRIERS_HI] and s[of.BARRIERS_LO] < end:
         return True
-    number = number_for(c, step, found, form.reads)
-    row[of.NUMBER], row[of.STEP] = number_for(c, step, begun, form.writes), step
+    number = number_for(c, step, found, form.source)
+    row[of.NUMBER], row[of.STEP] = number_for(c, step, begun, form), step
     row[of.SIZE], row[of.LANE_COUNT] = size, count_ones(active)
     row[of.FIRST], row[of.END] = first - s[of.ORIGIN], end - s[of.ORIGIN]
     words, n = 0, 0
@@ -488,7 +475,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
         row[of.TO + n], row[of.FROM + n], row[of.READ + n] = a, source[lane], where(sizes[lane] != 0, size, 0)
         n = n + 1
         if reading >> lane & 1 and w[of.FLAGS] & of.SHADOWED:
-            note_access(c, w, source[lane], 1, 0, number, form.reads)
+            note_access(c, w, source[lane], 1, 0, number, form.source)
         if begun == KEPT:
             fill(int8(s[of.VALID]), to[lane], size, 0)
             for k in range(size // WORD):

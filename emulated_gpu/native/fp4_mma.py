@@ -15,15 +15,15 @@ import numpy as np
 from ..formats import matrix_descriptor
 from ..formats.alu import fused
 from ..formats.convert import whole_number
-from ..jit.rules import Function, Later, float32, int8, int32, int64, pick, pointer, room, rule, vector, where
-from ..state.tensor_memory import COLUMNS, TensorMemory
+from ..jit.rules import Function, Later, float32, int8, int32, int64, pointer, room, rule, where
+from ..state.tensor_memory import COLUMNS
 
 ROWS, K, MOST = 128, 64, 256  # MOST: columns of D
 WIDE, TALL = 16, 8  # columns and rows of D that are computed together
 SOME = 8  # rows of an operand that are decoded together
 COLD = 250  # MMAs of a process before machine code pays
 CHUNK, BLOCK = 16, 8  # bytes: what a swizzle leaves together, what one scale factor belongs to
-BLOCKS, SUMS, BYTES = (tuple(range(n)) for n in (4, TALL, CHUNK))
+BLOCKS, SUMS = range(4), range(TALL)
 PARTS = 3  # A, and B of both CTAs of a pair
 
 
@@ -38,9 +38,9 @@ class Part(NamedTuple):
     chunks: int
     column: int
     values: int
-    to: int = 0
-    by_k: int = 0
-    seen: int = 0
+    to: int
+    by_k: int
+    seen: int
 
     @classmethod
     def at(cls, table) -> Part:
@@ -54,7 +54,7 @@ def decode(parts, cells, written, table):
     Each byte of a part's `seen` whose number is that of a scale factor becomes 1. False if a scale factor has not been
     written, or is not the same in all 32-lane partitions.
     """
-    good, scales = True, room(len(BLOCKS) * SOME, float32)
+    good, scales, turned = True, room(len(BLOCKS) * SOME, float32), room(K // 2 * SOME, int8)
     for number in range(parts):
         part = Part.at(int64(table).at(number * len(Part._fields)))
         for row in range(0, part.rows, SOME):
@@ -66,20 +66,23 @@ def decode(parts, cells, written, table):
                 for block in BLOCKS:
                     code = word >> 8 * block & 255
                     int8(part.seen)[code] = 1
-                    scales[block * SOME + i] = float32(part.values)[code]
-            for half in range(K // 2 // CHUNK):  # of each row
-                numbers = doubled(transposed(chunks_of(part, row, half)))
-                for byte in BYTES:
-                    block = (half * (CHUNK // BLOCK) + byte // BLOCK) * SOME
-                    scale = scales[block : block + SOME]
-                    for which in PAIR:
-                        few = pick(numbers[which], np.arange(byte * SOME, byte * SOME + SOME))
-                        place = (half * 2 * CHUNK + 2 * byte + which) * part.by_k + first
-                        float32(part.to)[place : place + SOME] = whole_number(few, 8, True, 32) * 0.5 * scale
+                    scales[block * SOME + i] = float32(part.values)[code] * 0.5
+                for half in PAIR:  # of a row
+                    chunk = part.bytes + int64(part.chunks)[(row + i) * 2 + half] * CHUNK
+                    for byte in range(CHUNK):
+                        turned[(half * CHUNK + byte) * SOME + i] = int8(chunk)[byte]
+            halves = doubled(turned[0 : K // 2 * SOME])
+            for which in PAIR:  # of a byte's two numbers, in its lower and in its upper half
+                turned[0 : K // 2 * SOME] = halves[which]
+                for at in range(K // 2):
+                    here, block = at * SOME, at // BLOCK * SOME
+                    place = (2 * at + which) * part.by_k + first
+                    element = whole_number(turned[here : here + SOME], 8, True, 32)
+                    float32(part.to)[place : place + SOME] = element * scales[block : block + SOME]
     return good
 
 
-PAIR = (0, 1)  # of a byte's two numbers, in its lower and in its upper half
+PAIR = (0, 1)
 
 
 def is_replicated(cells, written, cell, word):
@@ -89,22 +92,6 @@ def is_replicated(cells, written, cell, word):
         there = cell + partition * 32 * COLUMNS
         found = (int32(cells)[there] == word) & (int8(written)[there] != 0) & found
     return found
-
-
-def chunks_of(part: Part, row, half) -> list:
-    """A chunk of each of SOME rows."""
-    chunks = [int64(part.chunks)[(row + i) * (K // 2 // CHUNK) + half] for i in range(SOME)]
-    return [vector(int8(part.bytes), at * CHUNK, CHUNK) for at in chunks]
-
-
-def transposed(rows: list):
-    """Chunks of SOME rows as one vector: byte 0 of each row, byte 1 of each row, and so on."""
-    size = CHUNK
-    while len(rows) > 1:  # rows i and i + len / 2 alternate: what is i's of the next round has every second row of i's
-        order, half = np.arange(2 * size).reshape(2, size).T.ravel(), len(rows) // 2
-        rows = [pick(a, order, b) for a, b in zip(rows[:half], rows[half:], strict=True)]
-        size *= 2
-    return rows[0]
 
 
 def doubled(codes) -> list:
@@ -166,18 +153,6 @@ def rows_of(desc: int, rows: int) -> tuple[np.ndarray, int, int]:
     return chunks, pointer(chunks), end
 
 
-class Place(NamedTuple):
-    """Addresses of a CTA's shared memory, and of its tensor memory's cells and of what says which are written."""
-
-    bytes: int
-    cells: int
-    written: int
-
-    @classmethod
-    def of(cls, smem: np.ndarray, tmem: TensorMemory) -> Place:
-        return cls(pointer(smem), pointer(tmem.cells), pointer(tmem.written))
-
-
 class Fp4Mma:
     """Holds the three loops and room for what they work on: operands as floats of the CTAs of a pair.
 
@@ -197,26 +172,26 @@ class Fp4Mma:
         self.seen_at, self.largest_at, self.magic_at, self.parts_at = map(pointer, noted)
         self.lock = threading.Lock()
 
-    def operands(self, a: Part, b: list[Part], place: Place, to: tuple[int, int], n: int) -> tuple[bytes, bytes] | None:
-        """Decode A and B of a CTA; returns which codes the scale factors of each have, a byte for each, or None if
-        those are not all written and the same in all partitions.
+    def operands(self, place: tuple[int, int], cta: int, n: int, a: tuple, *b: tuple) -> tuple[bytes, bytes] | None:
+        """Decode A and B of a CTA of the pair; returns which codes the scale factors of each have, a byte for each, or
+        None if those are not all written and the same in all partitions.
 
-        b: B's rows that each CTA of the pair has. to: the addresses that elements go to. n: rows of B.
+        place: addresses of tensor memory's cells, and of what says which are written. n: rows of B. a, b: Part's first
+        fields, of B for the rows that each CTA of the pair has.
         """
         self.seen.fill(0)
-        self.parts[0] = a._replace(to=to[0], by_k=ROWS, seen=self.seen_at)
-        for row, part in zip(self.parts[1:], b):
-            row[:] = part._replace(to=to[1], by_k=n, seen=self.seen_at + 256)
-        if not self.decode(1 + len(b), place.cells, place.written, self.parts_at):
+        parts = (*a, self.a[cta], ROWS, self.seen_at), *((*one, self.b[cta], n, self.seen_at + 256) for one in b)
+        self.parts[: len(parts)] = parts
+        if not self.decode(len(parts), *place, self.parts_at):
             return None
         seen = self.seen.tobytes()
         return seen[:256], seen[256:]
 
-    def accumulator(self, place: Place, column: int, n: int, q: int) -> float | None:
+    def accumulator(self, place: tuple[int, int], column: int, n: int, q: int) -> float | None:
         """The largest magnitude of an accumulator of n columns, or None unless all of it has been written, and is
         multiples of 2 ** q, given that it is below 2 ** (q + 22)."""
         self.magic[0] = 1.5 * 2.0 ** (23 + q)
-        if not self.survey(place.cells, place.written, column, n, self.magic_at, self.largest_at):
+        if not self.survey(*place, column, n, self.magic_at, self.largest_at):
             return None
         return float(self.largest.max())
 

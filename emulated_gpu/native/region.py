@@ -439,7 +439,7 @@ class Region:
         limit = "heap[0][0] + g.clock.quantum if heap else inf"
         scope["begin"] = self.memory.begin
         shared = any(form.shared for form in self.code.forms)
-        copies = any(isinstance(form, access.Copy) for form in self.code.forms)
+        copies = any(form.rule is access.begin_copy for form in self.code.forms)
         header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
         local = any(form.rule is access.access_local for form in self.code.forms)
         memory = f"begin(g, {shared}, {copies}, {'access.local_memory(g, 1)' if local else None})"

@@ -114,7 +114,7 @@ class Translator(Interpreter):
         self.scratch: dict[str, int] = {}  # bytes of memory by name
         self.bail_to: Callable[[], str] | None = None
         self.index = 0  # of the instruction in its program
-        self.forms: set[access.Form | access.Copy | textures.Fetch] = set()  # of accesses
+        self.forms: set[access.Form | textures.Fetch] = set()  # of accesses
         self.meets = False  # whether lanes of the warp meet anywhere
 
     def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
@@ -245,7 +245,7 @@ class Translator(Interpreter):
     def async_copy_cp_async_commit(self, _) -> None:
         self.scratch.setdefault("values", 32 * LANES)
         zero = self.constant(0, 64)
-        self.ask(access.Copy(0), zero, zero, zero)
+        self.ask(access.copy_of(0), zero, zero, zero)
 
     def async_copy_cp_async(self, _, to, source, size, some, mask) -> None:
         if not all(isinstance(at, Value) for at in (to, source)):
@@ -254,7 +254,7 @@ class Translator(Interpreter):
         rows = [self.spread(self.cast(v, 64)) for v in (to, source, some)]
         to, source, sizes = (self.kept(v, name) for v, name in zip(rows, ("s64.0", "values", "s64.1"), strict=True))
         self.scratch["values"] = 32 * LANES
-        self.ask(access.Copy(size), to, active, sizes)
+        self.ask(access.copy_of(size), to, active, sizes)
 
     def access_ldmatrix(self, _, address, count, bits, trans) -> tuple:
         """A load of rows of 16 bytes, whose parts change lanes: 8 x 8 elements of 16 bits each."""

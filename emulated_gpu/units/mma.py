@@ -326,18 +326,18 @@ def _has_multiplied(form: MmaForm, d: InstructionDescriptor, o: Operands, ctas: 
             return False
         if any(end > COLUMNS or 0 in usable[at:end] for at, end in ranges):
             return False
-    places = [fp4_mma.Place.of(*cta) for cta in ctas]
-    of_a = pointer(_table(d.scale_type, d.negate_a != d.negate_b))
+    of_a = a, sfa, pointer(_table(d.scale_type, d.negate_a != d.negate_b))
     of_b = b, sfb, pointer(_table(d.scale_type, False))
-    b_parts = [fp4_mma.Part(n // group, i * n // group, place.bytes, *of_b) for i, place in enumerate(places)]
+    shared = [pointer(smem) for smem, _ in ctas]
+    places = [(pointer(tmem.cells), pointer(tmem.written)) for _, tmem in ctas]
+    b_parts = [(n // group, i * n // group, at, *of_b) for i, at in enumerate(shared)]
     with loops.lock:
-        for place, to_a, to_b in zip(places, loops.a, loops.b):
-            a_part = fp4_mma.Part(fp4_mma.ROWS, 0, place.bytes, a, sfa, of_a)
-            seen = loops.operands(a_part, b_parts, place, (to_a, to_b), n)
+        for cta, place in enumerate(places):
+            seen = loops.operands(place, cta, n, (fp4_mma.ROWS, 0, shared[cta], *of_a), *b_parts)
             if seen is None or not _is_exact(d, seen[0], seen[1], loops, place, o):
                 return False
         for place, a_at, b_at in zip(places, loops.a, loops.b):
-            loops.multiply(place.cells, place.written, to, n, o.accumulate, a_at, b_at)
+            loops.multiply(*place, to, n, o.accumulate, a_at, b_at)
     return True
 
 
