@@ -19,6 +19,7 @@ import math
 import operator
 import struct
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,16 +207,6 @@ def room(n: int, kind: Kind = int64) -> Array:
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
-class Part(NamedTuple):
-    """A rule in machine code, for some constants. result: its type, None for none; needs: the text of what it calls,
-    its own last."""
-
-    name: str
-    result: tuple[int, int, bool] | None
-    needs: dict[str, str]
-    declarations: dict[str, str]
-
-
 def _shape(x):
     """What tells arguments apart that need different machine code."""
     if isinstance(x, Value):
@@ -251,7 +242,7 @@ class Rule:
 
     def __init__(self, function):
         self.function = function
-        self.parts: dict[tuple, Part] = {}
+        self.parts: dict[tuple, Writer] = {}
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments):
@@ -259,18 +250,18 @@ class Rule:
         if code is None:
             return self.function(*arguments)
         part = self.part(arguments)
-        code.helpers.update(part.needs)
+        code.helpers.update(part.helpers)
         code.declarations.update(part.declarations)
-        call = f"@{part.name}({', '.join(map(str, values_of(arguments)))})"
+        call = f"@{part.called}({', '.join(map(str, values_of(arguments)))})"
         if part.result is None:
             return code.emit(f"call void {call}")
         return code.value(f"call {type_of(*part.result)} {call}", *part.result)
 
-    def part(self, arguments: tuple) -> Part:
+    def part(self, arguments: tuple) -> Writer:
         with self.lock:
             key = _shape(arguments)
             if key not in self.parts:
-                self.parts[key] = Writer(self, arguments, f"{self.__name__}.{len(self.parts)}").part
+                self.parts[key] = Writer(self, arguments, f"{self.__name__}.{len(self.parts)}")
             return self.parts[key]
 
     @functools.cached_property
@@ -280,8 +271,7 @@ class Rule:
     @functools.cached_property
     def assigned(self) -> dict[str, int]:
         """How often each name is."""
-        names = [n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        return {name: names.count(name) for name in names}
+        return Counter(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
 rule = Rule
@@ -331,7 +321,7 @@ class Interpreter(Code):
             case ast.If():
                 return self.branches(node)
             case ast.While():
-                self.turn(node, lambda inside, end: self.decide(node.test, inside, end), lambda: None)
+                self.turn(node, lambda inside, end: self.decide(node.test, inside, end))
             case ast.For(iter=ast.Call(func=ast.Name(id="range" | "ones"))):
                 self.count_up(node)
             case ast.For():
@@ -405,44 +395,38 @@ class Interpreter(Code):
         self.label(end)
         return self.value(f"phi i1 [true, %{yes}], [false, %{no}]", 1, 0)
 
-    def turn(self, node: Any, test, step) -> None:
-        """A loop: test(label of its body, label behind it); step() between turns."""
-        head, inside, latch, end = (self.name(what) for what in ("head", "body", "next", "end"))
+    def turn(self, node: ast.While | ast.For, test, begin=lambda: None) -> None:
+        """A loop: test(label of its body, label behind it); begin() is the first thing of a turn."""
+        head, inside, end = (self.name(what) for what in ("head", "body", "end"))
         self.jump(head)
         self.label(head)
         if test(inside, end):
             self.jump(inside)
         self.label(inside)
-        self.loops.append((latch, end))
+        self.loops.append((head, end))
+        begin()
         if not self.block(node.body):
-            self.jump(latch)
+            self.jump(head)
         self.loops.pop()
-        self.label(latch)
-        step()
-        self.jump(head)
         self.label(end)
 
     def count_up(self, node: Any) -> None:
-        ends = [self.expression(a) for a in node.iter.args]
-        of_bits, name, kind = node.iter.func.id == "ones", node.target.id, (64, 0, False)
+        """A loop over a range, or over the ones of a mask: what is left of it lies in memory."""
+        ends, of_bits = [self.expression(a) for a in node.iter.args], node.iter.func.id == "ones"
         first, end, step = (0, *ends, 1) if len(ends) == 1 and not of_bits else (*ends, 1, 1)[:3]
-        place, left = self.variable(kind), self.variable(kind)  # the number; bits from it on, or the number again
-        outer, self.variables[name] = self.variables.get(name), (place, kind)
-        self.local.pop(name, None)
+        left = self.variable((64, 0, False))
         self.emit(f"store {self.shaped(first, WORD)}, ptr {left}")
 
         def test(inside: str, behind: str) -> None:
             now = self.value(f"load i64, ptr {left}", 64, 0)
-            self.emit(f"store {trailing_zeros(now) if of_bits else now}, ptr {place}")
             self.branch(now != 0 if of_bits else now < end, inside, behind)
 
-        def following() -> None:
+        def begin() -> None:
             now = self.value(f"load i64, ptr {left}", 64, 0)
+            self.local[node.target.id] = trailing_zeros(now) if of_bits else now
             self.emit(f"store {now & (now - 1) if of_bits else now + step}, ptr {left}")
 
-        self.turn(node, test, following)
-        if outer:
-            self.variables[name] = outer
+        self.turn(node, test, begin)
 
     def variable(self, kind: tuple[int, int, bool]) -> str:
         name = f"%{self.name('a')}"
@@ -526,11 +510,11 @@ class Interpreter(Code):
 
 
 class Writer(Interpreter):
-    """Writes one rule for some constants."""
+    """Writes one rule for some constants, behind what it calls. result: its type, None for none."""
 
-    def __init__(self, rule: Rule, arguments: tuple, name: str):
+    def __init__(self, rule: Rule, arguments: tuple, called: str):
         super().__init__()
-        self.rule = rule
+        self.rule, self.called = rule, called
         self.result: tuple[int, int, bool] | None = None
         given = list(values_of(arguments))
         own = [Value(f"%p{k}", v.bits, v.vary, v.real, self) for k, v in enumerate(given)]
@@ -541,9 +525,8 @@ class Writer(Interpreter):
         if not self.block(rule.tree.body):
             self.emit("ret void" if self.result is None else "unreachable")
         kind = "void" if self.result is None else type_of(*self.result)
-        head = f"define internal {kind} @{name}({', '.join(map(str, own))}) {{"
-        text = "\n".join([head, "entry:", *self.heads, *self.lines, "}"])
-        self.part = Part(name, self.result, {**self.helpers, name: text}, self.declarations)
+        self.lines[:0] = ["entry:", *self.heads]
+        self.close(f"define internal {kind} @{called}({', '.join(map(str, own))})")
 
     def named(self, name: str) -> Any:
         if name in self.local:
