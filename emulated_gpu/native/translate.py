@@ -27,18 +27,10 @@ EVERY_LANE = np.arange(LANES, dtype=np.uint32)
 WINDOWS = {"shared": "shared", "global": "global", "generic": "global", "local": "local"}
 
 
-def places_of_matrices(trans: bool) -> np.ndarray:
-    """Where the elements of ldmatrix's registers lie, int32 [4 matrices, 32 lanes, 2], among halves of rows of 16 bytes
-    as lanes load them: the lower halves of all, then the upper ones."""
-    lane = np.arange(LANES)[:, None]
-    row, column = np.broadcast_arrays(lane // 4, 2 * (lane % 4) + np.arange(2))
-    if trans:
-        row, column = column, row
-    lanes = 8 * np.arange(4)[:, None, None] + row
-    return ((column // 4 * LANES + lanes) * 4 + column % 4).astype(np.int32)
-
-
-PLACES = places_of_matrices(False), places_of_matrices(True)
+# ldmatrix: lanes load rows of 16 bytes, the lower halves of all, then the upper ones. Where each element of its registers
+# lies among them, as they are, and of transposed matrices
+ROWS = np.arange(2 * LANES * 4, dtype=np.int32).reshape(2, LANES, 4).swapaxes(0, 1).reshape(4, 8, 8)
+PLACES = ROWS.ravel(), ROWS.swapaxes(1, 2).ravel()
 
 
 @dataclass(frozen=True)
@@ -170,8 +162,8 @@ class Translator(Interpreter):
                 case ast.Name(ctx=ast.Load()):
                     differs = (number := register_of(node.id)) is not None and self.varies(number)
                 case ast.Call():
-                    differs = ast.unparse(node.func) in ("g.elect", "lanes.shuffle")
-                    differs = differs or (found := input_of(node)) is not None and found.vary
+                    given = input_of(node)
+                    differs = given.vary if given else ast.unparse(node.func) in ("g.elect", "lanes.shuffle")
                 case _:
                     differs = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
             if differs:
@@ -189,14 +181,11 @@ class Translator(Interpreter):
         name = f"%input{list(self.inputs).index(what.text)}"
         return self.value(f"load {type_of(what.bits, what.vary)}, ptr {name}", what.bits, what.vary)
 
-    def epoch(self) -> Value:
-        return self.value("load i64, ptr %epoch", 64, False)
-
     # -- what instructions call: see Unit --------------------------------------------------------------------------
     def fences_meet(self, _) -> None:
         """The next epoch of the warp: Actor.meet."""
         self.meets = True
-        self.emit(f"store {self.epoch() + STRIDE & EPOCHS - 1}, ptr %epoch")
+        self.emit(f"store {self.header('epoch', 64) + STRIDE & EPOCHS - 1}, ptr %epoch")
 
     def access_load(self, _, space, address, size, count, mask, *strong, nc=False):
         if strong:
@@ -219,9 +208,8 @@ class Translator(Interpreter):
             address = self.cast(address, 32)
         active = self.header("active") if form.write else self.constant(FULL if vary else 1, 32)
         active = self.guarded(active, mask)
-        self.scratch["values"] = 32 * LANES
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
-        values = form.kind(self.address("values"))
+        values = form.kind(self.room("values"))
         for k in range(form.elements):
             values.store(self, k * LANES, self.cast(given[k], 8 * form.size) if form.write else 0, LANES)
         self.ask(form, addresses, active, one=not vary)
@@ -238,12 +226,11 @@ class Translator(Interpreter):
         self.forms.add(form)
         self.declarations[str(form)] = f"declare i1 @{form}({', '.join(f'i{bits}' for bits in access.ARGUMENTS)})"
         if sizes is None:
-            sizes = self.cast(self.cast(self.epoch() << LANE_BITS, 32), 64)
-        given = f"i64 %context, {addresses}, {self.cast(active, 64)}, {self.address('values')}, i64 {self.index}"
+            sizes = self.cast(self.cast(self.header("epoch", 64) << LANE_BITS, 32), 64)
+        given = f"i64 %context, {addresses}, {self.cast(active, 64)}, {self.room('values')}, i64 {self.index}"
         self.bail_where(self.value(f"call i1 @{form}({given}, {sizes}, {self.constant(one, 1)})", 1, 0))
 
     def async_copy_cp_async_commit(self, _) -> None:
-        self.scratch.setdefault("values", 32 * LANES)
         zero = self.constant(0, 64)
         self.ask(access.copy_of(0), zero, zero, zero)
 
@@ -253,7 +240,6 @@ class Translator(Interpreter):
         active = self.guarded(self.header("active"), mask)
         rows = [self.spread(self.cast(v, 64)) for v in (to, source, some)]
         to, source, sizes = (self.kept(v, name) for v, name in zip(rows, ("s64.0", "values", "s64.1"), strict=True))
-        self.scratch["values"] = 32 * LANES
         self.ask(access.copy_of(size), to, active, sizes)
 
     def access_ldmatrix(self, _, address, count, bits, trans) -> tuple:
@@ -261,11 +247,10 @@ class Translator(Interpreter):
         if bits != 16 or not isinstance(address, Value):
             raise Untranslated("matrices of bytes, or at a constant address")
         self.need_whole_warp()
-        self.scratch["values"], self.scratch["matrices"] = 32 * LANES, 4 * 4 * LANES
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         self.ask(access.Form(False, "shared", 8, 2, rows=True), addresses, self.constant((1 << 8 * count) - 1, 64))
-        values, out = self.address("values"), self.address("matrices")
-        places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans].ravel())
+        values, out = self.room("values"), self.room("matrices")
+        places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans])
         access.gathered(values, out, places, 2 * LANES * count)
         return tuple(vector(int32(out), k * LANES, LANES) for k in range(count))
 
@@ -276,17 +261,14 @@ class Translator(Interpreter):
             raise Untranslated("this fetch")
         active = self.guarded(self.header("active"), mask)
         self.bail_where(handle >= OBJECTS.ROOM)
-        self.scratch["values"], self.scratch["coordinates"] = 32 * LANES, 4 * 4 * LANES
-        coordinates = self.address("coordinates")
+        coordinates = self.room("coordinates")
         for k, v in enumerate(where):
             int32(coordinates).store(self, k * LANES, self.spread(self.cast(v, 32)), LANES)
         row = handle * (8 * FIELDS) + self.given(Input("textures.rows()", 64, False))
         self.ask(textures.Fetch(geometry, integers), coordinates, active, row)
-        return tuple(vector(int32(self.address("values")), k * LANES, LANES) for k in range(4))
+        return tuple(vector(int32(self.room("values")), k * LANES, LANES) for k in range(4))
 
-    @property
-    def g_lanes(self) -> np.ndarray:
-        return EVERY_LANE
+    g_lanes = EVERY_LANE
 
     @property
     def g_lane_mask(self) -> Value:
@@ -310,8 +292,8 @@ class Translator(Interpreter):
         return every
 
     # -- what formats/ asks for of a warp --------------------------------------------------------------------------
-    def header(self, name: str) -> Value:
-        return self.value(f"load i32, ptr %{name}", 32, False)
+    def header(self, name: str, bits: int = 32) -> Value:
+        return self.value(f"load i{bits}, ptr %{name}", bits, False)
 
     def bail_where(self, condition: Value) -> None:
         """Leave the instruction to Python if the condition holds in any lane."""
@@ -352,12 +334,14 @@ class Translator(Interpreter):
 
     def kept(self, v: Value, name: str) -> Value:
         """Store a vector in scratch memory; returns its address."""
-        self.scratch[name] = v.bits // 8 * LANES
+        place = self.room(name, v.bits // 8 * LANES)
         self.emit(f"store {v}, ptr %{name}")
-        return self.address(name)
+        return place
 
-    def address(self, scratch: str) -> Value:
-        return self.value(f"ptrtoint ptr %{scratch} to i64", 64, 0)
+    def room(self, name: str, size: int = 32 * LANES) -> Value:
+        """The address of this much scratch memory, or more."""
+        self.scratch[name] = max(self.scratch.get(name, 0), size)
+        return self.value(f"ptrtoint ptr %{name} to i64", 64, 0)
 
 
 @rule
