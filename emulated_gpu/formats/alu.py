@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..jit.llvm import Untranslated, Value, compiler, writer_of
-from ..jit.rules import where
+from ..jit.rules import count_ones, where
 
 U = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: object}
 S = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
@@ -30,9 +30,7 @@ def is_array(x) -> bool:
 
 def arr(x, bits: int) -> np.ndarray:
     """Value as an array of unsigned `bits`-wide elements (one element if uniform)."""
-    if type(x) is np.ndarray:
-        return x if x.dtype == U[bits] else x.astype(U[bits])
-    return np.array([x & MASK[bits]], U[bits])
+    return resize(x, bits) if is_array(x) else np.array([x & MASK[bits]], U[bits])
 
 
 def back(result: np.ndarray, *inputs):
@@ -50,14 +48,6 @@ def python(function):
     """Mark a function that instructions call as Python alone."""
     PYTHON.add(function)
     return function
-
-
-@python
-def pack128(lo, hi):
-    """A 128-bit register: an int, or an object array of ints."""
-    if not is_array(lo) and not is_array(hi):
-        return lo | hi << 64
-    return np.asarray(lo).astype(object) | np.asarray(hi).astype(object) << 64
 
 
 def resize(x, bits: int):
@@ -127,11 +117,7 @@ def shifted(x, n, bits: int, left: bool):
 
 
 def popc(x, bits: int):
-    if type(x) is Value:
-        return resize(x.code.intrinsic("ctpop", resize(x, bits)), 32)
-    if is_array(x):
-        return np.array([v.bit_count() for v in resize(x, bits).tolist()], np.uint32)
-    return (x & MASK[bits]).bit_count()
+    return resize(count_ones(resize(x, bits)), 32)
 
 
 def clz(x, bits: int):
@@ -354,7 +340,7 @@ def number(x, kind: str, bits: int = 0):
     """The numbers that bits of a kind stand for, exactly, in the kind's own format (bf16: f32) or of this many bits."""
     own = 32 if kind == "bf16" else WIDTH[kind]
     x = extend(x, 16, False, 32) << 16 if kind == "bf16" else x
-    return resized(x.code.as_real(x) if type(x) is Value else x.view(F[own]), bits or own)
+    return resized(x.code.convert("bitcast", x, x.bits, True) if type(x) is Value else x.view(F[own]), bits or own)
 
 
 def operands(kind: str, bits: int, ftz: bool, *values) -> list:
@@ -363,7 +349,7 @@ def operands(kind: str, bits: int, ftz: bool, *values) -> list:
 
 def raw(v):
     """The bits of numbers."""
-    return v.code.as_bits(v) if type(v) is Value else v.view(U[8 * v.itemsize])
+    return v.code.convert("bitcast", v, v.bits) if type(v) is Value else v.view(U[8 * v.itemsize])
 
 
 def precision(v) -> int:
@@ -378,7 +364,7 @@ def resized(v, bits: int):
         return v.astype(F[bits])
     if 16 in (bits, v.bits) and not compiler().has_halves:
         raise Untranslated("conversions of f16 on this machine")
-    return v.code.resize_real(v, bits)
+    return v.code.convert("fpext" if bits > v.bits else "fptrunc", v, bits, True)
 
 
 def flush(bits, kind: str):
@@ -397,11 +383,12 @@ def rarely(p, a, b, bits: int):
 
 
 def odd(hi, lo):
-    """hi + lo rounded to odd in float64, so that a second rounding to a shorter format is right (Boldo, Melquiond)."""
-    bits = raw(hi)
+    """hi + lo, of which hi is nearest, rounded to odd in its format: a second rounding, to a shorter one, is right then
+    (Boldo, Melquiond)."""
+    bits, width = raw(hi), precision(hi)
     inexact = (lo != 0) & (abs(hi) < math.inf) & (bits & 1 == 0)
-    moved = rarely(inexact, lambda: select((lo > 0) == (hi > 0), bits + 1, bits - 1, 64), bits, 64)
-    return number(moved, "f64")
+    larger = (lo > 0) ^ (bits >= 1 << (width - 1))
+    return number(rarely(inexact, lambda: select(larger, bits + 1, bits - 1, width), bits, width), f"f{width}")
 
 
 def nearest(v, kind: str):
@@ -410,13 +397,13 @@ def nearest(v, kind: str):
     if kind == "f32":
         return raw(near)
     if precision(v) == 64:
-        wide, bits = resized(near, 64), raw(near)
-        inexact = (wide != v) & (v == v)
-        near = number(rarely(inexact, lambda: bits - select(abs(wide) > abs(v), 1, 0, 32) | 1, bits, 32), "f32")
-    if kind == "f16":
-        return raw(resized(near, 16))
-    bits = raw(near)  # f32 with 16 bits less: a carry out of the mantissa is one more in the exponent
-    return resize(bits + ((bits >> 16 & 1) + 0x7FFF) >> 16, 16)
+        near = odd(near, v - resized(near, 64))
+    return raw(resized(near, 16)) if kind == "f16" else resize(shortened(raw(near), 16), 16)
+
+
+def shortened(bits, less: int):
+    """Bits of numbers without the last ones, to nearest, ties to even; a mantissa's carry adds to the exponent."""
+    return bits + ((bits >> less & 1) + ((1 << (less - 1)) - 1)) >> less
 
 
 def directed(bits, above, below, kind: str, mode: str):
@@ -599,7 +586,7 @@ def approx_high(name: str, a):
     y = number(high, "f64")
     y = 1.0 / (y if name == "rcp" else ieee("sqrt", y))
     bits = raw(y)
-    rounded = bits + ((bits >> 32 & 1) + 0x7FFFFFFF) & HIGH
+    rounded = shortened(bits, 32) << 32
     out = select(rounded & exponent == 0, bits & sign, rounded, 64)
     return back(select(y != y, NAN["f64"], select(abs(y) == math.inf, bits, out, 64), 64), a)
 
@@ -631,18 +618,13 @@ def fneg(kind: str, a, ftz=False, absolute=False):
     return bits if kind == "f64" else select(size > INFINITY[kind], NAN[kind], bits, WIDTH[kind])
 
 
-COMPARISONS = {
-    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
-}  # fmt: skip
-
-
 def fcompare(kind: str, op: str, a, b, ftz=False):
     x, y = operands(kind, max(WIDTH[kind], 32), ftz, a, b)
     unordered = (x != x) | (y != y)
     if op in ("num", "nan"):
         out = unordered if op == "nan" else ~unordered
     else:
-        out = COMPARISONS[op[:2]](x, y)
+        out = getattr(operator, op[:2])(x, y)
         out = out | unordered if len(op) == 3 else out & ~unordered
     return back(out, a, b)
 
@@ -653,12 +635,16 @@ def halves(f, *values, bits: int = 16) -> tuple:
 
 
 def packed(f, *values, bits: int = 16):
-    low, high = halves(f, *values, bits=bits)
-    return join16(low, high, bits)
+    return join(bits, *halves(f, *values, bits=bits))
 
 
-def join16(lo, hi, bits: int = 16):
-    return extend(lo, bits, False, 2 * bits) | (extend(hi, bits, False, 2 * bits) << bits)
+def join(bits: int, first, *more):
+    """A register of parts of this many bits each, the first the lowest."""
+    whole = bits * (1 + len(more))
+    out = extend(first, bits, False, whole)
+    for n, part in enumerate(more, 1):
+        out = out | (extend(part, bits, False, whole) << bits * n)
+    return out
 
 
 def testp(kind: str, what: str, a):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..jit.llvm import Value, type_of
+from ..jit.llvm import Value
 from . import alu
 from .alu import python, resize, select
 from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2
@@ -37,7 +37,7 @@ def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
 def whole_number(x, bits: int, sign: bool, to: int = 64):
     """Integers of at most 32 bits as floats of 64 or 32 bits, the nearest."""
     if type(x) is Value:
-        return x.code.value(f"{'si' if sign else 'ui'}tofp {x} to {type_of(to, x.vary, True)}", to, x.vary, True)
+        return x.code.convert("sitofp" if sign else "uitofp", x, to, True)
     return (alu.signed(x, bits) if sign else x).astype(alu.F[to])
 
 
@@ -92,7 +92,7 @@ def to_halves(hi, lo, to: str):
         pairs = np.empty((len(lo), 2), np.uint32)
         pairs[:, 0], pairs[:, 1] = lo, hi
         return float_to_float(pairs, "f32", to).view(np.uint32).ravel()
-    return alu.join16(*(float_to_float(x, "f32", to) for x in (lo, hi)))
+    return alu.join(16, *(float_to_float(x, "f32", to) for x in (lo, hi)))
 
 
 @python
@@ -125,10 +125,8 @@ def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
     """
     b = resize(x, 32)
     size = b & 0x7FFFFFFF
-    up = 0 if mode == "rz" else size >> 12 & 1
-    if mode == "rn":
-        up = up & (select(size & 0xFFF != 0, 1, 0, 32) | (size >> 13 & 1))
-    out = select(size >= 0x7F800000, size & 0xFFFFE000, resize(((size >> 13) + up) << 13, 32), 32)
+    short = alu.shortened(size, 13) if mode == "rn" else size + (0x1000 if mode == "rna" else 0) >> 13
+    out = select(size >= 0x7F800000, size & 0xFFFFE000, resize(short << 13, 32), 32)
     if satfinite:
         out = select(out >= 0x7F800000, out - 0x2000, out, 32)
     out, nan = out | (b & 0x80000000), size > 0x7F800000
@@ -145,7 +143,7 @@ def to_small(bits, kind: str, relu: bool = False):
     form = SMALL[kind]
     less, least, sign = 23 - form.mantissa_bits, 126 + form.min_exponent, 1 << (form.bits - 1)
     size = bits & 0x7FFFFFFF
-    code = (size + ((size >> less & 1) + ((1 << (less - 1)) - 1)) >> less) - (least << form.mantissa_bits)
+    code = alu.shortened(size, less) - (least << form.mantissa_bits)
     # Below the smallest normal number, f32 whose last place is that of the format round as it does
     unit = 2.0 ** (form.min_exponent + less)
     few = alu.raw(alu.number(size, "f32") + unit) - int(np.float32(unit).view(np.uint32))
@@ -176,7 +174,7 @@ def unpack_small(kind: str, x, relu=False, to: str = "f16"):
         out = select(code & sign != 0, 0 if relu else out | 0x8000, out, 16)
         return select(size > LARGEST[kind] + form.has_inf, alu.NAN[to], out, 16)
 
-    return alu.back(alu.join16(half(both), half(both >> (4 if kind == "e2m1" else 8))), x)
+    return alu.back(alu.join(16, half(both), half(both >> (4 if kind == "e2m1" else 8))), x)
 
 
 def pack_ue8m0(a, b, mode: str, source: str = "f32"):
@@ -198,4 +196,4 @@ def unpack_ue8m0(x):
         return select(c == 0xFF, alu.NAN["bf16"], select(c == 0, 0x40, c << 7, 16), 16)
 
     x = resize(x, 16)
-    return alu.join16(half(x & 0xFF), half(x >> 8))
+    return alu.join(16, half(x & 0xFF), half(x >> 8))

@@ -15,7 +15,7 @@ from ..errors import Fault
 from ..jit.llvm import Value, writer_of
 from ..jit.rules import where
 from . import alu
-from .alu import python, resize, select
+from .alu import resize, select
 
 
 def ranges(numbers) -> str:
@@ -84,7 +84,6 @@ def gather(lanes: np.ndarray, mode: str, a, source, followed: bool = False):
     return as_array(a, len(lanes))[at]
 
 
-@python
 def sources(lanes: np.ndarray, mode: str, b, c):
     """The lanes that shfl.sync reads, and whether these are in range; else a lane reads its own value."""
     b, c = resize(b, 32) & 31, resize(c, 32)

@@ -31,15 +31,15 @@ class Untranslated(Exception):
     """Raised for what has no translation: it stays Python."""
 
 
-def _operator(integers: str, reals: str, swapped: bool = False, compares: bool = False) -> Any:
+def _operator(integers: str, reals: str = "", swapped: bool = False) -> Any:
+    compares = "cmp" in integers
+
     def apply(self: Value, other):
         a, b = self.code.pair(*((other, self) if swapped else (self, other)))
         what = reals if a.real else integers
         if not what:
             return NotImplemented
-        if compares:
-            return self.code.value(f"{'fcmp' if a.real else 'icmp'} {what} {a}, {b.text}", 1, a.vary)
-        return self.code.value(f"{what} {a}, {b.text}", a.bits, a.vary, a.real)
+        return self.code.value(f"{what} {a}, {b.text}", 1 if compares else a.bits, a.vary, a.real and not compares)
 
     return apply
 
@@ -47,10 +47,6 @@ def _operator(integers: str, reals: str, swapped: bool = False, compares: bool =
 def _both(integers: str, reals: str = "") -> Any:
     """An operator of a Value with something on its right, and with something on its left."""
     return _operator(integers, reals), _operator(integers, reals, swapped=True)
-
-
-def _compare(integers: str, reals: str) -> Any:
-    return _operator(integers, reals, compares=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,9 +75,9 @@ class Value:
     __xor__, __rxor__ = _both("xor")
     __lshift__, __rlshift__ = _both("shl")
     __rshift__, __rrshift__ = _both("lshr")
-    __lt__, __le__ = _compare("ult", "olt"), _compare("ule", "ole")
-    __gt__, __ge__ = _compare("ugt", "ogt"), _compare("uge", "oge")
-    __eq__, __ne__ = _compare("eq", "oeq"), _compare("ne", "une")
+    __lt__, __le__ = _operator("icmp ult", "fcmp olt"), _operator("icmp ule", "fcmp ole")
+    __gt__, __ge__ = _operator("icmp ugt", "fcmp ogt"), _operator("icmp uge", "fcmp oge")
+    __eq__, __ne__ = _operator("icmp eq", "fcmp oeq"), _operator("icmp ne", "fcmp une")
     __hash__ = object.__hash__  # a value is itself alone
 
     @property
@@ -194,16 +190,13 @@ class Code:
 
     def constants(self, array: np.ndarray) -> Value:
         """A vector of known elements."""
-        bits = 1 if array.dtype == bool else 8 * array.itemsize
-        if array.dtype.kind == "f":
-            each = ", ".join(str(self.real(v, bits)) for v in array)
-            return Value(f"<{each}>", bits, len(array), True, self)
-        kind, mask = type_of(bits, 0), (1 << bits) - 1
-        return Value(f"<{', '.join(f'{kind} {int(v) & mask}' for v in array)}>", bits, len(array), False, self)
+        bits, real = 1 if array.dtype == bool else 8 * array.itemsize, array.dtype.kind == "f"
+        each = ", ".join(str((self.real if real else self.constant)(v, bits)) for v in array)
+        return Value(f"<{each}>", bits, len(array), real, self)
 
     def pair(self, *values) -> tuple[Value, ...]:
         """Operands in the type of one of them."""
-        each = [self.constants(v) if hasattr(v, "dtype") and v.ndim else v for v in values]
+        each = [self.constants(v) if isinstance(v, np.ndarray) else v for v in values]
         like = max((v for v in each if isinstance(v, Value)), key=lambda v: (v.real, v.vary, v.bits))
         return tuple(self.shaped(v, like) for v in each)
 
@@ -234,34 +227,23 @@ class Code:
             return self.constant(v, bits)
         if v.bits == bits:
             return v
-        how = "trunc" if bits < v.bits else "sext" if sign else "zext"
-        return self.value(f"{how} {v} to {type_of(bits, v.vary)}", bits, v.vary)
+        return self.convert("trunc" if bits < v.bits else "sext" if sign else "zext", v, bits)
 
-    def as_real(self, v: Value) -> Value:
-        """Bits as the number that they stand for."""
-        return self.value(f"bitcast {v} to {type_of(v.bits, v.vary, True)}", v.bits, v.vary, True)
-
-    def resize_real(self, v: Value, bits: int) -> Value:
-        """A number in another format, rounded to nearest."""
-        how = "fpext" if bits > v.bits else "fptrunc"
-        return self.value(f"{how} {v} to {type_of(bits, v.vary, True)}", bits, v.vary, True)
-
-    def as_bits(self, v: Value) -> Value:
-        return self.value(f"bitcast {v} to {type_of(v.bits, v.vary)}", v.bits, v.vary)
+    def convert(self, how: str, v: Value, bits: int, real: bool = False) -> Value:
+        """What LLVM's instruction of this name makes of a value, of this many bits."""
+        return self.value(f"{how} {v} to {type_of(bits, v.vary, real)}", bits, v.vary, real)
 
     # -- operations --------------------------------------------------------------------------------------------
-    def intrinsic(self, what: str, *values: Value, flags: str = "", result: Value | None = None) -> Value:
-        """llvm.WHAT of values of one shape. flags: constant arguments behind them; result: of which type it is."""
+    def intrinsic(self, what: str, *values: Value, result: Value | None = None) -> Value:
+        """llvm.WHAT of values of one shape. result: of which type it is."""
         if n := max(v.vary for v in values):
             values = tuple(self.spread(v, n) for v in values)
         out = values[0] if result is None else result
         named = [out] if result is None else [out, values[0]]  # a conversion names both types
         suffix = ".".join(f"{f'v{n}' if n else ''}{'f' if v.real else 'i'}{v.bits}" for v in named)
         name = f"@llvm.{what}.{suffix}"
-        types = [v.type for v in values] + [f.split()[0] for f in flags.split(", ") if f]
-        self.declarations[name] = f"declare {out.type} {name}({', '.join(types)})"
-        arguments = ", ".join([*map(str, values), *([flags] if flags else [])])
-        return self.value(f"call {out.type} {name}({arguments})", out.bits, n, out.real)
+        self.declarations[name] = f"declare {out.type} {name}({', '.join(v.type for v in values)})"
+        return self.value(f"call {out.type} {name}({', '.join(map(str, values))})", out.bits, n, out.real)
 
     def lanes_true(self, p: Value) -> Value:
         """The lanes in which p holds, a bit each."""

@@ -168,13 +168,11 @@ def c_function(name: str, x) -> Any:
 
 def real(x):
     """An integer with a sign as a float64."""
-    return x.code.value(f"sitofp {x} to double", 64, 0, True) if isinstance(x, Value) else float(x)
+    return x.code.convert("sitofp", x, 64, True) if isinstance(x, Value) else float(x)
 
 
 def trailing_zeros(x) -> Any:
-    if isinstance(x, Value):
-        return x.code.intrinsic("cttz", x, flags="i1 true")
-    return (x & -x).bit_length() - 1
+    return count_ones(~x & (x - 1))
 
 
 def ones(mask: int) -> Iterator[int]:
@@ -185,6 +183,8 @@ def ones(mask: int) -> Iterator[int]:
 
 
 def count_ones(x) -> Any:
+    if isinstance(x, np.ndarray):
+        return np.array([v.bit_count() for v in x.tolist()], x.dtype)
     return x.code.intrinsic("ctpop", x) if isinstance(x, Value) else x.bit_count()
 
 

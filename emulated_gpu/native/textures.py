@@ -64,21 +64,21 @@ def floor(x):
 
 def whole(x):
     """A float64 without a fraction as an integer."""
-    return x.code.value(f"fptosi {x} to i64", 64, 0) if isinstance(x, Value) else int(x)
+    return x.code.convert("fptosi", x, 64) if isinstance(x, Value) else int(x)
 
 
 def double(x):
-    return x.code.resize_real(x, 64) if isinstance(x, Value) else x
+    return x.code.convert("fpext", x, 64, True) if isinstance(x, Value) else x
 
 
 def single(x):
-    return x.code.resize_real(x, 32) if isinstance(x, Value) else np.float32(x).item()
+    return x.code.convert("fptrunc", x, 32, True) if isinstance(x, Value) else np.float32(x).item()
 
 
 def bits_of(x):
     """Those of the float32 that a float64 is rounded to."""
     if isinstance(x, Value):
-        return x.code.cast(x.code.as_bits(single(x)), 64)
+        return x.code.cast(x.code.convert("bitcast", single(x), 32), 64)
     return int(np.float32(x).view(np.uint32))
 
 

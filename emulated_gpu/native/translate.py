@@ -27,8 +27,8 @@ EVERY_LANE = np.arange(LANES, dtype=np.uint32)
 WINDOWS = {"shared": "shared", "global": "global", "generic": "global", "local": "local"}
 
 
-# ldmatrix: lanes load rows of 16 bytes, the lower halves of all, then the upper ones. Where each element of its registers
-# lies among them, as they are, and of transposed matrices
+# Of ldmatrix, for which lanes load rows of 16 bytes, the lower halves of all, then the upper ones: where among them the
+# elements of its registers lie, and of transposed matrices
 ROWS = np.arange(2 * LANES * 4, dtype=np.int32).reshape(2, LANES, 4).swapaxes(0, 1).reshape(4, 8, 8)
 PLACES = ROWS.ravel(), ROWS.swapaxes(1, 2).ravel()
 

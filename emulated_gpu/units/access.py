@@ -231,7 +231,7 @@ def gather(
     if size == 16:
         if (addresses % np.uint64(16)).any():
             raise Fault("misaligned", f"16-byte read at {int(addresses.max()):#x}")
-        return alu.pack128(*gather(g, space, side_by_side(addresses, 8, 2), 8, lanes, strong, who).reshape(2, -1))
+        return alu.join(64, *gather(g, space, side_by_side(addresses, 8, 2), 8, lanes, strong, who).reshape(2, -1))
     if space in ("global", "const"):
         return g.launch.memory.gather(addresses, size)
     if space == "shared":

@@ -62,7 +62,7 @@ def _cvt(w, i, m):
         half = [f"convert.float_to_float({x}, 'f32', {to[:-2]!r}, {rounding!r}, relu={relu})" for x in (b, a)]
         if satfinite:
             half = [f"convert.finite({x}, {to[:-2]!r})" for x in half]
-        w.write(d, f"alu.join16({half[0]}, {half[1]})")
+        w.write(d, f"alu.join(16, {half[0]}, {half[1]})")
     elif is_float(to) and is_float(kind):
         ftz, sat, relu = m.take("ftz"), m.take("sat"), m.take("relu")
         integer = rounding if rounding in INTEGER_ROUNDING else None

@@ -77,7 +77,7 @@ def _set(w, i, m):
         symbol = SYMBOLS[combine]
         results = [f"{t} {symbol} {w.read(i.operands[3], 1)}" for t in results]
     results = [f"select({t}, {one}, 0, {bits})" for t in results]
-    w.write(i.operands[0], f"alu.join16({', '.join(results)})" if packed else results[0])
+    w.write(i.operands[0], f"alu.join(16, {', '.join(results)})" if packed else results[0])
 
 
 @op("selp", cost="alu")
@@ -214,13 +214,10 @@ def _mov(w, i, m):
             w.write(item, w.made_of([s], one))
     elif isinstance(s, Vec):  # pack
         part = bits // len(s.items)
-        if bits == 128:
-            if part != 64:
-                raise Unsupported("128-bit register packed from other than two 64-bit ones")
-            w.write(d, f"alu.pack128({w.read(s.items[0], 64)}, {w.read(s.items[1], 64)})")
-            return
-        terms = [f"(alu.extend({w.read(o, part)}, {part}, False, {bits}) << {part * n})" for n, o in enumerate(s.items)]
-        w.write(d, w.made_of(s.items, " | ".join(terms)))
+        if bits == 128 and part != 64:
+            raise Unsupported("128-bit register packed from other than two 64-bit ones")
+        parts = ", ".join(w.read(o, part) for o in s.items)
+        w.write(d, w.made_of(s.items, f"alu.join({part}, {parts})"))
     elif isinstance(s, Mem):  # the address of a place in a variable
         w.write(d, f"alu.resize({w.address(s)}, {bits})")
     elif isinstance(s, (Special, Symbol)):
