@@ -28,9 +28,9 @@ def is_array(x) -> bool:
     return type(x) is np.ndarray
 
 
-def arr(x, bits: int) -> np.ndarray:
-    """Value as an array of unsigned `bits`-wide elements (one element if uniform)."""
-    return resize(x, bits) if is_array(x) else np.array([x & MASK[bits]], U[bits])
+def arr(x, bits: int):
+    """A register as an array of unsigned `bits`-wide elements (one element if uniform), or as a Value."""
+    return np.array([x & MASK[bits]], U[bits]) if isinstance(x, int) else resize(x, bits)
 
 
 def back(result: np.ndarray, *inputs):

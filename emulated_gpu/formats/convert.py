@@ -42,7 +42,7 @@ def whole_number(x, bits: int, sign: bool, to: int = 64):
 
 
 def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
-    v = resize(x, bits) if type(x) is Value else alu.arr(x, bits)
+    v = alu.arr(x, bits)
     if bits < 64:
         return alu.finish(whole_number(v, bits, sign), kind, mode or "rn", False, False, False, x)
     high, low = whole_number(resize(v >> 32, 32), 32, sign), whole_number(resize(v, 32), 32, False)
@@ -162,7 +162,7 @@ def pack_small(kind: str, a, b, source: str = "f32", relu=False):
 
 def unpack_small(kind: str, x, relu=False, to: str = "f16"):
     """cvt.rn.<to>x2.<kind>x2: two small floats to two halves in a 32-bit register."""
-    form, both = SMALL[kind], resize(x if type(x) is Value else alu.arr(x, 16), 32)
+    form, both = SMALL[kind], resize(alu.arr(x, 16), 32)
     sign = 1 << (form.bits - 1)
 
     def half(code):

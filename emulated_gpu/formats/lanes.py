@@ -113,18 +113,15 @@ def _each_mask(operation):
     def apart(lanes: np.ndarray, *values, members=0):
         if not alu.is_array(members) or (members == members[0]).all():
             return operation(lanes, *values)
-        parts = []
+        whole: list[np.ndarray] = []
         for mask in np.unique(members).tolist():
-            at = np.flatnonzero(members == mask)
+            at = members == mask
             found = operation(lanes[at], *(v[at] if alu.is_array(v) else v for v in values))
-            parts.append((at, found if isinstance(found, tuple) else (found,)))
-        results = []
-        for k, first in enumerate(parts[0][1]):
-            whole = np.zeros(len(lanes), bool if isinstance(first, bool) else np.uint32)
-            for at, found in parts:
-                whole[at] = found[k]
-            results.append(whole)
-        return tuple(results) if len(results) > 1 else results[0]
+            found = found if isinstance(found, tuple) else (found,)
+            whole = whole or [np.zeros(len(lanes), bool if isinstance(v, bool) else np.uint32) for v in found]
+            for each, part in zip(whole, found, strict=True):
+                each[at] = part
+        return tuple(whole) if len(whole) > 1 else whole[0]
 
     return apart
 
@@ -137,7 +134,7 @@ def ballot(lanes: np.ndarray, p):
 
 
 REDUCTIONS = {
-    "add": np.add, "umin": np.minimum, "umax": np.maximum, "smin": np.minimum, "smax": np.maximum,
+    "add": np.add, "umin": np.minimum, "umax": np.maximum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
 
@@ -146,8 +143,7 @@ def across(lanes: np.ndarray, what: str, a):
     """A register of 32 bits, reduced over the lanes."""
     if isinstance(a, Value):
         return a.code.across(what, each_lane(lanes, a))
-    values = as_array(a, len(lanes))
-    return int(REDUCTIONS[what].reduce(alu.signed(values, 32) if what[0] == "s" else values)) & alu.MASK[32]
+    return int(REDUCTIONS[what].reduce(as_array(a, len(lanes)))) & alu.MASK[32]
 
 
 @_each_mask
@@ -183,7 +179,10 @@ def match_all(lanes: np.ndarray, a):
 @_each_mask
 def reduce(lanes: np.ndarray, mode: str, a, sign: bool):
     """redux.sync (9.7.13.12) of 32-bit integers."""
-    return across(lanes, ("s" if sign else "u") + mode if mode in ("min", "max") else mode, resize(a, 32))
+    if mode not in ("min", "max"):
+        return across(lanes, mode, resize(a, 32))
+    flip = sign << 31  # the order of signed numbers is that of others, then
+    return across(lanes, f"u{mode}", resize(a, 32) ^ flip) ^ flip
 
 
 @_each_mask
