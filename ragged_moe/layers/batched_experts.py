@@ -20,7 +20,7 @@ from ragged_moe.layers.repeated_calls import Checked, Function
 from ragged_moe.layers.signatures import BATCHED_CALL, MOST_BATCHED
 from ragged_moe.runtime.device import device_of
 from ragged_moe.runtime.operands import require
-from ragged_moe.runtime.sizes import BF16, Inputs, Sizes
+from ragged_moe.runtime.sizes import Inputs, Sizes
 from ragged_moe.runtime.workspace import ALIGNMENT, Arena
 
 
@@ -60,7 +60,7 @@ def batched_experts(
         return FUNCTION.operator(dict(zip(NAMES, operands)), dict(zip(OPTIONS, options)), out)
     call = calls.like(operands, options)
     if call is not None:
-        made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
+        made = call.makers[0]() if out is None else out
         if call.repeat((*operands, made)):
             return made
     given = dict(zip(NAMES, (*operands[:6], hidden_scale)))

@@ -146,7 +146,7 @@ def experts(
     key = options, there
     call = calls.like(operands, key) if workspace is None else None
     if call is not None:
-        made = call.gpu.tensors(torch.empty_like(hidden, dtype=BF16))[0] if out is None else out
+        made = call.makers[0]() if out is None else out
         if call.repeat((*operands, made)):
             return made
     given = dict.fromkeys(NAMES) | dict(zip(NAMES, given))

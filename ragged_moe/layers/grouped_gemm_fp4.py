@@ -64,7 +64,7 @@ def grouped_gemm_nvfp4(
     of_all = call.gpu.capability == BLACKWELL and not is_mxfp4(b_scale)
     scale = (input_scale_of(input_scale, a),) if of_all or input_scale is not None else ()
     if out is None:
-        (out,) = call.gpu.tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))
+        out = call.make()
     call((a, b_global, b, b_scale, m_indptr, out), *(x.data_ptr() for x in scale))
     return out
 

@@ -55,7 +55,7 @@ def grouped_gemm_fp8(
         return refusing("ragged_moe.grouped_gemm_fp8", lambda: grouped_gemm_fp8(*operands), operands, out)
     call = plan(a.shape, b.shape, a.device)
     if out is None:
-        (out,) = call.gpu.tensors(torch.empty(call.out_shape, dtype=BF16, device=a.device))
+        out = call.make()
     call((a, a_scale, b, b_scale, m_indptr, out))
     return out
 
@@ -85,10 +85,20 @@ class Plan:
         self.choose, self.sizes, self.multiple = choose, sizes, signature.multiple
         self.dtypes = tuple(x.dtype for x in self.expected)
         self.shapes = tuple(x.shape for x in self.expected[1:])
-        self.out_shape, self.total_m = sizes[:2], sizes[0]
-        self.device, self.index, self.gpu = device, device.index, device_of(device, "a")
+        self.total_m, self.device, self.index, self.gpu = sizes[0], device, device.index, device_of(device, "a")
+        self.maker = self.gpu.maker(sizes[:2], BF16, device)
         self.indexed = self.gpu.indexed
         self.launcher = self.words = self.apart = None
+
+    def make(self) -> torch.Tensor:
+        """A new out."""
+        self.require_current()
+        return self.maker()
+
+    def require_current(self) -> None:
+        """ValueError unless torch's current device is the one that operands are on."""
+        if not self.gpu.is_current():
+            raise ValueError(f"a is on {self.device}, but must be on torch's current device")
 
     def __call__(self, tensors: tuple, *more: int) -> None:
         """Launch; ValueError unless the tensors are as they must be. more: addresses behind theirs."""
@@ -113,8 +123,7 @@ class Plan:
             if found != self.apart:  # where operands were last, they may be again
                 require_apart("out", out, zip((x.name for x in self.expected), tensors[:-1]))
                 self.apart = found
-            if not self.gpu.is_current():
-                raise ValueError(f"a is on {self.device}, but must be on torch's current device")
+            self.require_current()
             if self.launcher is None:
                 total_m, n, k, experts = self.sizes
                 made = launcher(self.device, self.choose(self.gpu.capability, total_m, experts, n, k))

@@ -37,22 +37,24 @@ class Call:
     """A kind of call, by an example of its operands, which have been checked.
 
     aligned: which of them begin at multiples of this many bytes. apart: with which of them the last one, which is
-    written, shares no memory.
+    written, shares no memory. results: how many of the last ones are results, which `makers` make anew.
     """
 
     def __init__(
         self, gpu: Device, operands: Sequence[torch.Tensor], aligned: Sequence[int], multiple: int = 16,
-        apart: Iterable[int] = (),
+        apart: Iterable[int] = (), results: int = 1,
     ):  # fmt: skip
         self.gpu, self.aligned, self.multiple, self.torch_device = gpu, aligned, multiple, operands[0].device
         self.kinds, self.strides = list(map(KIND, operands)), [x.stride() for x in operands]
         sizes = [extent(x)[1] for x in operands]
         self.apart, self.written = [(i, -sizes[i]) for i in apart if sizes[i]], sizes[-1]
         self.alike, self.requires_grad = alike(operands), any_requires_grad(*operands)
+        self.makers = [gpu.maker(x.shape, x.dtype, x.device) for x in operands[-results:]]
 
     def is_like(self, other: "Call") -> bool:
         """Whether both have noted the same of their examples."""
-        return vars(self) | {"alike": None} == vars(other) | {"alike": None}
+        functions = dict.fromkeys(("alike", "makers"))
+        return vars(self) | functions == vars(other) | functions
 
     def fits(self, operands: Sequence[torch.Tensor], found: Sequence[int]) -> bool:
         """Whether operands like the example's may begin here. If not, or out of reach, it is to be complained of."""
@@ -242,7 +244,8 @@ class Function(ABC):
         aligned = [i for i, name in enumerate(there) if declared[name].aligned]
         has_out, operands = checked.signature.out != "", (*there.values(), *outs)
         apart = [i for i, name in enumerate(there) if has_out and name != checked.signature.overwritable]
-        made = Call(checked.gpu, operands, (*aligned, -1) if has_out else aligned, checked.signature.multiple, apart)
+        aligned, multiple = (*aligned, -1) if has_out else aligned, checked.signature.multiple
+        made = Call(checked.gpu, operands, aligned, multiple, apart, len(outs))
         nothing = dict.fromkeys(checked.given)
 
         def launch(*recorded: Recorded) -> None:

@@ -11,8 +11,8 @@ from ragged_moe.kernels.program import Program, float_bits
 from ragged_moe.kernels.router import Choice
 from ragged_moe.layers.repeated_calls import Checked, Function
 from ragged_moe.layers.signatures import ROUTE_CALL
-from ragged_moe.runtime.device import Device, device_of
-from ragged_moe.runtime.sizes import BF16, F32, I32, MAX_TOP_K
+from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.sizes import BF16, MAX_TOP_K
 from ragged_moe.runtime.workspace import Arena
 
 
@@ -48,7 +48,7 @@ def route(
     tensors = (logits,) if bias is None else (logits, bias)
     call = calls.like(tensors, options)
     if call is not None:
-        made = made_for(logits, top_k, call.gpu)
+        made = tuple([make() for make in call.makers])
         if call.repeat((*tensors, *made)):
             return made
     return FUNCTION.first({"logits": logits, "bias": bias}, dict(zip(OPTIONS, options)), options, None)
@@ -88,12 +88,6 @@ class Route(Function):
 
 FUNCTION = Route(ROUTE_CALL.name)
 calls = FUNCTION.calls
-
-
-def made_for(logits: torch.Tensor, top_k: int, gpu: Device) -> tuple[torch.Tensor, torch.Tensor]:
-    """New topk_ids and topk_weights."""
-    shape, device = (logits.shape[0], top_k), logits.device
-    return gpu.tensors(torch.empty(shape, dtype=I32, device=device), torch.empty(shape, dtype=F32, device=device))
 
 
 @functools.lru_cache(maxsize=256, typed=True)

@@ -1,15 +1,21 @@
 """The GPU that kernels are launched on: a real one, or the emulated one, whose memory is the CPU's."""
 
 import functools
+import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from cuda.bindings import runtime
 from torch import _C
 
 from ragged_moe.runtime.dispatch import is_eager, keys_of
+
+try:
+    from torch._C._dynamo.guards import _empty_strided_cuda as empty_strided
+except ImportError:  # torch's own, which a version may be without
+    empty_strided = None
 
 
 class Stream(int):
@@ -51,6 +57,10 @@ class Device(ABC):
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Tensors that were just made for it, as its kernels may use them."""
 
+    def maker(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Callable[[], torch.Tensor]:
+        """Return what makes new contiguous tensors, on torch's current device."""
+        return lambda: self.tensors(torch.empty(shape, dtype=dtype, device=device))[0]
+
     @abstractmethod
     def reaches(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
         """Whether its kernels can read and write these contiguous tensors, which begin at these addresses."""
@@ -85,6 +95,13 @@ class Gpu(Device):
 
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return made
+
+    def maker(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Callable[[], torch.Tensor]:
+        """As inductor's code makes them, without torch's dispatcher: in a third of the time of torch.empty."""
+        if device.type != "cuda" or empty_strided is None:
+            return super().maker(shape, dtype, device)
+        stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+        return functools.partial(empty_strided, tuple(shape), stride, dtype)
 
     def reaches(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
         return 0 not in addresses or all(x or not t.numel() for t, x in zip(tensors, addresses))
