@@ -13,6 +13,7 @@ from ragged_moe.layers.grouped_gemm_fp8 import Launcher, Plan
 from ragged_moe.layers.pack_weights import is_for_e4m3, is_mxfp4, packed_for
 from ragged_moe.layers.signatures import BLACKWELL, GEMM_FORMS, HOPPER, TILE, U8, packing
 from ragged_moe.runtime.device import device_of
+from ragged_moe.runtime.dispatch import require_no_tracer
 from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.operands import addresses, complain, contiguous
 from ragged_moe.runtime.sizes import BF16, E4M3, F32
@@ -60,6 +61,7 @@ def grouped_gemm_nvfp4(
     if learns(*operands, input_scale):
         call = functools.partial(grouped_gemm_nvfp4, *operands, input_scale=input_scale)
         return refusing("ragged_moe.grouped_gemm_nvfp4", call, (*operands, input_scale), out)
+    require_no_tracer("ragged_moe.grouped_gemm_nvfp4")
     call = plan(a.shape, b.shape, a.dtype, a.device, is_mxfp4(b_scale), is_for_e4m3(b_scale))
     of_all = call.gpu.capability == BLACKWELL and not is_mxfp4(b_scale)
     scale = (input_scale_of(input_scale, a),) if of_all or input_scale is not None else ()

@@ -17,7 +17,7 @@ import torch
 
 from ragged_moe.kernels.program import Recorded, Tape
 from ragged_moe.runtime.device import Device
-from ragged_moe.runtime.dispatch import below_autograd, is_eager, keys_of, modes
+from ragged_moe.runtime.dispatch import below_autograd, is_eager, keys_of, modes, require_no_tracer
 from ragged_moe.runtime.gradients import any_requires_grad, learns, refusing
 from ragged_moe.runtime.operands import extent
 from ragged_moe.runtime.signature import Signature
@@ -215,10 +215,11 @@ class Function(ABC):
         if learns(*operands):
             call = functools.partial(self.first, given, options, key, out, workspace)
             return refusing(f"ragged_moe.{self.name}", call, operands, out)
-        if workspace is None and not is_eager(keys_of(*operands)) and hasattr(torch.ops.ragged_moe, self.name):
+        if not is_eager(keys_of(*operands)) and hasattr(torch.ops.ragged_moe, self.name):  # which has no workspace
             with below_autograd():
                 made = self.operator(given, options, out)
             return made if isinstance(made, tuple) else (made,)
+        require_no_tracer(f"ragged_moe.{self.name}")
         checked = self.check(given, options)
         if out is not None or not checked.signature.makes_results:
             checked.signature.check_out(checked.gpu, out, checked.letters, given)

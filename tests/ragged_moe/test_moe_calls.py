@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ragged_moe.kernels import program
 from ragged_moe.layers import batched_experts as batched
-from ragged_moe.layers import deepseek_layer, grouped_gemm_fp8, repeated_calls, route, signatures
+from ragged_moe.layers import deepseek_layer, grouped_gemm_fp4, grouped_gemm_fp8, repeated_calls, route, signatures
 from ragged_moe.layers import experts as routed_experts
 from ragged_moe.reference import layer as d
 from ragged_moe.runtime import device, operands, signature, workspace
@@ -221,6 +221,33 @@ def test_no_call_is_repeated_behind_a_tracer(launched, guards, by_operator):
         assert mode.seen == "ragged_moe::experts_out"
     given = *given[:4], torch._neg_view(-given[4]), *given[5:]  # which torch writes out for kernels
     assert len(words_of(launched, call)) == len(plain) and len(routed_experts.calls.known) == 1
+
+
+class Tracer(Seen):
+    """As make_fx's, by the key that torch has of its own modes."""
+
+    def __init__(self):
+        super().__init__()
+        self._mode_key = torch._C._TorchDispatchModeKey.PROXY
+
+
+def test_a_tracer_sees_each_call_or_is_refused(launched):
+    """To it a call that is no operator is none; a workspace, which operators have not, is left out."""
+    x = d.draw(SIZES, 5)
+    launch, workspace = run(x), torch.empty(2**20, dtype=torch.uint8)
+    launch()
+    with Seen():
+        assert words_of(launched, launch)
+    call = experts(x, 5, workspace=workspace)
+    call()
+    packed = torch.zeros(1, 1, 1, 2048, dtype=torch.uint8)
+    with Tracer() as mode:
+        call()
+        assert mode.seen == "ragged_moe::experts_out"
+        with pytest.raises(ValueError, match="^ragged_moe.run is no operator of torch"):
+            launch()
+        with pytest.raises(ValueError, match="^ragged_moe.grouped_gemm_nvfp4 is no operator of torch"):
+            grouped_gemm_fp4.grouped_gemm_nvfp4(torch.zeros(1, 64, dtype=p.BF16), packed, packed, packed, packed)
 
 
 def test_tensors_that_lie_apart_are_not_traced():
