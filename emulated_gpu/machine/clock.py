@@ -197,8 +197,9 @@ class Clock(ABC):
     def mma_sync(self, group, form) -> None:
         """A warp executes an mma.sync."""
 
-    def global_bytes(self, loaded: int, stored: int) -> None:
-        """Machine code has moved this many bytes between lanes and global memory, in any number of accesses."""
+    def global_bytes(self, loaded: int, stored: int, copied: int) -> None:
+        """Machine code has moved these bytes between global memory and lanes, in any number of accesses, and has begun
+        to copy others to shared memory."""
 
     def parameter_load(self, group, addresses) -> None:
         """Lanes of a group load from the parameters."""

@@ -112,9 +112,10 @@ class Tally:
             self.counted["global_atomic" if returns else "global_reduction"] += len(addresses) * size
         return self._clock.atomic(group, space, addresses, size, what, kind, returns)
 
-    def global_bytes(self, loaded, stored):
+    def global_bytes(self, loaded, stored, copied):
         self.counted["global_load"] += loaded
         self.counted["global_store"] += stored
+        self.counted["async_load"] += copied
 
     def mma(self, group, description, pair, a_in_tmem):
         self.counted["mma"] += 1

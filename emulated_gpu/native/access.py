@@ -486,6 +486,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
     if begun == KEPT:
         s[of.BUSY_LO] = where(first < s[of.BUSY_LO], first, s[of.BUSY_LO])
         s[of.BUSY_HI] = where(end > s[of.BUSY_HI], end, s[of.BUSY_HI])
+    c[of.BYTES_COPIED] += count_ones(reading) * size
     c[of.COPY_COUNT] += 1
     return False
 

@@ -11,7 +11,7 @@ LANE_NUMBERS = ASKER + 14  # int64 [n], of the lanes that are here
 COPIER, COPIES, COPY_COUNT, COPY_ROOM = range(ASKER + 15, ASKER + 19)
 # The warp's local memory: its bytes, which are written, how many a lane has; whether a lane has stored there
 LOCAL, LOCAL_WRITTEN, LOCAL_BYTES, LOCAL_STORED = range(ASKER + 19, ASKER + 23)
-SHARED, FIELDS = ASKER + 23, 24
+BYTES_COPIED, SHARED, FIELDS = ASKER + 23, ASKER + 24, 24
 # Of a window: its addresses, where its data lie, its first word; the shadow of its words and of bytes of parted ones
 LO, HI, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT = range(10)
 B_WRITTEN, B_READS, B_SLOTS, B_PLACES, BUSY_LO, BUSY_HI, FLAGS, WROTE, WAS_READ = range(10, 19)

@@ -186,7 +186,7 @@ class Memory:
             context.numbers.data, 0, *order.addresses(), actor.space.index, clock, width, KNOWN, table, spaces, devices,
             until, launch.checks, order.now, len(order.component) - 1, actor.uid, self.events_at, 0, EVENTS_OF_A_TURN,
             0, regions, 0, (1 << g.n) - 1, 0, 0, 0, lanes, copier, self.copies_at, 0, COPIES_OF_A_TURN,
-            *(0, 0, 0, 0) if local is None else (pointer(local), pointer(g.warp.local_written), local.shape[1], 0),
+            *(0, 0, 0, 0) if local is None else (pointer(local), pointer(g.warp.local_written), local.shape[1], 0), 0,
         )  # fmt: skip
         return context.at
 
@@ -203,8 +203,7 @@ class Memory:
             context.open((place - of.SHARED - of.FIELDS) // of.FIELDS)
         if numbers[of.LOCAL_STORED]:
             g.engine.changes += 1
-        if numbers[of.BYTES_LOADED] or numbers[of.BYTES_STORED]:
-            g.clock.global_bytes(numbers[of.BYTES_LOADED], numbers[of.BYTES_STORED])
+        g.clock.global_bytes(numbers[of.BYTES_LOADED], numbers[of.BYTES_STORED], numbers[of.BYTES_COPIED])
         if count := numbers[of.EVENT_COUNT]:
             warp = g.warp
             order, events = warp.actor.order, self.events[:count]

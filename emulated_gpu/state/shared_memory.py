@@ -46,9 +46,9 @@ def of_one_instruction(one: Any, other: Any) -> bool:
 class InFlight:
     """A range that an asynchronous operation writes or reads and has not finished with.
 
-    words: the numbers of the words that it touches, if not all of the range. owner: a warp whose copies may
-    overlap each other. key, number: its event. note: of an exit before it is done, see errors.NOTES. row: what machine
-    code has kept of it.
+    told: the numbers of the words that it touches, if not all of the range, or who finds them. owner: a warp whose
+    copies may overlap each other. key, number: its event. note: of an exit before it is done, see errors.NOTES. row:
+    the address of what machine code has kept of it, or 0.
     """
 
     lo: int
@@ -58,9 +58,13 @@ class InFlight:
     key: tuple[Space, int]
     number: int = 0
     note: str = ""
-    words: np.ndarray | None = None
+    told: np.ndarray | Callable[[], np.ndarray] | None = None
     owner: Actor | None = None
-    row: np.ndarray | None = None
+    row: int = 0
+
+    @property
+    def words(self) -> np.ndarray | None:
+        return self.told() if callable(self.told) else self.told
 
     def touches(self, lo: int, hi: int, words: np.ndarray | None = None) -> bool:
         """Whether it uses anything of a range, or of those words of it."""

@@ -514,24 +514,24 @@ def _words_of(to: np.ndarray, size: int) -> np.ndarray:
 def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
     """Machine code has begun copies, and ended groups. rows: see native/access.py, begin_copy. origin: names an
     instruction by its number."""
-    by = g.warp.actor
-    for row in rows:
-        number, step, size, count, lo, hi, gaps = row[: fields.GAPS + 1].tolist()
-        if not size:
+    cta, by, at = g.cta, g.warp.actor, pointer(rows)
+    key = by.copier()
+    for row, (number, step, size, count, lo, hi, gaps) in zip(rows, rows[:, : fields.GAPS + 1].tolist(), strict=True):
+        if size:
+            to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
+            words = partial(_words_of, to, size) if gaps else None
+            op = InFlight(lo, hi, True, origin(g, step), key, number, "", words, by, at)
+            cta.smem.has_begun(op)
+            open_copies(g).append((cta, to, read, n, size, op))
+        else:
             cp_async_commit(g)
-            continue
-        to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
-        words = _words_of(to, size) if gaps else None
-        op = InFlight(lo, hi, True, origin(g, step), by.copier(), number, "", words, by, row)
-        g.cta.smem.has_begun(op)
-        _ask_for(g, read, n, size)
-        open_copies(g).append((g.cta, to, read, n, size, op))
+        at += row.nbytes
 
 
 def _ask_for(g: LaneGroup, read: np.ndarray, n: np.ndarray, size: int) -> None:
     """Tell the clock what lanes read."""
-    if reading := np.count_nonzero(n):
-        copies, read = open_copies(g), read if reading == len(n) else read[n > 0]
+    if n.any():
+        copies, read = open_copies(g), read if n.all() else read[n > 0]
         copies.land = max(copies.land, g.clock.async_load(g, read.view(np.uint64), size))
 
 
@@ -562,18 +562,20 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
     return True
 
 
-@functools.cache
-def end_copies() -> Function:
-    return Function(rules.end_copies)
+end_copies = functools.cache(lambda: Function(rules.end_copies))
 
 
 def _have_landed(g: LaneGroup, group) -> bool:
     """Let copies land by machine code, where all are machine code's and what they read is still there."""
-    smem, memory = g.cta.smem, g.launch.memory
-    if not all(op.row is not None and memory.covers(int(read[0]), 1) for _, _, read, _, _, op in group):
-        return False
-    rows = np.array([pointer(op.row) for *_, op in group])
-    end_copies()(pointer(smem.window.refresh(smem)), pointer(rows), len(rows))
+    smem, memory, rows, region = g.cta.smem, g.launch.memory, [], None
+    for _, _, read, _, _, op in group:
+        first = int(read[0])
+        if region is None or not region.start <= first < region.end:
+            region = memory.region_of(first)
+        if not op.row or region is None:
+            return False
+        rows.append(op.row)
+    end_copies()(pointer(smem.window.refresh(smem)), pointer(np.array(rows)), len(rows))
     for *_, op in group:
         smem.has_ended(op)
     return True
