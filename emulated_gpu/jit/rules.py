@@ -142,22 +142,6 @@ def mask(given, n: int):
     return np.unpackbits(np.frombuffer(given.to_bytes(n // 8, "little"), np.uint8), bitorder="little").astype(bool)
 
 
-def vector(array: Array, first, n: int):
-    """n elements of an array, for Python that a rule calls: there `[a : a + n]` has no meaning."""
-    if (code := writer_of(array, first)) is None:
-        return array[first : first + n]
-    return array.load(code, first, n)
-
-
-def pick(a, places: np.ndarray, b=None):
-    """Elements of a vector, or of two behind each other, by their numbers, which are constants."""
-    if not isinstance(a, Value):
-        return (a if b is None else np.concatenate([a, b]))[places]
-    other, order = "poison" if b is None else b.text, a.code.constants(places.astype(np.uint32))
-    text = f"shufflevector {a}, {a.type} {other}, {order}"
-    return a.code.value(text, a.bits, len(places), a.real)
-
-
 def c_function(name: str, x) -> Any:
     """A function of the C library of a float64."""
     if (code := writer_of(x)) is None:
@@ -338,20 +322,18 @@ class Interpreter(Code):
 
     def branches(self, node: ast.If) -> bool:
         then, other, end = (self.name(what) for what in ("then", "else", "end"))
-        known = self.decide(node.test, then, other if node.orelse else end)
+        known = self.decide(node.test, then, other)
         if known is not None:
             return self.block(node.body if known else node.orelse)
-        self.label(then)
-        if not (left := self.block(node.body)):
-            self.jump(end)
-        if node.orelse:
-            self.label(other)
-            if not (gone := self.block(node.orelse)):
+        gone = []
+        for label, body in ((then, node.body), (other, node.orelse)):
+            self.label(label)
+            gone.append(self.block(body))
+            if not gone[-1]:
                 self.jump(end)
-            if left and gone:
-                return True
-        self.label(end)
-        return False
+        if not all(gone):
+            self.label(end)
+        return all(gone)
 
     def decide(self, node: ast.expr, yes: str, no: str) -> bool | None:
         """Go to one of two labels; returns the answer instead if it is known. What comes behind `and` or `or` is
@@ -360,28 +342,21 @@ class Interpreter(Code):
             case ast.UnaryOp(op=ast.Not()):
                 known = self.decide(node.operand, no, yes)
                 return None if known is None else not known
-            case ast.BoolOp():
-                stops, asked = isinstance(node.op, ast.Or), False
-                for part in node.values:
-                    on = self.name("on")
-                    known = self.decide(part, *((yes, on) if stops else (on, no)))
-                    if known is None:
-                        asked = True
-                        self.label(on)
-                    elif known == stops:
-                        break
-                else:
-                    known = not stops
-                if not asked:
-                    return known
-                self.jump(yes if known else no)
+            case ast.BoolOp(op=op, values=[first, *more]):
+                stops, on = isinstance(op, ast.Or), self.name("on")
+                known = self.decide(first, *((yes, on) if stops else (on, no)))
+                rest = ast.BoolOp(op, more) if len(more) > 1 else more[0]
+                if known is not None:
+                    return known if known == stops else self.decide(rest, yes, no)
+                self.label(on)
+                if (known := self.decide(rest, yes, no)) is not None:
+                    self.jump(yes if known else no)
                 return None
-            case _:
-                value = self.expression(node)
-                if not isinstance(value, Value):
-                    return bool(value)
-                self.branch(value if value.bits == 1 else value != 0, yes, no)
-                return None
+        value = self.expression(node)
+        if not isinstance(value, Value):
+            return bool(value)
+        self.branch(value if value.bits == 1 else value != 0, yes, no)
+        return None
 
     def truth(self, node: ast.expr) -> Any:
         """The answer as a value."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..formats import alu, convert, lanes
 from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
-from ..jit.rules import Array, Interpreter, c_function, float64, int32, pick, rule, vector, where
+from ..jit.rules import Array, Interpreter, c_function, float64, int32, rule, where
 from ..state.images import FIELDS, OBJECTS
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, textures
@@ -252,7 +252,7 @@ class Translator(Interpreter):
         values, out = self.room("values"), self.room("matrices")
         places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans])
         access.gathered(values, out, places, 2 * LANES * count)
-        return tuple(vector(int32(out), k * LANES, LANES) for k in range(count))
+        return tuple(int32(out).load(self, k * LANES, LANES) for k in range(count))
 
     def textures_fetch(self, _, geometry, handle, where, mask, integers) -> tuple:
         """A fetch from one texture, at places that differ."""
@@ -266,7 +266,7 @@ class Translator(Interpreter):
             int32(coordinates).store(self, k * LANES, self.spread(self.cast(v, 32)), LANES)
         row = handle * (8 * FIELDS) + self.given(Input("textures.rows()", 64, False))
         self.ask(textures.Fetch(geometry, integers), coordinates, active, row)
-        return tuple(vector(int32(self.room("values")), k * LANES, LANES) for k in range(4))
+        return tuple(int32(self.room("values")).load(self, k * LANES, LANES) for k in range(4))
 
     g_lanes = EVERY_LANE
 
@@ -316,16 +316,15 @@ class Translator(Interpreter):
     def permute(self, a: Value, source: Value | np.ndarray) -> Value:
         """a[source], lane by lane."""
         if isinstance(source, np.ndarray):
-            return pick(a, source)
+            text = f"shufflevector {a}, {a.type} poison, {self.constants(source.astype(np.uint32))}"
+            return self.value(text, a.bits, LANES)
         permute(self.kept(a, "s32.0"), places := self.kept(source, "s32.1"))
-        return vector(int32(places), 0, LANES)
+        return int32(places).load(self, 0, LANES)
 
     def library(self, name: str, x: Value) -> Value:
         """A function of the C library of a double, or of each lane's."""
-        if not x.vary:
-            return c_function(name, x)
-        apply_each(values := self.kept(x, "s64.0"), name)
-        return vector(float64(values), 0, LANES)
+        apply_each(values := self.kept(self.spread(x), "s64.0"), name, x.vary or 1)
+        return float64(values).load(self, 0, x.vary)
 
     def constant_memory(self, name: str, array: np.ndarray) -> Value:
         """Put constants into memory that comes with the code; returns its address."""
@@ -352,7 +351,7 @@ def permute(values, places):
 
 
 @rule
-def apply_each(values, name):
+def apply_each(values, name, count):
     """Numbers become a function's of the C library."""
-    for k in range(LANES):
+    for k in range(count):
         float64(values)[k] = c_function(name, float64(values)[k])
