@@ -14,7 +14,6 @@ import ast
 import builtins
 import ctypes
 import functools
-import inspect
 import math
 import operator
 import struct
@@ -230,23 +229,18 @@ class Rule:
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments):
-        code = writer_of(*arguments)
-        if code is None:
+        if (code := writer_of(*arguments)) is None:
             return self.function(*arguments)
-        part = self.part(arguments)
+        with self.lock:
+            if (key := _shape(arguments)) not in self.parts:
+                self.parts[key] = Writer(self, arguments, f"{self.__name__}.{len(self.parts)}")
+        part = self.parts[key]
         code.helpers.update(part.helpers)
         code.declarations.update(part.declarations)
         call = f"@{part.called}({', '.join(map(str, values_of(arguments)))})"
         if part.result is None:
             return code.emit(f"call void {call}")
         return code.value(f"call {type_of(*part.result)} {call}", *part.result)
-
-    def part(self, arguments: tuple) -> Writer:
-        with self.lock:
-            key = _shape(arguments)
-            if key not in self.parts:
-                self.parts[key] = Writer(self, arguments, f"{self.__name__}.{len(self.parts)}")
-            return self.parts[key]
 
     @functools.cached_property
     def tree(self) -> ast.FunctionDef:
@@ -495,8 +489,6 @@ class Writer(Interpreter):
         own = [Value(f"%p{k}", v.bits, v.vary, v.real, self) for k, v in enumerate(given)]
         names = [a.arg for a in rule.tree.args.args]
         self.local = dict(zip(names, _rebuilt(arguments, iter(own)), strict=True))
-        outer = inspect.getclosurevars(rule.function)
-        self.outside = {**vars(builtins), **rule.function.__globals__, **outer.nonlocals}
         if not self.block(rule.tree.body):
             self.emit("ret void" if self.result is None else "unreachable")
         kind = "void" if self.result is None else type_of(*self.result)
@@ -509,7 +501,8 @@ class Writer(Interpreter):
         if name in self.variables:
             place, kind = self.variables[name]
             return self.value(f"load {type_of(*kind)}, ptr {place}", *kind)
-        return self.outside[name]
+        outside = self.rule.function.__globals__
+        return outside[name] if name in outside else getattr(builtins, name)
 
     def bind(self, name: str, value: Any) -> None:
         """What is assigned once has its value; what changes lies in memory, of which LLVM makes registers."""

@@ -44,32 +44,25 @@ class Input:
 
 def input_of(node: ast.AST) -> Input | None:
     """A special register, the address of a symbol, or a parameter of the kernel."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-        return None
-    called = ast.unparse(node.func)
-    if called == "g.special":
-        name = node.args[0].value
-        if name.startswith(("clock", "globaltimer")):
-            return None
-        return Input(ast.unparse(node), 32, name.startswith(("tid", "laneid", "lanemask")))
-    if called == "addresses.symbol":
-        return Input(ast.unparse(node), 64, False)
-    if called == "access.load" and [constant_of(node.args[k]) for k in (1, 4, 5)] == ["param", 1, True]:
-        address, size = node.args[2], constant_of(node.args[3])
-        names = {n.id for n in ast.walk(address) if isinstance(n, ast.Name)}
-        if names == {"addresses", "g"} and size in (1, 2, 4, 8):  # not where a register says which one
-            return Input(f"g.launch.params.load({ast.unparse(address)}, {size})", 8 * size, False)
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="g"), attr="special"), args=[ast.Constant(str(name))]):
+            if not name.startswith(("clock", "globaltimer")):
+                return Input(ast.unparse(node), 32, name.startswith(("tid", "laneid", "lanemask")))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="addresses"), attr="symbol")):
+            return Input(ast.unparse(node), 64, False)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="access"), attr="load"),
+            args=[_, ast.Constant("param"), at, ast.Constant(int(size)), ast.Constant(1), ast.Constant(True), *_],
+        ) if size in (1, 2, 4, 8):
+            names = {n.id for n in ast.walk(at) if isinstance(n, ast.Name)}  # not where a register says which one
+            if names == {"addresses", "g"}:
+                return Input(f"g.launch.params.load({ast.unparse(at)}, {size})", 8 * size, False)
     return None
 
 
 def register_of(name: str) -> int | None:
     """The register's number where a name is one's: r5."""
     return int(name[1:]) if name[0] == "r" and name[1:].isdigit() else None
-
-
-def constant_of(node: ast.AST):
-    """A literal's value, or None."""
-    return node.value if isinstance(node, ast.Constant) else None
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
