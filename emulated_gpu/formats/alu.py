@@ -21,7 +21,7 @@ from ..jit.rules import count_ones, where
 U = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: object}
 S = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 F = {16: np.float16, 32: np.float32, 64: np.float64}
-MASK = {n: (1 << n) - 1 for n in (1, 8, 16, 32, 64, 128)}
+MASK = {n: (1 << n) - 1 for n in (1, 2, 4, 8, 16, 32, 64, 128)}
 
 
 def is_array(x) -> bool:
@@ -161,6 +161,14 @@ def max_int(a, b, bits: int, sign: bool):
     return select(less(a, b, bits, sign), b, a, bits)
 
 
+def saturated(x, bits: int, sign: bool, to: int, to_sign: bool):
+    """An integer, clamped to what another type has."""
+    wide = extend(x, bits, sign, 64)
+    if sign:
+        wide = max_int(wide, -(1 << (to - 1)) & MASK[64] if to_sign else 0, 64, True)
+    return resize(min_int(wide, MASK[to] >> to_sign, 64, sign and to_sign) & MASK[to], max(to, 16))
+
+
 def shl(a, b, bits: int):
     """Shift amounts beyond the register give zero (PTX 9.7.8.7: clamped, not masked)."""
     return shifted(a, resize(b, 32), bits, True)
@@ -297,16 +305,14 @@ def video(what: str, a, b, c, width: int, signs: tuple[bool, bool, bool], sat: b
             each = {"add": x + y, "sub": x - y, "absdiff": high - low, "min": low, "max": high}[what]
         each = resize(each, 32)
         if sat:
-            least, most = (-(1 << width - 1) & MASK[32], (1 << width - 1) - 1) if signs[0] else (0, MASK[width])
-            each = min_int(max_int(each, least, 32, True), most, 32, True)
+            each = resize(saturated(each, 32, True, width, signs[0]), 32)
         total = resize(total + each, 32) if add else total | (each & MASK[width]) << width * i
     return total
 
 
 def sat_add(a, b, sub: bool):
     a, b = (extend(x, 32, True, 64) for x in (a, b))
-    total = resize(a - b if sub else a + b, 64)
-    return resize(min_int(max_int(total, -(1 << 31) & MASK[64], 64, True), (1 << 31) - 1, 64, True), 32)
+    return saturated(a - b if sub else a + b, 64, True, 32, True)
 
 
 def carry(a, b, c, bits: int, sub: bool = False):
@@ -323,10 +329,8 @@ def carry(a, b, c, bits: int, sub: bool = False):
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
 INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}  # the bits of the exponent too
 ONE = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F800000, "f64": 0x3FF0000000000000}
-HIGH = 0xFFFFFFFF00000000  # of a double, what its approximations look at and give
 WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 MANTISSA = {"f16": 10, "bf16": 7, "f32": 23}
-ONE_LESS = "rounding to double precision in another direction than to nearest takes exact rationals, and stays Python"
 
 
 def patterns(kind: str, ftz: bool, *values) -> list:
@@ -465,7 +469,7 @@ def exactly(near, f: Callable, *numbers):
     """(what is nearest to f of numbers, on which side of that it lies: -1, 0 or 1), by rationals where those are
     finite and f of them is one; else as `near` has it."""
     if writer_of(near) is not None:
-        raise Untranslated(ONE_LESS)
+        raise Untranslated("exact rationals: double precision rounded in another direction than to nearest")
     near, sides, each = near.copy(), np.zeros(near.shape), np.broadcast_arrays(near, *numbers)
     for at in np.flatnonzero(np.isfinite(each[1:]).all(0)).tolist():
         if exact := f(*(Fraction(v.flat[at].item()) for v in each[1:])):
@@ -477,10 +481,6 @@ def exactly(near, f: Callable, *numbers):
     return near, sides
 
 
-def _product_and_sum(x, y, z):
-    return x * y + z
-
-
 def fused(x, y, z):
     """x * y + z of numbers of 32 or 64 bits, rounded once, to their own format."""
     if (code := writer_of(x, y, z)) is not None:
@@ -489,18 +489,13 @@ def fused(x, y, z):
         x, y, z = (np.asarray(v, np.float64) for v in (x, y, z))
         s = x * y + z
         return resized(s if _rounds_alike(s) else odd(*two_sum(x * y, z)), 32)
-    return exactly(x * y + z, _product_and_sum, x, y, z)[0]
-
-
-def own(kind: str, mode: str) -> int:
-    """In how many bits operations are done: as many as the kind has, where one of them rounds as it is asked for."""
-    return 32 if kind == "f32" and mode == "rn" else 64
+    return exactly(x * y + z, EXACT["fma"], x, y, z)[0]
 
 
 NEAREST: dict[str, Callable] = {
     "add": operator.add, "mul": operator.mul, "div": operator.truediv, "fma": fused, "sqrt": lambda x: ieee("sqrt", x),
 }  # fmt: skip
-EXACT = NEAREST | {"fma": _product_and_sum, "div": lambda n, d: n / d if d else None}  # of rationals
+EXACT = NEAREST | {"fma": lambda x, y, z: x * y + z, "div": lambda n, d: n / d if d else None}  # of rationals
 
 
 def terms(what: str, x, y, z=None) -> tuple:
@@ -525,10 +520,11 @@ def in_double(what: str, *numbers) -> tuple:
 def arithmetic(what: str, kind: str, *values, mode="rn", ftz=False, sat=False, relu=False):
     """add, sub, mul, fma, div and sqrt, rounded once. Rounding downwards, a sum of zero is -0 unless both terms are +0
     (IEEE 754, 6.3)."""
-    given = operands(kind, own(kind, mode), ftz, *values)
+    bits = 32 if kind == "f32" and mode == "rn" else 64  # its own, if one operation rounds as it is asked for
+    given = operands(kind, bits, ftz, *values)
     if what == "sub":
         what, given = "add", [given[0], -given[1]]
-    if WIDTH[kind] != precision(given[0]):
+    if WIDTH[kind] != bits:
         near, lo = in_double(what, *given)
     else:
         near, lo = NEAREST[what](*given), None
@@ -582,7 +578,7 @@ def approx_high(name: str, a):
     """rcp and rsqrt.approx.ftz.f64: of the high 32 bits of a, in the high 32 bits of the result, rounded to nearest."""
     (high,) = patterns("f64", False, a)
     exponent, sign = INFINITY["f64"], 1 << 63
-    high = select(high & exponent == 0, high & sign, high & HIGH, 64)  # subnormals are zeros
+    high = select(high & exponent == 0, high & sign, high >> 32 << 32, 64)  # subnormals are zeros
     y = number(high, "f64")
     y = 1.0 / (y if name == "rcp" else ieee("sqrt", y))
     bits = raw(y)

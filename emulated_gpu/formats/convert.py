@@ -52,10 +52,7 @@ def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
 
 def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
     if sat:
-        wide, high = alu.extend(x, bits, sign, 64), alu.MASK[to] >> to_sign
-        if sign:
-            wide = alu.max_int(wide, -(1 << (to - 1)) & alu.MASK[64] if to_sign else 0, 64, True)
-        return resize(alu.min_int(wide, high, 64, sign and to_sign) & alu.MASK[to], max(to, 16))
+        return alu.saturated(x, bits, sign, to, to_sign)
     if to <= bits:
         return alu.extend(x, to, to_sign, 16) if to == 8 else resize(x, to)
     return alu.extend(x, bits, sign, to)
@@ -63,8 +60,7 @@ def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
 
 def pack_saturated(a, b, c, bits: int, sign: bool):
     """cvt.pack.sat: a and b (s32) clamped to `bits`, a above b, and the low bits of c above them."""
-    low, ones = -(1 << (bits - 1)) & alu.MASK[32] if sign else 0, (1 << bits) - 1
-    a, b = (alu.min_int(alu.max_int(x, low, 32, True), ones >> sign, 32, True) & ones for x in (a, b))
+    a, b = (resize(alu.saturated(x, 32, True, bits, sign), 32) for x in (a, b))
     out = resize(a << bits, 32) | b
     return resize(resize(c, 32) << 2 * bits, 32) | out if bits < 16 else out
 

@@ -56,11 +56,6 @@ def each_lane(lanes: np.ndarray, value):
     return as_array(value, len(lanes), 64)
 
 
-def from_one(mode: str, b, c) -> bool:
-    """Whether all lanes read one known lane: the result is one for all."""
-    return mode == "idx" and type(b) is int and type(c) is int and c >> 8 == 0 and c & 31 == 31
-
-
 class Absent(Fault):
     """A shuffle reads lanes that take no part: the values are unpredictable, which is no mistake unless one is used."""
 
@@ -98,7 +93,7 @@ def sources(lanes: np.ndarray, mode: str, b, c):
 def shuffle(lanes: np.ndarray, mode: str, a, b, c, followed: bool = False):
     """shfl.sync (9.7.9.6): (values, in range). followed: see gather."""
     b, c = resize(b, 32) & 31, resize(c, 32)
-    if from_one(mode, b, c):
+    if mode == "idx" and type(b) is int and type(c) is int and c >> 8 == 0 and c & 31 == 31:  # one lane for all
         a = gather(lanes, mode, a, b, followed) if varies(a) else a
         return (resize(a, 32) if isinstance(a, Value) else int(a)), True
     source, inside = sources(lanes, mode, b, c)

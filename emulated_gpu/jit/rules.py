@@ -560,8 +560,6 @@ class Function:
 class Later:
     """What `make` makes of rules, when what a process does without it has cost more than compiling will."""
 
-    __slots__ = ("make", "left", "made")
-
     def __init__(self, make, cost: float):
         self.make, self.left, self.made = make, cost, None
 
