@@ -563,7 +563,7 @@ def library(name: str, x, kind: str):
     return y
 
 
-def approx(name: str, a, ftz=False, kind="f32"):
+def approx(name: str, kind: str, a, ftz=False):
     """.approx functions: the correctly rounded result. Hardware differs in the last places (PTX gives the bounds)."""
     (x,) = operands(kind, 64, ftz, a)
     if name in LIBRARY:
@@ -587,7 +587,9 @@ def approx_high(name: str, a):
     return back(select(y != y, NAN["f64"], select(abs(y) == math.inf, bits, out, 64), 64), a)
 
 
-def fminmax(kind: str, is_max: bool, a, b, ftz=False, nan=False, xorsign=False, absolute=False):
+def fminmax(kind: str, a, b, *more, is_max: bool, ftz=False, nan=False, xorsign=False, absolute=False):
+    if more:
+        a, b = fminmax(kind, a, b, is_max=is_max, ftz=ftz, nan=nan, xorsign=xorsign, absolute=absolute), more[0]
     width, top = WIDTH[kind], 1 << (WIDTH[kind] - 1)
     first, second = patterns(kind, ftz, a, b)
     sign = first ^ second
@@ -679,7 +681,9 @@ def combine(what: str, kind: str, old, *values, ftz: bool = False):
     if what == "dec":
         return select((old == 0) | (old > new), new, old - 1, bits)
     if kind in WIDTH:
-        return arithmetic("add", kind, old, new, ftz=ftz) if what == "add" else fminmax(kind, what == "max", old, new)
+        if what == "add":
+            return arithmetic("add", kind, old, new, ftz=ftz)
+        return fminmax(kind, old, new, is_max=what == "max")
     if what == "add":
         return (old + new) & MASK[bits]
     return (max_int if what == "max" else min_int)(old, new & MASK[bits], bits, kind[0] == "s")

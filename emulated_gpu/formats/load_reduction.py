@@ -38,4 +38,4 @@ class LoadReduction:
             signed = [value.view(np.int32) if self.kind == "s32" else value for value in values]
             return reduce(np.maximum if self.is_max else np.minimum, signed).view(np.uint32)
         mode = {"nan": self.nan, "absolute": self.absolute}
-        return reduce(lambda one, other: alu.fminmax("f32", self.is_max, one, other, **mode), values)
+        return reduce(lambda one, other: alu.fminmax("f32", one, other, is_max=self.is_max, **mode), values)

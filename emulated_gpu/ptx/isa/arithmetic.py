@@ -10,6 +10,7 @@ from ..syntax import Imm
 from .registry import UNTIMED, Mods, is_float, is_signed, op, plain, width
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
+SOURCES = dict.fromkeys(("add", "sub", "mul", "div"), (2,)) | {"fma": (3,), "mad": (3,), "min": (2, 3), "max": (2, 3)}
 FULL_RATE = {"f16", "f16x2", "bf16", "bf16x2", "f32"}  # types with as many products as sums a cycle in the guide
 
 # Costs. `alu`: measured (chain/add.s32, add.f32, fma.f32, issue/); no measurement of add.cc, addc, abs, neg, min,
@@ -47,6 +48,8 @@ def _float(w, i, m, kind: str, what: str, extra: str = "", narrow: dict[int, str
 def _apply(w, i, kind: str, function: str, args: str, narrow: dict[int, str] = MappingProxyType({})):
     bits = width(kind) if kind != "f32x2" else 64
     sources = [w.read(o, 16 if n in narrow else bits, float_kind=True) for n, o in enumerate(i.operands[1:])]
+    if len(sources) not in SOURCES.get(i.parts[0], (1,)):
+        raise ValueError(f"{len(sources)} operands")
     for n, source_kind in narrow.items():
         sources[n] = f"convert.float_to_float({sources[n]}, {source_kind!r}, 'f32')"
     names = [f"v{n}" for n in range(len(sources))]
@@ -185,12 +188,12 @@ def _fma(w, i, m):
 @op("div", cost=_division)
 def _div(w, i, m):
     kind = m.type()
-    a, b = (w.read(o, width(kind), True) for o in i.operands[1:])
     if is_float(kind):
-        mode = m.one_of("rn", "rz", "rm", "rp", "approx", "full")
+        mode = m.one_of(*ROUNDINGS, "approx", "full")
         mode = "rn" if mode in ("approx", "full") else mode
-        w.write(i.operands[0], f"alu.arithmetic('div', {kind!r}, {a}, {b}, mode={mode!r}, ftz={m.take('ftz')})")
+        _apply(w, i, kind, "alu.arithmetic('div', ", f"mode={mode!r}, ftz={m.take('ftz')}")
     else:
+        a, b = (w.read(o, width(kind)) for o in i.operands[1:])
         w.write(i.operands[0], f"alu.div_int({a}, {b}, {width(kind)}, {is_signed(kind)})")
 
 
@@ -217,17 +220,7 @@ def _min_max(w, i, m):
     is_max = i.op.startswith("max")
     if is_float(kind):
         options = f"ftz={m.take('ftz')}, nan={m.take('NaN')}, xorsign={m.take('xorsign')}, absolute={m.take('abs')}"
-        if len(i.operands) == 4:  # three inputs
-            a, b, c = (w.read(o, width(kind), True) for o in i.operands[1:])
-            inner = f"alu.fminmax({kind!r}, {is_max}, {a}, {b}, {options})"
-            w.write(i.operands[0], f"alu.fminmax({kind!r}, {is_max}, {inner}, {c}, {options})")
-        elif kind.endswith("x2"):
-            a, b = (w.read(o, 32) for o in i.operands[1:])
-            call = f"lambda a, b: alu.fminmax({kind[:-2]!r}, {is_max}, a, b, {options})"
-            w.write(i.operands[0], f"alu.packed({call}, {a}, {b})")
-        else:
-            a, b = (w.read(o, width(kind), True) for o in i.operands[1:])
-            w.write(i.operands[0], f"alu.fminmax({kind!r}, {is_max}, {a}, {b}, {options})")
+        _apply(w, i, kind, "alu.fminmax(", f"is_max={is_max}, {options}")
         return
     relu = m.take("relu")
     a, b = (w.read(o, width(kind)) for o in i.operands[1:])
@@ -270,18 +263,15 @@ def _special_function(w, i, m):
     ftz = m.take("ftz")
     mode = m.one_of("approx", *ROUNDINGS)
     if mode in ROUNDINGS:
+        what, one = ("'div', ", f"{ONE[kind]}, ") if name == "rcp" else (f"{name!r}, ", "")
         a = w.read(i.operands[1], width(kind), True)
-        what, given = ("div", f"{ONE[kind]}, {a}") if name == "rcp" else (name, a)
-        w.write(i.operands[0], f"alu.arithmetic({what!r}, {kind!r}, {given}, mode={mode!r}, ftz={ftz})")
-    elif kind.endswith("x2"):
-        call = f"lambda a: alu.approx({name!r}, a, {ftz}, {kind[:-2]!r})"
-        w.write(i.operands[0], f"alu.packed({call}, {w.read(i.operands[1], 32)})")
+        w.write(i.operands[0], f"alu.arithmetic({what}{kind!r}, {one}{a}, mode={mode!r}, ftz={ftz})")
     elif kind == "f64":
         if name not in ("rcp", "rsqrt") or not ftz:
             raise Unsupported("approximate f64")
         w.write(i.operands[0], f"alu.approx_high({name!r}, {w.read(i.operands[1], 64, True)})")
     else:
-        w.write(i.operands[0], f"alu.approx({name!r}, {w.read(i.operands[1], width(kind), True)}, {ftz}, {kind!r})")
+        _apply(w, i, kind, f"alu.approx({name!r}, ", f"ftz={ftz}")
 
 
 @op("copysign", cost="alu")
