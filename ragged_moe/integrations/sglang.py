@@ -2,7 +2,7 @@
 `enable()`.
 
 Written against sglang 0.5.23, sglang/srt/layers/moe/moe_runner/base.py, and checked against stubs of it
-(tests/ragged_moe/serving_stubs.py), and in its MoeRunner (checks/peers/sglang_layer.py). It has not run in a server.
+(tests/ragged_moe/serving_stubs.py), in its MoeRunner (checks/peers/sglang_layer.py), and in its Engine on an H200.
 """
 
 from sglang.srt.layers.moe.moe_runner import register_moe_runner_core
