@@ -38,18 +38,9 @@ def back(result: np.ndarray, *inputs):
     return result if type(result) is Value or np.ndarray in map(type, inputs) else result[0].item()
 
 
-# Each function but those marked `python` has a fast form, which comes from its own text: called with Values, which
-# stand for registers of machine code that is written (jit/llvm.py), operators and what is below write instructions.
-# What is the same for all instructions of a form, as bits and sign, they take as Python constants.
-PYTHON: set[Callable] = set()
-
-
-def python(function):
-    """Mark a function that instructions call as Python alone."""
-    PYTHON.add(function)
-    return function
-
-
+# Each function has a fast form, which comes from its own text: called with Values, which stand for registers of machine
+# code that is written (jit/llvm.py), operators and what is below write instructions. What is the same for all
+# instructions of a form, as bits and sign, it takes as Python constants.
 def resize(x, bits: int):
     """Truncate or zero-extend to a register of `bits`."""
     if type(x) is Value:
@@ -85,9 +76,10 @@ def select(p, a, b, bits: int):
     return np.where(p, *(np.asarray(0 if v is None else resize(v, bits), U[bits]) for v in (a, b)))
 
 
-@python
 def some(p) -> bool:
     """Whether a predicate, a bool or an array, holds anywhere."""
+    if type(p) is Value:
+        raise Untranslated("what is done if any lane does it")
     return p if isinstance(p, bool) else 1 in p.tobytes()  # an array's any() takes a microsecond and a half
 
 

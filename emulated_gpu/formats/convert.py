@@ -6,7 +6,7 @@ import numpy as np
 
 from ..jit.llvm import Value
 from . import alu
-from .alu import python, resize, select
+from .alu import resize, select
 from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2
 from .lanes import as_array
 
@@ -91,7 +91,6 @@ def to_halves(hi, lo, to: str):
     return alu.join(16, *(float_to_float(x, "f32", to) for x in (lo, hi)))
 
 
-@python
 def later_halves(hi, lo, to: str):
     """`to_halves`, or its arguments if they are arrays: `matrices` takes them in its place."""
     if type(hi) is np.ndarray and type(lo) is np.ndarray:

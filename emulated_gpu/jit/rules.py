@@ -14,7 +14,6 @@ import ast
 import builtins
 import ctypes
 import functools
-import math
 import operator
 import struct
 import threading
@@ -68,9 +67,7 @@ class Array:
         return Array(self.kind, self.address + index * (self.kind.bits // 8))
 
     def _memory(self, first: Any, n: int) -> np.ndarray:
-        size = self.kind.bits // 8
-        at = int(self.address) + int(first) * size
-        memory: Any = (ctypes.c_char * (n * size)).from_address(at)
+        memory: Any = (ctypes.c_char * (n * self.kind.bits // 8)).from_address(int(self.at(int(first)).address))
         return np.frombuffer(memory, self.kind.dtype)
 
     def __getitem__(self, index):
@@ -90,21 +87,18 @@ class Array:
             self._memory(index, 1)[0] = value if self.kind.real else value & mask
 
     def _place(self, code: Code, index) -> str:
-        kind, index = type_of(*self._one), code.shaped(index, WORD)
+        bits, real = self.kind
+        kind, index = type_of(bits, 0, real), code.shaped(index, WORD)
         return code.value(f"getelementptr {kind}, ptr {self._base}, {index}", 64, 0).text
 
-    @property
-    def _one(self) -> tuple[int, int, bool]:
-        return self.kind.bits, 0, self.kind.real
-
     def load(self, code: Code, index, n: int = 0) -> Value:
-        bits, _, real = self._one
+        bits, real = self.kind
         text = f"load {type_of(bits, n, real)}, ptr {self._place(code, index)}, align {bits // 8}"
         found = code.value(text, bits, n, real)
         return found if n or real else code.cast(found, 64)
 
     def store(self, code: Code, index, value, n: int = 0) -> None:
-        bits, _, real = self._one
+        bits, real = self.kind
         value = code.shaped(value, Value("", bits, n, real, code))
         if not real:
             value = code.cast(value, bits)
@@ -139,14 +133,6 @@ def mask(given, n: int):
     if isinstance(given, Value):
         return given.code.value(f"bitcast {given.code.cast(given, n)} to <{n} x i1>", 1, n)
     return np.unpackbits(np.frombuffer(given.to_bytes(n // 8, "little"), np.uint8), bitorder="little").astype(bool)
-
-
-def c_function(name: str, x) -> Any:
-    """A function of the C library of a float64."""
-    if (code := writer_of(x)) is None:
-        return getattr(math, name)(x)
-    code.declarations[f"@{name}"] = f"declare double @{name}(double)"
-    return code.value(f"call double @{name}({x})", 64, 0, True)
 
 
 def real(x):
@@ -264,11 +250,10 @@ OPERATORS: dict[type, Any] = {
 
 class Interpreter(Code):
     """Runs Python's text on Values, which writes instructions, and on constants, whose part is done at once. Who
-    inherits says what names mean, `named` and `bind`, and a return, `returns`."""
+    inherits says what names mean, `named` and `bind`, and whether anything is returned."""
 
     named: Any
     bind: Any
-    returns: Any
 
     def __init__(self):
         super().__init__()
@@ -277,6 +262,9 @@ class Interpreter(Code):
         self.local: dict[str, Any] = {}
         self.variables: dict[str, tuple[str, tuple[int, int, bool]]] = {}
 
+    def returns(self, _value) -> None:
+        raise Untranslated("return")
+
     # -- statements --------------------------------------------------------------------------------------------
     def block(self, body: list[ast.stmt]) -> bool:
         """Write statements; returns whether what comes behind them is never reached."""
@@ -284,8 +272,6 @@ class Interpreter(Code):
 
     def statement(self, node: Any) -> bool | None:
         match node:
-            case ast.Expr(value=ast.Constant()) | ast.Pass():
-                return None
             case ast.Expr():
                 self.expression(node.value)
             case ast.Assign(targets=[target]):
@@ -522,7 +508,7 @@ class Writer(Interpreter):
             raise Untranslated(f"{name} of two types in {self.rule.__name__}")
         self.emit(f"store {value}, ptr {place}")
 
-    def returns(self, value) -> None:
+    def returns(self, value: Any) -> None:
         if value is None:
             self.emit("ret void")
             return

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..formats import alu, convert, lanes
 from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
-from ..jit.rules import Array, Interpreter, c_function, float64, int32, rule, where
+from ..jit.rules import Array, Interpreter, float64, int32, rule, where
 from ..state.images import FIELDS, OBJECTS
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, textures
@@ -68,7 +68,7 @@ def register_of(name: str) -> int | None:
 # -- instructions ------------------------------------------------------------------------------------------------------
 class Unit:
     """What an instruction calls something by: units, the group and files of formats/. Of units and the group it has
-    what the translator has methods for, of those files what is not Python alone."""
+    what the translator has methods for, of those files all."""
 
     def __init__(self, code: Translator, name: str):
         self.code, self.name = code, name
@@ -76,7 +76,7 @@ class Unit:
     def __getattr__(self, called: str):
         if (found := getattr(self.code, f"{self.name}_{called}", None)) is not None:
             return found
-        if (function := getattr(FORMATS.get(self.name), called, None)) is None or function in alu.PYTHON:
+        if (function := getattr(FORMATS.get(self.name), called, None)) is None:
             raise Untranslated(f"{self.name}.{called}")
 
         def asked(*arguments, **options):
@@ -114,9 +114,6 @@ class Translator(Interpreter):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
             return None  # of the end of a block: registers go back where machine code ends
         return super().statement(node)
-
-    def returns(self, _value) -> None:
-        raise Untranslated("return")
 
     def named(self, name: str):
         if (number := register_of(name)) is None:
@@ -341,6 +338,11 @@ def permute(values, places):
     """Each place becomes the value that lies there."""
     for k in range(LANES):
         int32(places)[k] = int32(values)[int32(places)[k]]
+
+
+def c_function(name: str, x: Value) -> Value:
+    x.code.declarations[f"@{name}"] = f"declare double @{name}(double)"
+    return x.code.value(f"call double @{name}({x})", 64, 0, True)
 
 
 @rule
