@@ -37,6 +37,7 @@ STRIPPED = "{}: CUDA's runtime is in it, stripped of the symbols that name its f
 LOOKED_FOR = b"libcuda.so", b"libcudart.so"  # in the constants of who loads them by dlopen
 # Packages whose calls of CUDA are answered in Python, though some of their libraries look for the driver, too
 IN_PYTHON = re.compile(r"/(torch|triton|nvidia_cutlass_dsl|nvidia|cuda|numba_cuda)/")
+LLVM = "/llvmlite/"  # whose library of 150 MB this emulator loads itself: there is nothing of CUDA in it
 
 
 def parts_of(path: str) -> dict[str, bytes]:
@@ -135,7 +136,7 @@ def serve(path: str) -> None:
     Raises Unsupported where that is so and there is no nvcc, whose headers say what the stand-in has.
     """
     path = os.path.realpath(path)
-    if path in _served or not os.path.isfile(path) or path.startswith(tuple(_left)):
+    if path in _served or LLVM in path or not os.path.isfile(path) or path.startswith(tuple(_left)):
         return
     _served.add(path)
     parts = parts_of(path)
