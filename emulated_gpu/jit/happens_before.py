@@ -118,6 +118,15 @@ def note_reads(asker, reads, slots, row_size, index, first, count, number, compo
     return True
 
 
+def told(order, space, by, row: int) -> tuple[tuple[int, ...], np.ndarray | None]:
+    """What rules are told of who asks: an actor with a row of its clocks, or None for who knows nothing of a space; and
+    an array of the past, which is to live as long."""
+    clock, width, elsewhere, spaces = (0, 0, 0, 0) if by is None else by.knowledge.address()
+    history = by.history(row) if by is not None and order.histories else None
+    past = (0, 0) if history is None else (pointer(order.devices_by_space()), pointer(history))
+    return (*order.addresses(), space.index, clock, width, row, elsewhere, spaces, *past), history
+
+
 class Happened:
     """Asks about the events of one order of events after another. See state/shadow.py for planes, actors and keys."""
 
@@ -129,15 +138,9 @@ class Happened:
         self.history: np.ndarray | None = None  # which `asker` points to
 
     def asks(self, order, space, by, row: int) -> int:
-        """Write who asks, of an order of events: an actor with a row of its clocks, or None for who knows nothing of a
-        space. Returns where that is."""
-        clock, width, elsewhere, spaces = (0, 0, 0, 0) if by is None else by.knowledge.address()
-        devices = until = 0
-        if by is not None and order.histories:
-            self.history = by.history(row)
-            devices, until = pointer(order.devices_by_space()), pointer(self.history)
-        told = space.index, clock, width, row, elsewhere, spaces, devices, until
-        self.pack(self.asker, 0, *order.addresses(), *told)
+        """Write who asks; returns where that is."""
+        numbers, self.history = told(order, space, by, row)
+        self.pack(self.asker, 0, *numbers)
         return self.asker_at
 
     def all_known(self, rows, index, by, row: int, but, limit: int = MOST, mask: int = 0) -> bool:

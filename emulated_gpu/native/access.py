@@ -159,22 +159,23 @@ def keep(c, plane, place, n, number, form):
 
 
 @rule
-def event(c, step, marks, component):
-    """Number an event of a component of the warp's cluster, by an instruction."""
+def event(c, step, found, form):
+    """The number of the event that an access by an instruction is, if shadows keep it."""
+    if found != KEPT:
+        return 0
     number = c[of.NOW] + 1
     c[of.NOW] = number
-    int32(c[COMPONENT])[number] = component
+    int32(c[COMPONENT])[number] = c[of.COPIER if form.copies else of.UID]
     int32(c[SPACE])[number] = c[OWN_SPACE]
-    int8(c[MARKS])[number] = marks
+    int8(c[MARKS])[number] = GENERIC * (form.write and not form.copies)
     int32(c[of.EVENTS])[c[of.EVENT_COUNT]] = step
     c[of.EVENT_COUNT] += 1
     return number
 
 
-@rule
 def has_room(c, count):
     """Whether this many events can be numbered."""
-    return c[of.NOW] + count <= c[of.ROOM] and c[of.EVENT_COUNT] + count <= c[of.EVENT_ROOM]
+    return (c[of.NOW] + count <= c[of.ROOM]) & (c[of.EVENT_COUNT] + count <= c[of.EVENT_ROOM])
 
 
 @rule
@@ -284,14 +285,14 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
     w = int64(at)
     if at == 0 or form.write and w[of.FLAGS] & of.WRITABLE == 0 or not has_room(c, 1):
         return True
-    alike = (bits(addresses[0:LANES] != first) & active == 0) & (not form.write)  # one loads for all
-    found, side_by_side = LEFT, np.arange(0, LANES * form.bytes, form.bytes) + first
+    found, alike, side_by_side = LEFT, False, np.arange(0, LANES * form.bytes, form.bytes) + first
     if not form.parted and active & c[of.ACTIVE] == FULL and (addresses[0:LANES] == side_by_side).all():
         found = look(c, w, first, LANES, epoch, form)
     if found:
         move(w[of.DATA] + first, LANES, values, form)
-        note_access(c, w, first, LANES, epoch, number_for(c, step, found, form), form)
+        note_access(c, w, first, LANES, epoch, event(c, step, found, form), form)
     else:
+        alike = (bits(addresses[0:LANES] != first) & active == 0) & (not form.write)  # one loads for all
         several = one_address & (c[of.ACTIVE] > 1) | alike & (active & (active - 1) != 0)
         few = where(alike, active & -active, active)
         found = PLAIN
@@ -300,7 +301,7 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
             if one == LEFT:
                 return True
             found = found | one
-        number = number_for(c, step, found, form)
+        number = event(c, step, found, form)
         for lane in ones(few):
             move(w[of.DATA] + addresses[lane], 1, values.at(lane), form)
             if form.write or number or w[of.WAS_READ]:
@@ -315,14 +316,6 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
         moved = where(alike, 1, count_ones(active & c[of.ACTIVE]))
         c[of.BYTES_STORED if form.write else of.BYTES_LOADED] += moved * form.bytes
     return False
-
-
-@rule
-def number_for(c, step, found, form):
-    """The number of the event that an access is, if shadows keep it."""
-    if found != KEPT:
-        return 0
-    return event(c, step, GENERIC * (form.write and not form.copies), c[of.COPIER if form.copies else of.UID])
 
 
 @rule
@@ -465,8 +458,8 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
             found = found | one
     if first < s[of.BARRIERS_HI] and s[of.BARRIERS_LO] < end:
         return True
-    number = number_for(c, step, found, form.source)
-    row[of.NUMBER], row[of.STEP] = number_for(c, step, begun, form), step
+    number = event(c, step, found, form.source)
+    row[of.NUMBER], row[of.STEP] = event(c, step, begun, form), step
     row[of.SIZE], row[of.LANE_COUNT] = size, count_ones(active)
     row[of.FIRST], row[of.END] = first - s[of.ORIGIN], end - s[of.ORIGIN]
     words, n = 0, 0

@@ -12,11 +12,11 @@ COPIER, COPIES, COPY_COUNT, COPY_ROOM = range(ASKER + 15, ASKER + 19)
 # The warp's local memory: its bytes, which are written, how many a lane has; whether a lane has stored there
 LOCAL, LOCAL_WRITTEN, LOCAL_BYTES, LOCAL_STORED = range(ASKER + 19, ASKER + 23)
 BYTES_COPIED, SHARED, FIELDS = ASKER + 23, ASKER + 24, 24
-# Of a window: its addresses, where its data lie, its first word; the shadow of its words and of bytes of parted ones
-LO, HI, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT = range(10)
-B_WRITTEN, B_READS, B_SLOTS, B_PLACES, BUSY_LO, BUSY_HI, FLAGS, WROTE, WAS_READ = range(10, 19)
-LANE_TABLE, SETTLED = 19, 20  # see state/lanes.py; state/shadow.py, Plane.settled, or 0
-IN_FLIGHT, BARRIERS_LO, BARRIERS_HI = 21, 22, 23  # SharedMemory.busy; the range of its mbarriers
+# Of a window: where its data lie, its first word; the shadow of its words and of bytes of parted ones; who has used it
+LO, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT, B_WRITTEN, B_READS, B_SLOTS, B_PLACES = range(13)
+FLAGS, WROTE, WAS_READ, SETTLED, IN_FLIGHT = range(13, 18)  # state/shadow.py, Plane.settled; SharedMemory.busy
+# What changes of shared memory's: its end, where something is in flight or mbarriers are, those; see state/lanes.py
+HI, BUSY_LO, BUSY_HI, BARRIERS_LO, BARRIERS_HI, LANE_TABLE = range(18, 24)
 # Of a copy: its event, instruction, bytes a lane (0: those before are a group), lanes, range, whether that has gaps;
 # then of each lane where it writes, where it reads, and how many bytes
 NUMBER, STEP, SIZE, LANE_COUNT, FIRST, END, GAPS, TO, FROM, READ, COPY = *range(7), 8, 40, 72, 104

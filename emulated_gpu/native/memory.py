@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..jit.happens_before import told
 from ..jit.llvm import LANES
 from ..jit.rules import pointer
 from ..state.global_memory import Region
@@ -24,27 +25,14 @@ from . import context_fields as of
 
 EVENTS_OF_A_TURN = 4096
 TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
-HEAD = struct.Struct(f"<{of.SHARED}q")
+HEAD, CHANGING = struct.Struct(f"<{of.SHARED}q"), struct.Struct("<6q")  # of a context, of shared memory's window
 COPIES_OF_A_TURN = 1024  # more than a region has instructions (hot_blocks.py); only rows that are used take memory
 # Of each program where the last regions begin that it has looked at: the next launch has their shadows from the start
 _opened: weakref.WeakKeyDictionary[Any, deque[int]] = weakref.WeakKeyDictionary()
 
 
-def _planes(window: np.ndarray, shadow: Shadow) -> None:
-    words, parts = shadow.words, shadow.bytes
-    window[of.WRITTEN], window[of.READS] = pointer(words.written), pointer(words.reads)
-    window[of.SETTLED] = 0 if words.settled is None else pointer(words.settled)
-    window[of.SLOTS], window[of.PLACES] = words.reads.shape
-    if parts is None:
-        window[of.SPLIT] = 0
-    else:
-        window[of.SPLIT] = pointer(shadow.split)
-        window[of.B_WRITTEN], window[of.B_READS] = pointer(parts.written), pointer(parts.reads)
-        window[of.B_SLOTS], window[of.B_PLACES] = parts.reads.shape
-
-
 class View:
-    """A window that is written again only where the shadow behind it has moved.
+    """A window of memory, which is written again only where the shadow behind it has moved.
 
     It does not keep that shadow, which leads to all of its launch: machine code outlives launches.
     """
@@ -55,46 +43,45 @@ class View:
         self.window = window
         self.seen: tuple[np.ndarray, np.ndarray | None] | None = None  # where the shadow has what was read
 
-    def refresh(self, shadow: Shadow | None) -> None:
-        if shadow is not None:
-            parts = shadow.bytes
-            now = shadow.words.reads, None if parts is None else parts.reads
-            if self.seen is None or now[0] is not self.seen[0] or now[1] is not self.seen[1]:
-                _planes(self.window, shadow)
-                self.seen = now
+    def follow(self, shadow: Shadow) -> None:
+        window, words, parts = self.window, shadow.words, shadow.bytes
+        now = words.reads, None if parts is None else parts.reads
+        if self.seen is not None and now[0] is self.seen[0] and now[1] is self.seen[1]:
+            return
+        self.seen = now
+        window[of.WRITTEN], window[of.READS] = pointer(words.written), pointer(words.reads)
+        window[of.SETTLED] = 0 if words.settled is None else pointer(words.settled)
+        window[of.SLOTS], window[of.PLACES] = words.reads.shape
+        if parts is not None:
+            window[of.SPLIT] = pointer(shadow.split)
+            window[of.B_WRITTEN], window[of.B_READS] = pointer(parts.written), pointer(parts.reads)
+            window[of.B_SLOTS], window[of.B_PLACES] = parts.reads.shape
 
 
-class SharedView:
+class SharedView(View):
     """The window of a CTA's shared memory, as all machine code sees it. It does not keep that either."""
 
-    __slots__ = ("view", "first", "state")
+    __slots__ = ("first", "table")
 
     def __init__(self, smem: SharedMemory):
-        window = np.zeros(of.FIELDS, np.int64)
-        self.first = first = smem.rank << RANK_SHIFT
-        window[of.LO], window[of.ORIGIN] = first + BASE, first
-        window[of.DATA], window[of.VALID] = pointer(smem.bytes) - first, pointer(smem.valid) - first
+        super().__init__(np.zeros(of.FIELDS, np.int64))
+        window, self.first = self.window, smem.rank << RANK_SHIFT
+        window[of.LO], window[of.ORIGIN] = self.first + BASE, self.first
+        window[of.DATA], window[of.VALID] = pointer(smem.bytes) - self.first, pointer(smem.valid) - self.first
         window[of.FLAGS], window[of.IN_FLIGHT] = of.WRITABLE | (of.SHADOWED if smem.checks else 0), pointer(smem.busy)
-        self.view = View(window)
-        self.state: tuple | None = None
+        self.table = 0 if smem.lanes is None else pointer(smem.lanes.table)
 
     def refresh(self, smem: SharedMemory) -> np.ndarray:
         """The window as it is now."""
-        shadow = smem.shadow
-        if shadow is not None:
-            shadow.words.fit()
-            self.view.refresh(shadow)
-        lanes = smem.lanes and smem.lanes.table
-        now = smem.busy_range(), smem.barriers_start, smem.barriers_end, bool(smem.absent), lanes is None
-        window = self.view.window
-        if now != self.state:
-            self.state = now
-            (lo, hi), barriers, end, absent, _ = now
-            window[of.BARRIERS_LO], window[of.BARRIERS_HI] = self.first + barriers, self.first + end
-            window[of.BUSY_LO], window[of.BUSY_HI] = self.first + lo, self.first + hi
-            window[of.HI] = self.first + (0 if absent else smem.size)
-            window[of.LANE_TABLE] = 0 if lanes is None else pointer(lanes)
-        return window
+        if smem.shadow is not None:
+            smem.shadow.words.fit()
+            self.follow(smem.shadow)
+        first, (lo, hi) = self.first, smem.busy_range()
+        CHANGING.pack_into(
+            self.window.data, 8 * of.HI, first + (0 if smem.absent else smem.size), first + lo, first + hi,
+            first + smem.barriers_start, first + smem.barriers_end, self.table if smem.lanes is not None else 0,
+        )  # fmt: skip
+        return self.window
 
 
 class Context:
@@ -111,7 +98,7 @@ class Context:
         if len(regions) != len(self.known) or not all(map(operator.is_, regions, self.known)):
             self._build(launch, list(regions))
         for view, region in self.views:
-            view.refresh(launch.shadow.shadow_of(region))
+            view.follow(launch.shadow.shadow_of(region))
 
     def _build(self, launch, regions: list[Region]) -> None:
         self.known = regions
@@ -156,7 +143,7 @@ class Memory:
         self.copies = np.zeros((COPIES_OF_A_TURN, of.COPY), np.int64)
         self.events_at, self.copies_at = pointer(self.events), pointer(self.copies)
         self.every_lane = pointer(EVERY_LANE)
-        self.history: tuple[np.ndarray, np.ndarray] | None = None  # with several devices: see Order and Actor
+        self.history: np.ndarray | None = None  # which the context points to
         self.context: Context | None = None
 
     def begin(self, g, shared: bool, copies: bool, local: np.ndarray | None) -> int:
@@ -178,13 +165,12 @@ class Memory:
             context.shared[:] = smem.window.refresh(smem)
         copier = actor.copier()[1] if copies else 0
         order = actor.order
-        clock, width, table, spaces = actor.knowledge.address()
-        self.history = (order.devices_by_space(), actor.history()) if order.histories else None
-        devices, until = map(pointer, self.history) if self.history else (0, 0)
+        order = actor.order
+        numbers, self.history = told(order, actor.space, actor, KNOWN)
         lanes = self.every_lane if g.n == LANES else pointer(g.lanes)
         HEAD.pack_into(
-            context.numbers.data, 0, *order.addresses(), actor.space.index, clock, width, KNOWN, table, spaces, devices,
-            until, launch.checks, order.now, len(order.component) - 1, actor.uid, self.events_at, 0, EVENTS_OF_A_TURN,
+            context.numbers.data, 0, *numbers, launch.checks, order.now, len(order.component) - 1, actor.uid,
+            self.events_at, 0, EVENTS_OF_A_TURN,
             0, regions, 0, (1 << g.n) - 1, 0, 0, 0, lanes, copier, self.copies_at, 0, COPIES_OF_A_TURN,
             *(0, 0, 0, 0) if local is None else (pointer(local), pointer(g.warp.local_written), local.shape[1], 0), 0,
         )  # fmt: skip
@@ -221,6 +207,4 @@ class Memory:
                 g.engine.changes += 1
         if not numbers[of.COPY_COUNT]:
             return None
-        if g.cta.smem.window is not None:
-            g.cta.smem.window.state = None  # it has another range in flight
         return self.copies[: numbers[of.COPY_COUNT]].copy()

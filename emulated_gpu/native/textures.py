@@ -258,7 +258,7 @@ def fetch(context, coordinates, active, values_at, step, row, _, form):
                 found = found | one
                 moved = where(place == other, moved, moved | 1) + 2
     if at != 0 and int64(at)[of.FLAGS] & of.SHADOWED:
-        number = access.number_for(c, step, found, WORDS)
+        number = access.event(c, step, found, WORDS)
         for lane in ones(active):
             for corner in range(corners):
                 if places[corner * LANES + lane] != 0:
