@@ -53,6 +53,13 @@ class Device(ABC):
         is filled when it is replayed.
         """
 
+    def is_of_trees(self, stream: int) -> bool:
+        """Whether inductor's CUDA graph trees run a function on this stream, behind which nothing stays allocated."""
+        trees = getattr(sys.modules.get("torch._inductor.cudagraph_trees"), "local", None)  # of this thread
+        container = getattr(trees, "tree_manager_containers", {}).get(getattr(self, "index", None))
+        manager = getattr(container, "tree_manager", None)
+        return manager is not None and manager.stream.cuda_stream == stream
+
     @abstractmethod
     def tensors(self, *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Tensors that were just made for it, as its kernels may use them."""

@@ -7,7 +7,7 @@ Calls on one stream share an arena for good, and threads that launch there take 
 into a CUDA graph has an arena of that capture, allocated and filled inside of it: from the graph's own memory pool, as
 any temporary of torch's. The next capture on the stream gives it back to that pool, where graphs that were captured
 with the same pool find it, and those, says torch, do not run at once. So may run at once: calls on different streams,
-and graphs of different pools.
+and graphs of different pools. Inductor's CUDA graph trees refuse what stays in their pool: there a call has an arena.
 """
 
 import math
@@ -122,6 +122,8 @@ def arena_of(torch_device: torch.device, device: Device) -> Arena:
     key = device, stream, capture != 0
     found = arenas.get(key)
     if found is None or found.capture != capture:
+        if device.is_of_trees(stream):
+            return Arena(torch_device, stream, capture)  # whose memory the call gives back, as torch's temporary is
         with making:
             found = arenas.get(key)
             if found is None or found.capture != capture:

@@ -3,7 +3,10 @@
 import ctypes
 import dataclasses
 import inspect
+import sys
+import weakref
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -248,6 +251,26 @@ def test_a_tracer_sees_each_call_or_is_refused(launched):
             launch()
         with pytest.raises(ValueError, match="^ragged_moe.grouped_gemm_nvfp4 is no operator of torch"):
             grouped_gemm_fp4.grouped_gemm_nvfp4(torch.zeros(1, 64, dtype=p.BF16), packed, packed, packed, packed)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("capturing", [False, True])
+def test_nothing_stays_allocated_in_the_pool_of_graph_trees(launched, monkeypatch, name, capturing):
+    """Of torch.compile(mode="reduce-overhead"), which refuses it in its first run, and in its capture."""
+    manager = SimpleNamespace(tree_manager=SimpleNamespace(stream=SimpleNamespace(cuda_stream=STREAM)))
+    trees = SimpleNamespace(local=SimpleNamespace(tree_manager_containers={0: manager}))
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", trees)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: capturing)
+    monkeypatch.setattr(device.runtime, "cudaStreamGetCaptureInfo", lambda stream: (0, 0, 1))
+    made, call = [], CALLS[name](d.draw(SIZES, 5))
+    monkeypatch.setattr(workspace, "Arena", lambda *of, make=workspace.Arena: made.append(make(*of)) or made[-1])
+    first, second = words_of(launched, call), words_of(launched, call)
+    arenas = [weakref.ref(x) for x in made]
+    made.clear()
+    assert arenas and not workspace.arenas and len(first) == len(second) and not any(x() for x in arenas)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: SIDE)
+    call()
+    assert len(workspace.arenas) == 1  # of another stream
 
 
 def test_tensors_that_lie_apart_are_not_traced():
