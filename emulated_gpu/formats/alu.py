@@ -102,9 +102,9 @@ def less(a, b, bits: int, sign: bool):
 
 
 def shifted(x, n, bits: int, left: bool):
-    """A shift by any amount: 0 beyond the bits."""
+    """A shift of which amounts beyond the register give zero (PTX 9.7.8.7: clamped, not masked)."""
+    x, n = resize(x, bits), resize(n, 32)
     inside = resize(n & (bits - 1), bits)
-    x = resize(x, bits)
     return select(n < bits, resize(x << inside if left else x >> inside, bits), 0, bits)
 
 
@@ -161,15 +161,10 @@ def saturated(x, bits: int, sign: bool, to: int, to_sign: bool):
     return resize(min_int(wide, MASK[to] >> to_sign, 64, sign and to_sign) & MASK[to], max(to, 16))
 
 
-def shl(a, b, bits: int):
-    """Shift amounts beyond the register give zero (PTX 9.7.8.7: clamped, not masked)."""
-    return shifted(a, resize(b, 32), bits, True)
-
-
 def shr(a, b, bits: int, sign: bool):
     a = resize(a, bits)
     flip = negated(a >> (bits - 1), bits) if sign else 0  # all bits of what is negative: zeros come in, then ones
-    return shifted(a ^ flip, resize(b, 32), bits, False) ^ flip
+    return shifted(a ^ flip, b, bits, False) ^ flip
 
 
 def shf(lo, hi, amount, left: bool, wrap: bool):

@@ -107,6 +107,8 @@ plain(__name__, "select({0} == 0, 1, 0, {bits})", "cnot", cost="alu")
 plain(__name__, "alu.popc({0}, {bits})", "popc", cost="alu")
 plain(__name__, "alu.clz({0}, {bits})", "clz", cost="special")
 plain(__name__, "alu.brev({0}, {bits})", "brev", cost="special")
+plain(__name__, "alu.bfe({0}, {1:32}, {2:32}, {bits}, {sign})", "bfe", cost="alu")
+plain(__name__, "alu.bfi({0}, {1}, {2:32}, {3:32}, {bits})", "bfi", cost="alu")
 plain(__name__, "alu.fns({0}, {1}, {2})", "fns", cost=UNTIMED)
 
 
@@ -130,7 +132,7 @@ def _shl(w, i, m):
     if isinstance(n, Imm):
         w.write(i.operands[0], f"({a} << {n.value}) & {(1 << bits) - 1}" if n.value < bits else "0")
     else:
-        w.write(i.operands[0], f"alu.shl({a}, {w.read(n, 32)}, {bits})")
+        w.write(i.operands[0], f"alu.shifted({a}, {w.read(n, 32)}, {bits}, True)")
 
 
 @op("shr", cost="alu")
@@ -153,19 +155,6 @@ def _shf(w, i, m):
     w.write(i.operands[0], f"alu.shf({a}, {b}, {c}, {left}, {wrap})")
 
 
-@op("bfe", "bfi", cost="alu")
-def _bit_field(w, i, m):
-    kind = m.type()
-    bits = width(kind)
-    if i.op.startswith("bfe"):
-        a, p, n = w.read(i.operands[1], bits), w.read(i.operands[2], 32), w.read(i.operands[3], 32)
-        w.write(i.operands[0], f"alu.bfe({a}, {p}, {n}, {bits}, {is_signed(kind)})")
-    else:
-        a, b = (w.read(o, bits) for o in i.operands[1:3])
-        p, n = (w.read(o, 32) for o in i.operands[3:])
-        w.write(i.operands[0], f"alu.bfi({a}, {b}, {p}, {n}, {bits})")
-
-
 @op("bmsk", cost="alu")
 def _bmsk(w, i, m):
     wrap = m.one_of("clamp", "wrap") == "wrap"
@@ -173,7 +162,8 @@ def _bmsk(w, i, m):
     a, b = (w.read(o, 32) for o in i.operands[1:])
     if wrap:
         a, b = f"({a} & 31)", f"({b} & 31)"
-    w.write(i.operands[0], f"alu.shl((alu.shl(1, {b}, 64) - 1) & {(1 << 64) - 1}, {a}, 64) & 0xffffffff", 64)
+    ones = f"(alu.shifted(1, {b}, 64, True) - 1) & {(1 << 64) - 1}"
+    w.write(i.operands[0], f"alu.shifted({ones}, {a}, 64, True) & 0xffffffff", 64)
 
 
 @op("szext", cost="alu")

@@ -13,6 +13,7 @@ What asynchronous units and memory take comes on top, from the clock (machine/cl
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Callable
 
@@ -169,16 +170,18 @@ def is_float(kind: str) -> bool:
 
 def plain(module: str, text: str, name: str, cost: str | Callable[[Instr], str]) -> None:
     """Register an opcode of a module whose result is an expression of its operands {0}, {1}, .., all of the type of
-    its suffix: {bits}, {sign}; {ones}: with all bits set."""
-    count = sum(f"{{{k}}}" in text for k in range(3))
+    its suffix, {2:32}: of 32 bits; {bits}, {sign}: of that type; {ones}: with all bits set."""
+    own = [not bits for bits in re.findall(r"{\d:?(\d*)}", text)]
+    text = text.replace(":32}", "}")
 
     def emit(w, i, m):
         kind = m.type()
         bits, (destination, *sources) = width(kind), i.operands
-        if len(sources) != count:
+        if len(sources) != len(own):
             raise ValueError(f"{len(sources)} operands")
         named = {"bits": bits, "sign": is_signed(kind), "ones": True if bits == 1 else (1 << bits) - 1}
-        w.write(destination, text.format(*(w.read(o, bits) for o in sources), **named))
+        values = [w.read(o, bits if as_said else 32) for o, as_said in zip(sources, own)]
+        w.write(destination, text.format(*values, **named))
 
     emit.__module__ = module
     op(name, cost=cost)(emit)
