@@ -562,7 +562,9 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
     return True
 
 
-end_copies = functools.cache(lambda: Function(rules.end_copies))
+@functools.cache
+def _end_copies() -> Function:
+    return Function(rules.end_copies)
 
 
 def _have_landed(g: LaneGroup, group) -> bool:
@@ -575,7 +577,7 @@ def _have_landed(g: LaneGroup, group) -> bool:
         if not op.row or region is None:
             return False
         rows.append(op.row)
-    end_copies()(pointer(smem.window.refresh(smem)), pointer(np.array(rows)), len(rows))
+    _end_copies()(pointer(smem.window.refresh(smem)), pointer(np.array(rows)), len(rows))
     for *_, op in group:
         smem.has_ended(op)
     return True
