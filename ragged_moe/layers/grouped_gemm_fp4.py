@@ -8,7 +8,7 @@ import torch
 from ragged_moe.kernels import quantise_blocks, quantise_tokens
 from ragged_moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from ragged_moe.kernels.config import Config
-from ragged_moe.kernels.program import Program
+from ragged_moe.kernels.program import Program, float_bits
 from ragged_moe.layers.grouped_gemm_fp8 import Launcher, Plan
 from ragged_moe.layers.pack_weights import is_for_e4m3, is_mxfp4, packed_for
 from ragged_moe.layers.signatures import BLACKWELL, GEMM_FORMS, HOPPER, TILE, U8, packing
@@ -16,11 +16,12 @@ from ragged_moe.runtime.device import device_of
 from ragged_moe.runtime.dispatch import require_no_tracer
 from ragged_moe.runtime.gradients import learns, refusing
 from ragged_moe.runtime.operands import addresses, complain, contiguous
-from ragged_moe.runtime.sizes import BF16, E4M3, F32
+from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32
 from ragged_moe.runtime.workspace import Part, arena_of
 from ragged_moe.tuning import sm90, sm100
 
 QUANTISING_CTAS = 4  # of an SM
+ONE = Part("scale of one", I32, (1,), float_bits(1), kept=True)
 
 
 def grouped_gemm_nvfp4(
@@ -82,10 +83,11 @@ def input_scale_of(input_scale: torch.Tensor | None, a: torch.Tensor) -> torch.T
     return input_scale
 
 
-@functools.cache
 def scale_of_one(device: torch.device) -> torch.Tensor:
-    """An f32 that is 1, on this GPU."""
-    return device_of(device).tensors(torch.ones(1, dtype=F32, device=device))[0]
+    """An f32 that is 1, in the next launches' scratch memory: filled before them, in a graph by each replay."""
+    arena = arena_of(device, device_of(device))
+    with arena.lock:
+        return arena.take(ONE, lambda: [ONE]).tensors[0].view(F32)
 
 
 def require_packed_for(b: torch.Size, capability: tuple[int, int], name: str = "b") -> None:

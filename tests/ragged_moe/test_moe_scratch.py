@@ -59,6 +59,17 @@ def test_a_room_has_what_each_number_of_tokens_needs(gpu, capability, experts, t
         assert permuted.shape[0] or not config.permuted
 
 
+def test_the_scale_of_one_is_there_where_it_is_read(gpu, monkeypatch):
+    """What is captured reads one that its replays fill: an eager call before the first of them has its own."""
+    monkeypatch.setattr(grouped_gemm_fp4, "device_of", lambda *_: gpu)
+    gpu.capture = 1
+    captured = grouped_gemm_fp4.scale_of_one(CPU)
+    gpu.capture = 0
+    eager = grouped_gemm_fp4.scale_of_one(CPU)
+    assert captured.tolist() == eager.tolist() == [1] and captured.data_ptr() != eager.data_ptr()
+    assert grouped_gemm_fp4.scale_of_one(CPU).data_ptr() == eager.data_ptr()
+
+
 def test_calls_of_one_stream_share_one_allocation(gpu):
     """It grows with the largest call, of any layer; smaller ones use its beginning, and find the same again."""
     one, other = deepseek_layer.Layer(CPU, SIZES), deepseek_layer.Layer(CPU, dataclasses.replace(SIZES, hidden=384))
