@@ -10,8 +10,9 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -273,18 +274,23 @@ class Compiler:
 
     def function(self, text: str) -> int:
         """Compile a module; returns the address of its function `block`."""
-        return self.compiled(text).get_function_address("block")
+        return self.loaded(self.compiled(text)).get_function_address("block")
 
-    def export(self, text: str, names: list[str]) -> None:
-        """Compile functions that all modules behind this one may call by their names."""
-        engine = self.compiled(text)
+    def export(self, names: list[str], text_of: Callable[[], str]) -> None:
+        """Compile functions that all modules behind this one may call by their names. text_of: gives their module,
+        which is the same as long as its writers are."""
+        digest = hashlib.sha256(b"\0".join([*_sources(), repr(names).encode()])).hexdigest()
+        engine = self.loaded(build_cache.taken(self.folder, digest, lambda: self.compiled(text_of())))
         for name in names:
             self.llvm.add_symbol(name, engine.get_function_address(name))
 
-    def compiled(self, text: str):
-        """Compile a module, unless a process has before; returns its engine."""
+    def compiled(self, text: str) -> bytes:
+        """Compile a module, unless a process has before; returns its object file."""
         name = hashlib.sha256(text.encode()).hexdigest()
-        code = build_cache.taken(self.folder, name, lambda: self.machine_code(text))
+        return build_cache.taken(self.folder, name, lambda: self.machine_code(text))
+
+    def loaded(self, code: bytes):
+        """Return the engine of an object file."""
         engine = self.llvm.create_mcjit_compiler(self.llvm.parse_assembly(""), self.machine)
         engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
@@ -302,6 +308,13 @@ class Compiler:
                     getattr(passes, f"add_{name}_pass")()
                 passes.run(module, b)
         return self.machine.emit_object(module)
+
+
+@functools.cache
+def _sources() -> list[bytes]:
+    """All that the text of rules depends on: what is below native/, and that."""
+    rooms = (Path(__file__).parents[1] / room for room in ("jit", "formats", "ptx", "state", "native"))
+    return [file.read_bytes() for room in rooms for file in sorted(room.rglob("*.py"))]
 
 
 @functools.cache

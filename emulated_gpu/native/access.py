@@ -523,12 +523,15 @@ _exported: set = set()
 
 def export(forms: set) -> None:
     """Compile accesses of such forms, each with a `rule`, once in a process, for whoever calls them by their names."""
-    code, names = Code(), []
-    for form in sorted(forms - _exported, key=str):
-        given = [Value(f"%p{k}", bits, 0, False, code) for k, bits in enumerate(ARGUMENTS)]
-        code.emit(f"ret {form.rule(*given, form)}")
-        code.close(f"define i1 @{form}({', '.join(map(str, given))})")
-        names.append(str(form))
-    if names:
-        compiler().export(code.module(), names)
-        _exported.update(forms)
+
+    def text() -> str:
+        code = Code()
+        for form in new:
+            given = [Value(f"%p{k}", bits, 0, False, code) for k, bits in enumerate(ARGUMENTS)]
+            code.emit(f"ret {form.rule(*given, form)}")
+            code.close(f"define i1 @{form}({', '.join(map(str, given))})")
+        return code.module()
+
+    if new := sorted(forms - _exported, key=str):
+        compiler().export([*map(str, new)], text)
+        _exported.update(new)

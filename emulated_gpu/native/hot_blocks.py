@@ -11,9 +11,9 @@ from types import ModuleType
 import numpy as np
 
 from ..ptx.control_flow import ControlFlow
-from ..ptx.isa.registry import is_float
+from ..ptx.isa.registry import is_float, lookup
 from ..ptx.syntax import TYPE_BITS, Instr
-from .region import Region, Step
+from .region import Region
 
 # Microseconds, about: of an instruction in Python, by what it works with; of LLVM, and of the blocks that follow one;
 # of going in and out of machine code
@@ -39,9 +39,16 @@ def price(instr: Instr, varies: bool = True) -> float:
 def block(program: ControlFlow, index: int, units: Mapping[str, ModuleType]):
     """The function of a block for several lanes, on its way to machine code if that may ever pay."""
     python = program.block(index, units)
-    worth = program.end[index] > program.start[index]
+    instrs = program.kernel.instrs[program.start[index] : program.end[index]]
+    worth = instrs and not (_waits(instrs[0]) and sum(map(price, instrs[1:])) <= CROSSING)
     program.blocks[index] = Cold(program, index, units, python) if worth else python
     return program.blocks[index]
+
+
+def _waits(instr: Instr) -> bool:
+    """Whether an instruction may have to, by which a block begins and which is Python."""
+    handler = lookup(instr)
+    return handler is not None and (handler.waits(instr) or handler.waits_untimed)
 
 
 class Cold:
@@ -134,28 +141,21 @@ def gain(region: Region, b: int) -> float:
     won, python = 0.0, False
     for step, instr in zip(steps, program.kernel.instrs[program.start[b] : program.end[b]], strict=True):
         if step.text is not None:
-            won += price(instr, _varies(region, step))
+            won += price(instr, bool((step.reads | step.writes) & region.varies))
         elif not python:
             won -= CROSSING
         python = step.text is None
     return won
 
 
-def _varies(region: Region, step: Step) -> bool:
-    return bool((step.reads | step.writes) & region.varies)
-
-
 def _cycles(region: Region) -> set[int]:
     """The blocks of machine code alone that lie on a way back to themselves through such blocks."""
     pure = {b for b in region.blocks if all(s.text is not None for s in region.steps[b])}
-    follow = {b: {s for s in region.program.successors[b] if s in pure} for b in pure}
-    reach = {b: set(f) for b, f in follow.items()}
-    changed = True
-    while changed:
-        changed = False
-        for b in pure:
-            more = set().union(*(reach[s] for s in reach[b])) - reach[b] if reach[b] else set()
-            if more:
-                reach[b] |= more
-                changed = True
-    return {b for b in pure if b in reach[b]}
+
+    def reached(first: int) -> list[int]:
+        work = [first]
+        for b in work:  # which grows
+            work += [s for s in dict.fromkeys(region.program.successors[b]) if s in pure and s not in work[1:]]
+        return work[1:]
+
+    return {b for b in pure if b in reached(b)}

@@ -16,7 +16,6 @@ import ctypes
 import math
 import re
 import struct
-import textwrap
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -89,15 +88,11 @@ def mask_of(registers) -> int:
     return sum(1 << r for r in registers)
 
 
-def steps_of(program: ControlFlow, block: int, writer) -> list[Step]:
-    """The instructions of a block, with the Python that `writer` holds of it."""
-    steps = []
-    for n, index in enumerate(range(program.start[block], program.end[block])):
-        lines = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
-        reads, writes = program.effects[index]
-        body = ast.parse(textwrap.dedent("\n".join(lines))).body
-        steps.append(Step(body, mask_of(reads), mask_of(writes)))
-    return steps
+def steps_of(program: ControlFlow, block: int) -> list[Step]:
+    """The instructions of a block, with their Python."""
+    effects = program.effects[program.start[block] : program.end[block]]
+    bodies = program.written(block)[1]
+    return [Step(body, mask_of(reads), mask_of(writes)) for body, (reads, writes) in zip(bodies, effects, strict=True)]
 
 
 class Region:
@@ -105,8 +100,7 @@ class Region:
 
     def __init__(self, program: ControlFlow, blocks: list[int], costs: list[float], units: Mapping[str, ModuleType]):
         self.program, self.blocks, self.costs, self.units = program, blocks, costs, units
-        self.writers = {b: program.write(b) for b in blocks}
-        self.steps = {b: steps_of(program, b, w) for b, w in self.writers.items()}
+        self.steps = {b: steps_of(program, b) for b in blocks}
         self.bits = {r.index: r.bits for r in program.kernel.registers}
         self.varying: set[int] = set()
         self.tails: dict[tuple[int, int, int], Callable] = {}
@@ -505,7 +499,7 @@ class Region:
                 reads |= program.define[b] & program.live_out[b] & ~writes
             reads &= ~program.in_place[b]
             saved = bits_of(writes & self.live[b][end] & ~program.in_place[b])
-            writer = self.writers[b]
+            writer = program.written(b)[0]
             if not program.line_maps[b]:
                 program.line_maps[b] = writer.finish()[1]
             source = writer.part(first, end, bits_of(reads), saved)
@@ -554,7 +548,7 @@ class Region:
         """The label of an access, its block, and the line of that one's Python that calls for it."""
         b = bisect_right(self.program.start, index) - 1
         n = index - self.program.start[b]
-        writer = self.writers[b]
+        writer = self.program.written(b)[0]
         if not self.program.line_maps[b]:
             self.program.line_maps[b] = writer.finish()[1]
         texts = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]

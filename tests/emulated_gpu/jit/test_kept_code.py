@@ -32,6 +32,23 @@ def test_another_process_takes_what_is_kept(compiled):
     assert compiled == [TWICE]
 
 
+def test_what_is_exported_is_written_once_for_one_text_of_its_writers(compiled, monkeypatch):
+    """A text that is kept is not even written; where a file of its writers has changed, it is."""
+    written = []
+
+    def text() -> str:
+        written.append(TWICE)
+        return TWICE.replace("@block", "@twice_for_a_test")
+
+    for _ in range(2):
+        llvm.Compiler().export(["twice_for_a_test"], text)
+    assert len(written) == len(compiled) == 1
+    sources = llvm._sources()
+    monkeypatch.setattr(llvm, "_sources", lambda: [sources[0] + b" ", *sources[1:]])
+    llvm.Compiler().export(["twice_for_a_test"], text)
+    assert len(written) == 2 and len(compiled) == 1
+
+
 def test_what_is_kept_for_another_machine_is_not_taken(compiled, monkeypatch):
     twice(llvm.Compiler())
     monkeypatch.setattr(llvm, "PASSES", llvm.PASSES[:1])
