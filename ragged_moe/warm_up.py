@@ -14,8 +14,7 @@ from ragged_moe.layers import route as routers
 from ragged_moe.layers.bf16_layer import bf16_layer_of
 from ragged_moe.layers.deepseek_layer import activation_of, finalise_program, layer_of, routing_program
 from ragged_moe.layers.fp4_layer import fp4_layer_of
-from ragged_moe.layers.pack_weights import is_e4m3
-from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, GEMM_CALL, HOPPER, I64, LAYER_CALL
+from ragged_moe.layers.signatures import BATCHED_CALL, EXPERTS_CALL, GEMM_CALL, I64, LAYER_CALL, packing
 from ragged_moe.runtime.device import current_device, device_of
 from ragged_moe.runtime.operands import require_int
 from ragged_moe.runtime.signature import flag
@@ -73,7 +72,7 @@ def of_experts(
     """Compile what ragged_moe.experts launches for T tokens, H, I and E local experts, k of num_experts a token.
 
     hidden_dtype: bf16 or e4m3. ids_dtype: of topk_ids, int32 or int64. packed: weights are NVFP4 or MXFP4; mxfp4:
-    these; biased: with biases; activation: as of the pack_mxfp4 that packed them. channels: they are e4m3 with a scale
+    these; biased: with biases; activation: as of what packed them. channels: they are e4m3 with a scale
     a row; bf16: they are bf16. maps: how many dimensions expert_map has, 0 without one. The others are
     ragged_moe.experts' own.
     """
@@ -84,10 +83,10 @@ def of_experts(
         gate_first=gate_first, limit=limit, alpha=alpha, shift=shift,
         apply_router_weight_on_input=apply_router_weight_on_input,
     )  # fmt: skip
-    swiglu, e4m3 = activation_of(gate_first, limit, alpha, shift), is_e4m3(activation)
-    packed = packed or mxfp4 or e4m3
+    swiglu = activation_of(gate_first, limit, alpha, shift)
+    packed = packed or mxfp4 or activation is not None
     on_input = apply_router_weight_on_input
-    tiles = mxfp4 or packed and device_of(device).capability == HOPPER
+    tiles = packed and packing(device_of(device).capability, mxfp4, activation) != "as NVFP4 for Blackwell"
     for t in counts(tokens):
         sizes = routed_experts.sizes_of(t, hidden, intermediate, local, top_k, num_experts, tiles)
         if not t:
@@ -95,7 +94,7 @@ def of_experts(
         if bf16:
             layer = bf16_layer_of(device, sizes, swiglu)
         elif packed:
-            layer = fp4_layer_of(device, sizes, swiglu, biased, mxfp4, e4m3)
+            layer = fp4_layer_of(device, sizes, swiglu, biased, mxfp4, activation)
         else:
             layer = layer_of(device, sizes, swiglu, hidden_dtype is BF16, channels)
         rows = not on_input and layer.quantises_rows(t)

@@ -7,6 +7,7 @@ submission.
 | fp8_moe, the DeepSeek-V3 layer | ragged_moe check layer | ragged_moe bench layer |
 | nvfp4_grouped_gemm, nvfp4_moe (ragged_moe.experts), on a B200 (W4A4) | only modelled, by `benchmark`, `profile` | |
 | mxfp4_grouped_gemm, mxfp4_moe (ragged_moe.experts), on a B200 (W4A8) | likewise | |
+| w4a16_grouped_gemm, w4a16_moe (ragged_moe.experts), on a B200 (NVFP4 by bf16) | likewise | |
 
 Without a GPU `benchmark` models times, as `profile` and `sweep` always do: the kernels run on the emulator's timing
 model in a process of their own for each case (ragged_moe.measure.modelled), the tensor cores compute nothing unless a
@@ -45,7 +46,7 @@ TASKS = {
     "fp8_moe": (("check", "layer"), ("bench", "layer")),
 }
 # Tasks that have modelled times alone
-MODELLED = "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
+MODELLED = tuple(f"{of}_{what}" for of in ("nvfp4", "mxfp4", "w4a16") for what in ("grouped_gemm", "moe"))
 # Likewise, on all GPUs of a machine, a process each; only rented ones, not a task of eval.py
 ON_ALL_GPUS = {"moe_parallel": (("check", "parallel"), ("bench", "parallel"))}
 # Back to back; a call of the layer takes minutes to simulate
@@ -114,9 +115,10 @@ def floors(args: dict, task: str = "fp8_grouped_gemm") -> dict[str, float]:
     """Computes the microseconds that moving each byte once, and multiplying, take at the profile's rates."""
     m, n, k = args["m"], args["n"], args["k"]
     bf16 = task in MODELLED  # are the tokens of e2m1 weights
-    of_weight = {"nvfp4_grouped_gemm": 4.5 / 8, "mxfp4_grouped_gemm": 4.25 / 8}.get(task, 1)
+    of = task.partition("_")[0]
+    of_weight = {"nvfp4": 4.5 / 8, "mxfp4": 4.25 / 8, "w4a16": 4.5 / 8}.get(of, 1)
     bytes_ = sum(size > 0 for size in m) * n * k * of_weight + sum(m) * (k * (1 + bf16) + 2 * n)
-    peak = PEAK_TFLOPS * (1 + (task == "nvfp4_grouped_gemm"))
+    peak = PEAK_TFLOPS * {"nvfp4": 2, "w4a16": 0.5}.get(of, 1)
     return {"bytes": bytes_ / load("b200")["hbm"]["read_tb_s"] / 1e6, "MMA": flop(args) / peak / 1e6}
 
 
@@ -199,7 +201,7 @@ def test(task: str, device: str, schedules: int) -> int:
     """
     if task in MODELLED:
         of = task.partition("_")[0]
-        checks = {"nvfp4": "w4a4", "mxfp4": "w4a8"}[of]
+        checks = {"nvfp4": "w4a4", "mxfp4": "w4a8"}.get(of, of)
         by = f"python -m ragged_moe check gemm --format {of} and by tests/ragged_moe/{checks}_checks.py"
         raise ValueError(f"{task} is tested by {by}")
     check, _ = TASKS[task]

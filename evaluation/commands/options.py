@@ -7,7 +7,7 @@ import click
 
 TASKS = "nvfp4_group_gemm", "nvfp4_dual_gemm"  # reference.TASKS
 # moe_tasks.TASKS, .MODELLED
-MOE_TASKS = "fp8_grouped_gemm", "fp8_moe", "nvfp4_grouped_gemm", "nvfp4_moe", "mxfp4_grouped_gemm", "mxfp4_moe"
+MOE_TASKS = tuple(f"{of}_{what}" for of in ("fp8", "nvfp4", "mxfp4", "w4a16") for what in ("grouped_gemm", "moe"))
 
 
 def writable(context, option, path):
@@ -55,7 +55,7 @@ TASK = click.option(
 ANY_TASK = click.option(
     "--task",
     type=click.Choice([*TASKS, *MOE_TASKS]),
-    help="The cases' or the header's is another; fp8_.., nvfp4_.., mxfp4_..: ragged_moe/.",
+    help="The cases' or the header's is another; fp8_.., nvfp4_.., mxfp4_.., w4a16_..: ragged_moe/.",
 )
 TASK_DIR = click.option(
     "--task-dir", metavar="FOLDER", help="A task of others: a folder of reference-kernels, docs/any_task.md."

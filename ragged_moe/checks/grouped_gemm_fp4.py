@@ -35,7 +35,9 @@ class Case(grouped_gemm.Case):
         are of many sizes, zeros among them.
         """
         g, experts, rows = torch.Generator().manual_seed(self.seed), len(self.ms), sum(self.ms)
-        w4a4, capability = config.block_scaled is W4A4, BLACKWELL if config.block_scaled else HOPPER
+        w4a4, by_e4m3 = config.block_scaled is W4A4, config.fp4_tokens == "e4m3"
+        activation = "fp8" if by_e4m3 else "bf16" if config.fp4_tokens else None
+        packed_for = {"capability": BLACKWELL if config.arch == "sm100" else HOPPER, "activation": activation}
         n = -(-self.n // BLOCK_N) * BLOCK_N if w4a4 else self.n
         a = torch.randn(rows, self.k, generator=g)
         if config.block_scaled:
@@ -44,7 +46,6 @@ class Case(grouped_gemm.Case):
         a = a.to(torch.float16 if config.fp4_tokens == "f16" else torch.bfloat16)
         b = torch.randint(0, 256, (experts, n, self.k // 2), generator=g, dtype=torch.uint8)
         m_indptr = self.m_indptr()
-        by_e4m3 = config.fp4_tokens == "e4m3"
         if self.special == "mxfp4" or config.block_scaled is W4A8 or by_e4m3:
             low, high = (0, 255) if self.special == "extremes" else (112, 124) if by_e4m3 else (100, 131)
             if config.fp4_tokens == "f16":
@@ -60,8 +61,7 @@ class Case(grouped_gemm.Case):
             if self.special == "nan":
                 a[1, 17], a[2, 5], a[3, 9] = torch.nan, torch.inf, -torch.inf
             weights = dequantised(b, e8m0(b_scale))
-            activation = "fp8" if by_e4m3 else None
-            b, b_scale, b_global = pack_mxfp4(b.clone(), b_scale, capability=capability, activation=activation)
+            b, b_scale, b_global = pack_mxfp4(b.clone(), b_scale, **packed_for)
             return (a, b_global, b, b_scale, m_indptr), weights
         b_scale = torch.randint(0, 256, (experts, n, self.k // 16), generator=g, dtype=torch.uint8)
         b_scale = torch.where(b_scale & 0x7F == 0x7F, 0x38, b_scale)
@@ -71,9 +71,7 @@ class Case(grouped_gemm.Case):
                 a[1, 17], a[2, 5] = torch.nan, torch.inf
         b_scale, divisor = b_scale.view(torch.float8_e4m3fn), torch.rand(experts, generator=g) + 0.5
         weights = dequantised(b, b_scale.double()) / divisor[:, None, None].double()
-        b, b_scale, b_global = pack_nvfp4(
-            b.clone(), b_scale.clone(), weight_global_scale=divisor, capability=capability
-        )  # fmt: skip
+        b, b_scale, b_global = pack_nvfp4(b.clone(), b_scale.clone(), weight_global_scale=divisor, **packed_for)
         return (a, b_global, b, b_scale, m_indptr), weights
 
 
@@ -108,7 +106,9 @@ def of_machine(tuning, kind: str = "nvfp4") -> tuple[dict[str, Case], tuple[Conf
     W4A8."""
     if W4A4 not in tuning.FP4:
         return CASES, tuning.FP4_BY_E4M3 if kind == "mxfp4" else (*tuning.FP4["bf16"], *tuning.FP4["f16"])
-    return (W4A8_CASES, tuning.FP4[W4A8]) if kind == "mxfp4" else (W4A4_CASES, tuning.FP4[W4A4])
+    if kind == "mxfp4":
+        return W4A8_CASES, tuning.FP4[W4A8]
+    return W4A4_CASES, (*tuning.FP4[W4A4], *tuning.FP4_BF16)
 
 
 class QuantisingLaunch:

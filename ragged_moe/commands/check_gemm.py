@@ -1,7 +1,8 @@
 """Checks grouped_gemm_fp8, or grouped_gemm_nvfp4, against the exact reference: python -m ragged_moe check gemm
 [--format nvfp4]
 
-nvfp4: on Hopper with MXFP4 weights, too; mxfp4: these alone, by tokens in 8 bits (W4A8).
+nvfp4: on Hopper with MXFP4 weights, too, on Blackwell by tokens in e2m1 and by those that stay bf16; mxfp4: these
+weights alone, by tokens in 8 bits (W4A8).
 
 On a Hopper or Blackwell GPU if there is one, each case under every config that the GPU's table has
 (ragged_moe.tuning). Else on an emulated one, where every access of memory is checked, too: every case once and every

@@ -27,7 +27,9 @@ def multiple(_ctx, _param, value: int) -> int:
 @click.option("--m", required=True, callback=rows, help="Rows of each expert: 64,0,5.")
 @click.option("--n", type=int, required=True, callback=multiple)
 @click.option("--k", type=int, required=True, callback=multiple)
-@click.option("--format", "kind", type=click.Choice(["fp8", "nvfp4", "mxfp4"]), default="fp8", show_default=True)
+@click.option(
+    "--format", "kind", type=click.Choice(["fp8", "nvfp4", "mxfp4", "w4a16"]), default="fp8", show_default=True
+)
 @click.option("--machine", type=click.Choice(["b200", "h200"]), default="b200", show_default=True)
 @click.option("--calls", type=click.IntRange(1), default=15, show_default=True, help="Back to back, on sets in turn.")
 def main(m: tuple[int, ...], n: int, k: int, kind: str, machine: str, calls: int) -> None:

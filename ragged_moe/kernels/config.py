@@ -66,7 +66,8 @@ class Config:
     gated: bool = False  # the layer's GEMM1: half of block_n are rows of up, half of gate; out is silu(gate) * up
     permuted: bool = False  # gated: the tokens lie in the order of the experts (permute.py); else they are gathered
     copied: bool = False  # permuted: by assign, which writes m_indptr in the same launch
-    fp4_tokens: str = ""  # sm90: weights in e2m1, tokens in this type, "bf16", "f16" or "e4m3"; else both are in e4m3
+    # Weights in e2m1, tokens in this type, "bf16", on sm90 also "f16" or "e4m3"; else both are in e4m3
+    fp4_tokens: str = ""
     block_scaled: BlockScaled | None = None  # sm100: the operands' format where the MMA multiplies by their scales
     # Weights in e2m1: how many tokens a tile is multiplied as, the most first, where experts are cut into even tiles;
     # if none, tiles have block_m tokens, and the rest of an expert as many as TMA has boxes for
@@ -86,7 +87,8 @@ class Config:
         assert self.cluster in (1, 2) and self.split_k in (1, 2)
         assert self.swap_ab or self.block_m == 128
         if self.fp4_tokens:
-            assert self.fp4_tokens in ("bf16", "f16", "e4m3") and self.arch == "sm90" and self.swap_ab
+            assert self.fp4_tokens == "bf16" or self.fp4_tokens in ("f16", "e4m3") and self.arch == "sm90"
+            assert self.swap_ab
             assert self.split_k == 1
             assert self.block_n == 2 * BLOCK_N or self.block_n == BLOCK_N and (not self.gated or self.block_m == 16)
             assert self.gated == self.permuted and (self.permuted or not self.copied)
@@ -175,7 +177,7 @@ class Config:
         """
         if self.gated and not self.swap_ab:  # on a B200 few rounds would leave much of the last one idle
             return self.arch == "sm90"
-        return True if self.arch == "sm90" and (self.fp4_tokens or not self.swap_ab) else None
+        return True if self.fp4_tokens or self.arch == "sm90" and not self.swap_ab else None
 
     def whole_tile_grid(self, most: int, total_m: int, n: int, experts: int) -> int:
         """CTAs that have a whole tile each, if that is nearly all of the `most` that fit the GPU; else 0.
@@ -270,7 +272,12 @@ class Config:
     @property
     def scale_ring(self) -> bool:
         """Whether scales have a ring of their own: on a B200 a stage's operands are done with before its scales."""
-        return self.arch == "sm100"
+        return self.arch == "sm100" and not self.fp4_tokens
+
+    @property
+    def as_wgmma(self) -> bool:
+        """Whether a thread's results are those that wgmma leaves it."""
+        return self.arch == "sm90" or bool(self.fp4_tokens)
 
     @property
     def weight_rows_per_scale(self) -> int:

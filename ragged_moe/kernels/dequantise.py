@@ -11,6 +11,8 @@ subnormal. It becomes 2^119 (2^7) times what it is; 0xff becomes a NaN. So a pro
 has at most 6 significant bits and is exact in either type.
 """
 
+from itertools import chain, zip_longest
+
 from cutlass import Int32
 
 from ragged_moe.kernels.ptx import ptx, structure, unpack
@@ -42,20 +44,28 @@ def scales_of(word: Int32, kind: str) -> list[tuple[Int32, int]]:
     return [(pairs[i % 2], i // 2) for i in range(4)]
 
 
-def weights_of(word: Int32, upper: tuple[Int32, int], lower: tuple[Int32, int], kind: str) -> list[Int32]:
-    """Return a step's registers of operand A. upper, lower: the scales of the thread's two rows, 8 apart."""
-    text = "{ .reg .b16 h<4>; .reg .b32 x, y, s0, s1;"
+def weights_of(
+    word: Int32, upper: tuple[Int32, int], lower: tuple[Int32, int], kind: str, abreast: bool = False
+) -> list[Int32]:
+    """Return a step's registers of operand A. upper, lower: the scales of the thread's two rows, 8 apart.
+
+    abreast: write the instructions of all registers in turn. ptxas orders them anyhow, the timing model does not.
+    """
+    text = "{ .reg .b16 h<4>; .reg .b32 x<4>, y<4>, s0, s1;"
     for i, (_, half) in enumerate((upper, lower)):  # one instruction multiplies by a half, twice
         text += f" mov.b32 {{h{2 * i}, h{2 * i + 1}}}, ${5 + i}; mov.b32 s{i}, {{h{2 * i + half}, h{2 * i + half}}};"
+    registers = []
     for i, (sign, magnitude) in enumerate(PLACES):
-        left, of_sign = MAGNITUDE[kind] - magnitude, 15 - sign
+        left, of_sign, x = MAGNITUDE[kind] - magnitude, 15 - sign, i * abreast
         mask = 7 << MAGNITUDE[kind]
-        text += " " + shift("x", "$4", left)
+        steps = [shift(f"x{x}", "$4", left)]
         if left == of_sign:
-            text += f" and.b32 x, x, {SIGNS | mask * 0x10001};"
+            steps += [f"and.b32 x{x}, x{x}, {SIGNS | mask * 0x10001};"]
         else:
-            text += f" and.b32 x, x, {mask * 0x10001}; {shift('y', '$4', of_sign)}"
-            text += f" lop3.b32 x, y, {SIGNS}, x, {AND_OR};"
-        text += f" mul.rn.{kind}x2 ${i}, x, s{i % 2};"
+            steps += [f"and.b32 x{x}, x{x}, {mask * 0x10001};", shift(f"y{x}", "$4", of_sign)]
+            steps += [f"lop3.b32 x{x}, y{x}, {SIGNS}, x{x}, {AND_OR};"]
+        registers.append([*steps, f"mul.rn.{kind}x2 ${i}, x{x}, s{i % 2};"])
+    in_turn = zip_longest(*registers, fillvalue="") if abreast else registers
+    text += " " + " ".join(chain.from_iterable(in_turn))
     operands = word, upper[0], lower[0]
     return unpack(ptx(text + " }", "=&r,=&r,=&r,=&r,r,r,r", *operands, result=structure(4, "i32")), 4, Int32)

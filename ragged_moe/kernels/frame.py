@@ -23,6 +23,8 @@ sm100, two rings (ragged_moe/kernels/sm100):
         ▲                                                                                                    │
         └────────── scales_empty [scale_stages] ◄────────────────── every warp ──────────────────────────────┘
 
+Where weights in e2m1 become bf16 on sm100, there is one ring, too: consumers wait at `full`, put the weights into
+tensor memory, where the MMA warps await them, and the commit releases the stage (sm100/fp4_tensor_memory.py).
 With block scales the scale warps fill a part of each stage of `full`, and scales_full carries work tiles alone.
 
 How often each is arrived at per phase follows from the roles: see `init_barriers`. Split-K adds two for each pair of
@@ -70,8 +72,9 @@ from ragged_moe.kernels.split_k import SplitK
 from ragged_moe.kernels.stream_k import StreamK
 
 # Of a thread of consumers and of producers: twice the former and the latter are 3 * 168, what the launch gives. With
-# block scales a producer holds those of a stage and the next tile's rows: by 40 ptxas would spill, and so await them.
-REGISTERS, BLOCK_SCALED_REGISTERS = (232, 40), (216, 72)
+# e2m1 weights on a B200 a producer holds the scales of a stage and the next tile's rows, or addresses of operand A: by
+# 40 ptxas would spill, and so await them.
+REGISTERS, FP4_REGISTERS = (232, 40), (216, 72)
 
 
 class GroupedGemm:
@@ -89,11 +92,11 @@ class GroupedGemm:
         # Of the TMA warp, which expects the bytes, and of warps that bring tokens or, into the same ring, scales
         self.full_arrivals = 1 + (scales.token_arrivals if config.scale_ring else scales.scale_arrivals)
         self.mma_warp = SCALED_MMA_WARP if config.block_scaled else MMA_WARP
-        self.registers = BLOCK_SCALED_REGISTERS if config.block_scaled else REGISTERS
+        self.registers = FP4_REGISTERS if issue and (config.block_scaled or config.fp4_tokens) else REGISTERS
         self.scheduler, self.producer = Scheduler(config), Producer(config, loads, self.full_arrivals)
         self.split_k = SplitK(config, AccumulatorLayout(config)) if config.split_k == 2 else None
         self.loops = [TileLoop(*x, self.split_k) for x in zip(config.loops, mainloops, epilogues)]
-        assert (issue is not None) == config.scale_ring  # who commits MMAs does not read scales
+        assert (issue is not None) == (config.arch == "sm100")
 
     def init_barriers(self, cta: Cta) -> None:
         """One thread initialises the barriers with how often they are arrived at per phase."""
@@ -101,11 +104,12 @@ class GroupedGemm:
         all_consumers = CONSUMER_WARPS * config.cluster  # of all CTAs that write to a stage
         for i in range(config.stages):
             mbarrier_init(cta.full + 8 * i, self.full_arrivals)
-            mbarrier_init(cta.empty + 8 * i, config.cluster if self.issue else all_consumers)  # commits, or warps
+            mbarrier_init(cta.empty + 8 * i, self.issue.warps if self.issue else all_consumers)  # commits, or warps
         if config.scale_ring:
             for i in range(config.scale_stages):
                 mbarrier_init(cta.scales_full + 8 * i, self.scales.scale_arrivals)
                 mbarrier_init(cta.scales_empty + 8 * i, CONSUMER_WARPS)
+        if self.issue:
             self.issue.tmem.init_barriers(cta)
         if self.split_k:
             self.split_k.init_barriers(cta)

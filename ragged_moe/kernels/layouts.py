@@ -25,13 +25,13 @@ class AccumulatorLayout:
 
     def is_used(self, tile: WorkTile, warp: Int32, i: int) -> Int32:
         """1 if accumulators 4 * i to 4 * i + 3 of a thread of this warp are of tokens that the tile has, else 0."""
-        block_m, sm90 = self.config.block_m, self.config.arch == "sm90"
-        if not self.config.swap_ab and sm90:
+        block_m, as_wgmma = self.config.block_m, self.config.as_wgmma
+        if not self.config.swap_ab and as_wgmma:
             used = (warp >> 2) * WGMMA_M < tile.width
         elif not self.config.swap_ab:
             # The number is found anew, which is modelled 2 % faster than to keep it in a register through the mainloop
             used = self.first_token(cute.arch.warp_idx()) < tile.tokens
-        elif sm90:  # they are of two weight rows, and of two of 8 neighbouring tokens (PTX ISA, 9.7.15.5.1.1)
+        elif as_wgmma:  # they are of two weight rows, and of two of 8 neighbouring tokens (PTX ISA, 9.7.15.5.1.1)
             used = i * 8 % block_m < tile.tokens
         else:
             columns = tile.width >> 1

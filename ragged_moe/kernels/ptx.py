@@ -687,6 +687,15 @@ def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: i
     ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
 
 
+def mma_bf16(d: Int32, a: Int32, b: Int64, idesc: Int32, accumulate: Int32) -> None:
+    """tcgen05.mma.kind::f16 (9.7.16.10.9): compute D [128, n] (+)= A [128, 16] @ B [n, 16].T, D and A in tensor memory.
+
+    A has two numbers a column. idesc: the instruction descriptor.
+    """
+    text = "{ .reg .pred p; setp.ne.b32 p, $4, 0; tcgen05.mma.cta_group::1.kind::f16 [$0], [$1], $2, $3, p; }"
+    ptx(text, "r,r,l,r,r", d, a, b, idesc, accumulate)
+
+
 def mma_block_scaled(
     kind: str, d: Int32, a: Int64, b: Int64, idesc: Int32, a_scales: Int32, b_scales: Int32, accumulate: Int32,
     condition: Int32,
@@ -743,6 +752,29 @@ def tmem_load(tmem: Int32, columns: int, wait: bool = True) -> list[Float32]:
     text = f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {{{registers}}}, [${columns}];"
     text += " tcgen05.wait::ld.sync.aligned;" * wait
     return unpack(ptx(text, "=f," * columns + "r", tmem, result=structure(columns, "f32")), columns, Float32)
+
+
+def tmem_load_rows(tmem: Int32, columns: int) -> list[Float32]:
+    """tcgen05.ld (9.7.16.8): load 16 lanes x columns, as `wgmma_fp8` leaves a warp's results, and wait for them."""
+    count = columns // 2
+    registers = ", ".join(f"${i}" for i in range(count))
+    text = f"tcgen05.ld.sync.aligned.16x256b.x{columns // 8}.b32 {{{registers}}}, [${count}];"
+    text += " tcgen05.wait::ld.sync.aligned;"
+    return unpack(ptx(text, "=f," * count + "r", tmem, result=structure(count, "f32")), count, Float32)
+
+
+def tmem_store_rows(tmem: Int32, a: list[Int32]) -> None:
+    """tcgen05.st (9.7.16.8): store a step's four registers of `wgmma_of_registers` to 16 lanes x 8 columns, for each
+    step.
+    """
+    registers = ", ".join(f"${i + 1}" for i in range(len(a)))
+    text = f"tcgen05.st.sync.aligned.16x128b.x{len(a) // 2}.b32 [$0], {{{registers}}};"
+    ptx(text, "r" + ",r" * len(a), tmem, *a)
+
+
+def tmem_store_wait() -> None:
+    """tcgen05.wait::st (9.7.16.8.5): wait until all of this thread's stores to tensor memory are done."""
+    ptx("tcgen05.wait::st.sync.aligned;", "")
 
 
 def tmem_load_wait() -> None:

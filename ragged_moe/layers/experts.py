@@ -23,14 +23,13 @@ from ragged_moe.layers.bf16_layer import bf16_layer_of
 from ragged_moe.layers.deepseek_layer import Layer, Space, activation_of, layer_of, limited
 from ragged_moe.layers.fp4_layer import Fp4Inputs, fp4_layer_of
 from ragged_moe.layers.grouped_gemm_fp4 import scale_of_one
-from ragged_moe.layers.pack_weights import is_e4m3, is_for_e4m3, is_mxfp4, packed_for
+from ragged_moe.layers.pack_weights import kind_of
 from ragged_moe.layers.repeated_calls import Checked, Function
 from ragged_moe.layers.signatures import (
     BF16_EXPERTS,
     E4M3_EXPERTS,
     EXPERTS_CALL,
     EXPERTS_FORMS,
-    HOPPER,
     I64,
     LAYOUT,
     OF_PACKED,
@@ -101,14 +100,14 @@ def experts(
     NVFP4 or MXFP4 weights: w13 [E, 2I, H] and w2 [E, H, I] with their scales as pack_nvfp4 or pack_mxfp4 (W13 with
     halves=2) gives them for this GPU, and w13_global f32 [E], or [E, 2] of W13's first half of rows and of its second,
     w2_global f32 [E]. Then hidden is bf16.
-    Hopper: H and I are multiples of 64, nothing is quantised, and act is rounded to bf16; w13_bias [E, 2I] and w2_bias
-    [E, H] f32, both or neither, are added to x W13 and to act W2. Hopper, MXFP4 that was packed with activation="fp8",
-    both: x, and act behind bf16, are rounded to e4m3 with a scale a token, as grouped_gemm_nvfp4 rounds; w13_global
-    [E, 2I] and w2_global [E, H]. Blackwell, NVFP4: H and I are multiples of 128, x and
-    act are rounded to NVFP4 as grouped_gemm_nvfp4 rounds, with w13_input_scale and w2_input_scale, f32 of one element,
-    both or neither; where a checkpoint has one for each expert, the largest. There are no biases. Blackwell,
-    MXFP4: as Hopper, but x and act are rounded to MXFP8, and hidden, weights, their scales and biases begin at
-    multiples of 32 bytes. Only NVFP4 on Blackwell has a use for input scales.
+    Hopper, and Blackwell with what was packed with activation="bf16": H and I are multiples of 64, nothing is
+    quantised, and act is rounded to bf16; w13_bias [E, 2I] and w2_bias [E, H] f32, both or neither, are added to x W13
+    and to act W2. Hopper, MXFP4 that was packed with activation="fp8", both: x, and act behind bf16, are rounded to
+    e4m3 with a scale a token, as grouped_gemm_nvfp4 rounds; w13_global [E, 2I] and w2_global [E, H]. Blackwell, NVFP4:
+    H and I are multiples of 128, x and act are rounded to NVFP4 as grouped_gemm_nvfp4 rounds, with w13_input_scale and
+    w2_input_scale, f32 of one element, both or neither; where a checkpoint has one for each expert, the largest. There
+    are no biases. Blackwell, MXFP4: as Hopper, but x and act are rounded to MXFP8, and hidden, weights, their scales
+    and biases begin at multiples of 32 bytes. Only NVFP4 on Blackwell has a use for input scales.
 
     All but hidden_scale are contiguous, all on the current GPU. out may lie in hidden's memory, in no other operand's,
     and workspace in none's. Launches on torch's current stream, nothing returns to the host, the same bits every time,
@@ -126,7 +125,7 @@ def experts(
             w2_bias, w13_input_scale, w2_input_scale, expert_map, replica_counts,
         )  # fmt: skip
         return FUNCTION.operator(dict(zip(NAMES, given)), dict(zip(OPTIONS, options)), out)
-    if (w13_input_scale is not None or w2_input_scale is not None) and (packed_for(w2) == HOPPER or is_mxfp4(w2_scale)):
+    if (w13_input_scale is not None or w2_input_scale is not None) and kind_of(w2, w2_scale) != (False, None):
         w13_input_scale = w2_input_scale = None
     if hidden_scale is not None:
         hidden_scale = side_by_side(hidden, hidden_scale, hidden_scale_layout)
@@ -206,8 +205,8 @@ class Experts(Function):
             return layer_of(hidden.device, sizes, activation, hidden.dtype is BF16, has_channels(given))
         if checked.signature is BF16_EXPERTS:
             return bf16_layer_of(hidden.device, sizes, activation)
-        mxfp4, e4m3 = is_mxfp4(given["w2_scale"]), is_for_e4m3(given["w2_scale"])
-        return fp4_layer_of(hidden.device, sizes, activation, given["w13_bias"] is not None, mxfp4, e4m3)
+        kind = kind_of(given["w2"], given["w2_scale"])
+        return fp4_layer_of(hidden.device, sizes, activation, given["w13_bias"] is not None, *kind)
 
     def is_noted(self, checked: Checked) -> bool:
         """Not if torch multiplies the scales by the weights."""
@@ -251,7 +250,7 @@ def packing_of(capability: tuple[int, int], given: Mapping[str, torch.Tensor | N
     w2, w2_scale = given["w2"], given["w2_scale"]
     if not isinstance(w2, torch.Tensor) or w2.dtype is not U8:
         return None
-    return packing(capability, is_mxfp4(w2_scale), is_for_e4m3(w2_scale))
+    return packing(capability, *kind_of(w2, w2_scale))
 
 
 def inputs_of(checked: Checked, operands: Mapping) -> Inputs:
@@ -278,16 +277,16 @@ def experts_workspace_bytes(
     """Elements of a workspace, uint8, for `experts` on the current GPU with up to this many tokens.
 
     quantises: whether hidden comes in bf16 and is quantised. packed: whether weights are NVFP4 or MXFP4; mxfp4: these.
-    activation: as of the pack_mxfp4 that packed them. bf16: whether weights are bf16.
+    activation: as of what packed them. bf16: whether weights are bf16.
     """
-    e4m3 = is_e4m3(activation)
-    packed = packed or mxfp4 or e4m3
-    tiles = packed and (mxfp4 or device_of(current_device()).capability == HOPPER)
+    packed = packed or mxfp4 or activation is not None
+    name = packing(device_of(current_device()).capability, mxfp4, activation)
+    tiles = packed and name != "as NVFP4 for Blackwell"
     sizes = sizes_of(tokens, hidden, intermediate, local, top_k, num_experts, tiles)
     if bf16:
         return bf16_layer_of(current_device(), sizes, Activation()).workspace_bytes(tokens)
     if packed:
-        layer = fp4_layer_of(current_device(), sizes, Activation(), mxfp4=mxfp4, e4m3=e4m3)
+        layer = fp4_layer_of(current_device(), sizes, Activation(), mxfp4=mxfp4, how=activation)
         return layer.workspace_bytes(tokens)
     return layer_of(current_device(), sizes, Activation(), quantises).workspace_bytes(tokens)
 
@@ -296,8 +295,8 @@ def experts_workspace_bytes(
 def sizes_of(
     tokens: int, hidden: int, intermediate: int, local: int, top_k: int, num_experts: int | None, tiles: bool = False
 ) -> Sizes:  # fmt: skip
-    """The layer's sizes; ValueError if the kernels do not do them. tiles: they do multiples of 64: weights are packed
-    for Hopper, or MXFP4.
+    """The layer's sizes; ValueError if the kernels do not do them. tiles: they do multiples of 64: weights are packed,
+    but not as NVFP4 for Blackwell.
     """
     letters = {"T": tokens, "H": hidden, "I": intermediate, "E": local, "k": top_k}
     (EXPERTS_FORMS["for Hopper"] if tiles else EXPERTS_CALL).require(**letters)

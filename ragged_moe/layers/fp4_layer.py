@@ -1,6 +1,6 @@
 """The layer's launches with NVFP4 or MXFP4 weights, which stay 4.5 bits in memory.
 
-`Fp4Layer`, on Hopper. Nothing is quantised: tokens and c are bf16, as what wgmma reads the weights as.
+`Fp4Layer`. Nothing is quantised: tokens and c are bf16, as what the tensor core reads the weights as.
 
     m_indptr, rows, hidden bf16 ─► permute ─► GEMM1, SwiGLU ─► c bf16 ─► GEMM2 ─► o ─► finalise
 
@@ -30,7 +30,7 @@ from ragged_moe.kernels.quantise_blocks import QuantiseBlocks
 from ragged_moe.layers.deepseek_layer import Layer, Space, permute_program
 from ragged_moe.layers.grouped_gemm_fp4 import records_part, token_program
 from ragged_moe.layers.grouped_gemm_fp8 import launcher
-from ragged_moe.layers.signatures import BLACKWELL, HOPPER
+from ragged_moe.layers.signatures import BLACKWELL, packing
 from ragged_moe.runtime.device import device_of
 from ragged_moe.runtime.sizes import BF16, E4M3, F32, I32, Inputs, Sizes
 from ragged_moe.runtime.workspace import Part
@@ -54,26 +54,27 @@ class Fp4Inputs(Inputs):
 
 
 class Fp4Layer(Layer):
-    """W4A16: the layer's kernels for these sizes on one Hopper GPU.
+    """W4A16: the layer's kernels for these sizes on one GPU.
 
     hidden_states are bf16. biased: whether both GEMMs add a bias.
     """
 
     scaled = False
-    capability = HOPPER
 
     def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False):
         super().__init__(device, sizes, activation)
         self.biased = biased
-        assert self.device.capability == self.capability
 
     def configs(self, tokens: int) -> tuple[Config, Config]:
         """The configs of GEMM1 and GEMM2, for the rows that evenly spread tokens give."""
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = self.rows(tokens)
-        first = dataclasses.replace(sm90.choose_fp4_gemm1(rows, e, 2 * i), activation=self.activation, bias=self.biased)
+        if self.device.capability == BLACKWELL:
+            first, second = sm100.choose_fp4_bf16_gemm1(rows, e), sm100.choose_fp4_bf16(rows, e)
+        else:
+            first, second = sm90.choose_fp4_gemm1(rows, e, 2 * i), sm90.choose_fp4(rows, e, h, i, "bf16", routed=True)
+        first = dataclasses.replace(first, activation=self.activation, bias=self.biased)
         first = dataclasses.replace(first, copied=tokens * self.sizes.top_k <= COPIED_ENTRIES)
-        second = sm90.choose_fp4(rows, e, h, i, "bf16", routed=True)
         return first, dataclasses.replace(second, prefetch=second.stages, bias=self.biased)
 
     def shared_parts(self, room: int) -> list[Part]:
@@ -179,7 +180,7 @@ class ByE4m3Layer(Fp4Layer):
 class BlockScaledLayer(Fp4Layer):
     """The layer's kernels for these sizes on one Blackwell GPU, in a format that says how tokens are rounded."""
 
-    capability, finalises_others = BLACKWELL, True
+    finalises_others = True
 
     def __init__(self, device: torch.device, sizes: Sizes, activation: Activation, form: BlockScaled, biased: bool):
         super().__init__(device, sizes, activation, biased)
@@ -237,13 +238,12 @@ def address(operand: torch.Tensor | None) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=16)
 def fp4_layer_of(
     device: torch.device, sizes: Sizes, activation: Activation, biased: bool = False, mxfp4: bool = False,
-    e4m3: bool = False,
+    how: str | None = None,
 ) -> Layer:  # fmt: skip
-    """The layer of this GPU. mxfp4: weights are MXFP4, which Hopper's layer does not tell from NVFP4. e4m3: they are
-    packed for Hopper and tokens in e4m3, with which a ValueError says that this GPU is none.
+    """The layer of this GPU. mxfp4: weights are MXFP4, which layers of W4A16 do not tell from NVFP4. how: `activation`
+    of what packed them.
     """
-    if device_of(device).capability == BLACKWELL:
-        if e4m3:
-            raise ValueError(f'activation is "fp8", but must be None for {BLACKWELL}, whose tokens are MXFP8')
+    name = packing(device_of(device).capability, mxfp4, how)
+    if name.endswith("for Blackwell"):
         return BlockScaledLayer(device, sizes, activation, W4A8 if mxfp4 else W4A4, biased)
-    return (ByE4m3Layer if e4m3 else Fp4Layer)(device, sizes, activation, biased)
+    return (ByE4m3Layer if how == "fp8" else Fp4Layer)(device, sizes, activation, biased)

@@ -10,7 +10,7 @@ from ragged_moe.kernels.block_scaled import W4A4, W4A8, BlockScaled
 from ragged_moe.kernels.config import Config
 from ragged_moe.kernels.program import Program, float_bits
 from ragged_moe.layers.grouped_gemm_fp8 import Launcher, Plan
-from ragged_moe.layers.pack_weights import is_for_e4m3, is_mxfp4, packed_for
+from ragged_moe.layers.pack_weights import is_packed, kind_of
 from ragged_moe.layers.signatures import BLACKWELL, GEMM_FORMS, HOPPER, TILE, U8, packing
 from ragged_moe.runtime.device import device_of
 from ragged_moe.runtime.dispatch import require_no_tracer
@@ -39,9 +39,11 @@ def grouped_gemm_nvfp4(
     a [total_M, K] bf16, on Hopper also fp16; b, b_scale and b_global [E] f32 are weights [E, N, K] that pack_nvfp4 or
     pack_mxfp4 has packed for this GPU; m_indptr [E+1] int32, out [total_M, N] bf16; all contiguous and on
     the current GPU, a, b, b_scale and out from a multiple of 16 bytes on, with MXFP4 on Blackwell of 32. m_indptr
-    is what it is for grouped_gemm_fp8. N and K are multiples of 64, NVFP4's N on Blackwell of 128; E is at most 512.
-    Hopper (W4A16): a is not rounded. A weight times its scale is exact; the tensor core adds the products in f32; the
-    sum is multiplied by b_global and rounded to bf16. One kernel.
+    is what it is for grouped_gemm_fp8. N and K are multiples of 64, NVFP4's N on Blackwell of 128 in W4A4; E is at most
+    512.
+    Hopper, and Blackwell with what was packed with activation="bf16" (W4A16): a is not rounded. A weight times its
+    scale is exact; the tensor core adds the products in f32; the sum is multiplied by b_global and rounded to bf16. One
+    kernel.
     Hopper, MXFP4 that was packed with activation="fp8" (W4A8): a is bf16, and rounded to e4m3 first, with one f32 scale
     a token, as ragged_moe.reference.quantise_tokens says: some 2.6 % of its norm. The tensor core's sums of each 128 of
     K, which keep 14 bits, are added in f32; the sum is multiplied by the token's scale, then by b_global, which has one
@@ -52,19 +54,20 @@ def grouped_gemm_nvfp4(
     Blackwell, MXFP4 (W4A8): a is rounded to MXFP8 first, e4m3 with an e8m0 scale for 32 of K, as
     ragged_moe.reference.quantise_mxfp8 says: some 2.6 % of its norm. Else the same; the sum is multiplied by b_global.
     input_scale: f32 of one element, positive, the checkpoint's of activations: what of a is beyond 2688 times that
-    saturates, what is below 2^-8 times that becomes 0. 1 if not given. Hopper and W4A8 have no use for it.
+    saturates, what is below 2^-8 times that becomes 0. 1 if not given. W4A16 and W4A8 have no use for it.
     On torch's current stream. Writes and returns out, or a new tensor. No gradients: backward says so, and out is
     refused. ValueError if an operand is not so, or the GPU is neither: then nothing is compiled, launched or written.
     """
-    if not (isinstance(a, torch.Tensor) and a.dim() == 2 and packed_for(b)):
+    if not (isinstance(a, torch.Tensor) and a.dim() == 2 and is_packed(b)):
         raise ValueError("a must be a tensor [total_M, K], and b one that pack_nvfp4 or pack_mxfp4 has packed")
     operands = a, b, b_scale, b_global, m_indptr, out
     if learns(*operands, input_scale):
         call = functools.partial(grouped_gemm_nvfp4, *operands, input_scale=input_scale)
         return refusing("ragged_moe.grouped_gemm_nvfp4", call, (*operands, input_scale), out)
     require_no_tracer("ragged_moe.grouped_gemm_nvfp4")
-    call = plan(a.shape, b.shape, a.dtype, a.device, is_mxfp4(b_scale), is_for_e4m3(b_scale))
-    of_all = call.gpu.capability == BLACKWELL and not is_mxfp4(b_scale)
+    kind = kind_of(b, b_scale)
+    call = plan(a.shape, b.shape, a.dtype, a.device, *kind)
+    of_all = kind == (False, None)  # W4A4
     scale = (input_scale_of(input_scale, a),) if of_all or input_scale is not None else ()
     if out is None:
         out = call.make()
@@ -92,39 +95,39 @@ def scale_of_one(device: torch.device) -> torch.Tensor:
 
 def require_packed_for(b: torch.Size, capability: tuple[int, int], name: str = "b") -> None:
     """ValueError unless the kernels of this GPU read weights of b's dimensions."""
-    reads = {3: BLACKWELL, 4: HOPPER}[len(b)]
     if capability not in (HOPPER, BLACKWELL):
         raise ValueError(f"a is on a GPU of compute capability {capability}, but must be on one of {HOPPER} or "
                          f"{BLACKWELL}")  # fmt: skip
-    if capability != reads:
-        is_ = f"packed for one of {HOPPER}" if reads == HOPPER else f"not packed, or for one of {BLACKWELL}"
+    if capability == HOPPER and len(b) == 3:
+        is_ = f"not packed, or for one of {BLACKWELL}"
         raise ValueError(f"{name} is {is_}, but must be packed for this GPU, of compute capability {capability}")
 
 
 @functools.lru_cache(maxsize=4096)
 def plan(
     of_a: torch.Size, of_b: torch.Size, dtype: torch.dtype, device: torch.device, mxfp4: bool = False,
-    e4m3: bool = False,
+    activation: str | None = None,
 ) -> Plan:  # fmt: skip
-    """The call for these shapes of a and b, and this type of a; ValueError if the kernel does not do them. mxfp4: b is
-    MXFP4 for Blackwell. e4m3: it is MXFP4 for Hopper and tokens in e4m3.
+    """The call for these shapes of a and b, and this type of a; ValueError if the kernel does not do them. mxfp4,
+    activation: what `kind_of` says of b.
     """
     capability = device_of(device, "a").capability
     require_packed_for(of_b, capability)
-    hopper = capability == HOPPER
-    signature = GEMM_FORMS[packing(capability, mxfp4, e4m3)]
+    signature = GEMM_FORMS[packing(capability, mxfp4, activation)]
     signature.check_dtype("a", dtype)
-    sizes = of_a[0], TILE * of_b[1] if hopper else of_b[1], of_a[1], of_b[0]
-    if e4m3:
+    sizes = of_a[0], TILE * of_b[1] if activation else of_b[1], of_a[1], of_b[0]
+    if activation == "fp8":
         return ByE4m3Plan(signature, sizes, dtype, device, lambda _, *of: sm90.choose_fp4_by_e4m3(*of[:3]))
-    if hopper:
+    if activation:
         return Plan(signature, sizes, dtype, device, functools.partial(choose, dtype))
     of_form = functools.partial(choose_block_scaled, W4A8 if mxfp4 else W4A4)
     return BlockScaledPlan(signature, sizes, dtype, device, of_form)
 
 
-def choose(dtype: torch.dtype, _: tuple[int, int], *sizes: int) -> Config:
-    """Hopper's config for tokens of this type and these sizes."""
+def choose(dtype: torch.dtype, capability: tuple[int, int], *sizes: int) -> Config:
+    """The config for tokens of this type, which stay what they are, and these sizes."""
+    if capability == BLACKWELL:
+        return sm100.choose_fp4_bf16(*sizes[:2])
     return sm90.choose_fp4(*sizes, "bf16" if dtype is BF16 else "f16")
 
 

@@ -1,14 +1,15 @@
 """`pack_nvfp4` and `pack_mxfp4`: a checkpoint's e2m1 weights and scales in the order that a GPU's kernels read.
 
-For Hopper packed b is uint8 [E, N/64, K/64, 2048] and b_scale uint8 [E, N/64, K/64, 256]: tiles of 64 weight rows x 64
-of K, in which what a thread needs lies side by side (ragged_moe/kernels/dequantise.py). For Blackwell b is as it was,
-but for signs, and b_scale uint8 [E, N/128, K/64, 512]: the scales of 128 weight rows x 64 of K as tcgen05.cp copies
-them, [row % 32, row / 32, K / 16] (PTX ISA, 9.7.16.10.7). MXFP4 for Blackwell has rows of a multiple of 128 of K, which
-TMA wants of 16U4_ALIGN16B, and b_scale uint8 [E, N/128, K/128, 32, 16], the same with blocks of 32. MXFP4 for Hopper
-and tokens in e4m3 has b of Hopper's shape, its words in another order (ragged_moe/kernels/dequantise_e4m3.py), and
-b_scale uint8 [E, N/64, K/64, 128]. But for what is rounded up, all take as many bytes as the checkpoint's (MXFP4 on
-Hopper for tokens of 16 bits: 4.5 bits a weight, not 4.25). b_scale has a shape that neither the checkpoint's nor
-another packing's has, so that none is taken for another.
+For Hopper, and for Blackwell and tokens in bf16, packed b is uint8 [E, N/64, K/64, 2048] and b_scale uint8 [E, N/64,
+K/64, 256]: tiles of 64 weight rows x 64 of K, in which what a thread needs lies side by side
+(ragged_moe/kernels/dequantise.py). For Blackwell's tokens in blocks b is as it was, but for signs, and b_scale uint8
+[E, N/128, K/64, 512]: the scales of 128 weight rows x 64 of K as tcgen05.cp copies them, [row % 32, row / 32, K / 16]
+(PTX ISA, 9.7.16.10.7). MXFP4 for Blackwell has rows of a multiple of 128 of K, which TMA wants of 16U4_ALIGN16B, and
+b_scale uint8 [E, N/128, K/128, 32, 16], the same with blocks of 32. MXFP4 for Hopper and tokens in e4m3 has b of
+Hopper's shape, its words in another order (ragged_moe/kernels/dequantise_e4m3.py), and b_scale uint8 [E, N/64, K/64,
+128]. But for what is rounded up, all take as many bytes as the checkpoint's (MXFP4 on Hopper for tokens of 16 bits: 4.5
+bits a weight, not 4.25). b_scale has a shape that neither the checkpoint's nor another packing's has, so that none is
+taken for another.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import torch
 
 from ragged_moe.kernels import dequantise_e4m3
 from ragged_moe.kernels.dequantise import EXPONENT_OF_ONE, NAN_SCALE, PLACES
-from ragged_moe.layers.signatures import ATOM, ATOM_ROWS, BLACKWELL, HOPPER, MX_K, TILE, U8
+from ragged_moe.layers.signatures import ATOM, ATOM_ROWS, BLACKWELL, HOPPER, MX_K, TILE, U8, packing
 from ragged_moe.runtime.device import current_device, device_of
 from ragged_moe.runtime.operands import MAX_ROWS, complain, contiguous, require, require_apart, require_int
 from ragged_moe.runtime.sizes import E4M3, F32
@@ -32,6 +33,7 @@ def pack_nvfp4(
     weight_global_scale: torch.Tensor | None = None,
     *,
     capability: tuple[int, int] | None = None,
+    activation: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Pack NVFP4 weights in place; return b, b_scale and b_global for grouped_gemm_nvfp4, the first two in b's and
     b_scale's memory.
@@ -40,13 +42,17 @@ def pack_nvfp4(
     N and K are multiples of 64, for Blackwell N one of 128. capability: the compute capability of the GPU that is to
     read them, (9, 0) or (10, 0), as torch.cuda.get_device_capability gives it; by default that of the GPU that b is on,
     or, if b is on the CPU, torch's current one. Other GPUs' calls refuse what is packed for one.
+    activation: of Blackwell; None, calls with these weights round tokens to NVFP4 (W4A4), or "bf16", tokens stay bf16
+    (W4A16): weights are packed as for Hopper, where "bf16" changes nothing, and N is a multiple of 64.
     The global scale is f32 [E], or of one element for all, by the name that checkpoints give it: weight_scale_2
     (ModelOpt) is multiplied, weight_global_scale (compressed-tensors) divides; neither: 1.
     ragged_moe.experts takes those of W13 as [E, 2], too, of the first half of its rows and of the second.
     Needs memory for a few copies of one expert meanwhile. ValueError, and nothing is written, if an operand is not so.
     """
     experts, n, k = sizes_of(b)
-    blackwell = reader(b, capability) == BLACKWELL
+    if activation == "fp8":
+        raise ValueError('activation is "fp8", but must be None or "bf16" for NVFP4')
+    blackwell = packing(reader(b, capability), False, activation) == "as NVFP4 for Blackwell"
     if blackwell:
         require("b", "N", n, ATOM_ROWS, ATOM_ROWS, MAX_ROWS)
     expected = contiguous("b", U8, experts, n, k // 2), contiguous("b_scale", E4M3, experts, n, k // 16)
@@ -83,17 +89,16 @@ def pack_mxfp4(
     halves: 2 for W13 of ragged_moe.experts, as Blackwell's kernels read scales of 128 rows of up, then of gate.
     Hopper's do not care. capability: as of pack_nvfp4. For Hopper scales of an expert's weights that are not 0 may span
     2^30. For Blackwell scales stay as they are, and b gets new memory if K is no multiple of 128.
-    activation: of Hopper; None, tokens stay as they are (W4A16), or "fp8": calls with these weights round them to e4m3
-    (W4A8). Weights are exact in either: with "fp8" those of a row that are not 0 may have scales that span 2^11, and
-    b_global is [E, N], of each weight row. ValueError, and nothing is written, if an operand is not so.
+    activation: None or "fp8" on Hopper: tokens stay as they are (W4A16), or calls with these weights round them to e4m3
+    (W4A8). None or "bf16" on Blackwell: tokens are rounded to MXFP8, or stay bf16: packed as for Hopper. Weights are
+    exact in either: with "fp8" those of a row that are not 0 may have scales that span 2^11, and b_global is [E, N], of
+    each weight row. ValueError, and nothing is written, if an operand is not so.
     """
     require_int("halves", halves, 1, 2)
-    e4m3 = is_e4m3(activation)
-    if reader(b, capability) == BLACKWELL:
-        if e4m3:
-            raise ValueError(f"activation is {activation!r}, but must be None for {BLACKWELL}, whose tokens are MXFP8")
+    name = packing(reader(b, capability), True, activation)
+    if name == "as MXFP4 for Blackwell":
         return pack_for_mxf8f6f4(b, b_scale, halves)
-    if e4m3:
+    if name == "for Hopper and tokens in e4m3":
         return pack_for_e4m3(b, b_scale)
     experts, n, k = sizes_of_mxfp4(b, b_scale)
     exponent, used = b_scale.int(), used_scales(b, b_scale)
@@ -181,11 +186,11 @@ def reader(b: torch.Tensor, capability: tuple[int, int] | None = None) -> tuple[
     return capability
 
 
-def packed_for(b: torch.Tensor) -> tuple[int, int] | None:
-    """The compute capability of the GPU that weights b may be packed for, by their dimensions; None if for none."""
-    if not isinstance(b, torch.Tensor) or b.dtype is not U8:
-        return None
-    return {3: BLACKWELL, 4: HOPPER}.get(b.dim())
+def is_packed(b: torch.Tensor, *dims: int) -> bool:
+    """Whether weights b may be packed, in one of these numbers of dimensions: 4 if in tiles, 3 if for Blackwell's
+    tokens in blocks.
+    """
+    return isinstance(b, torch.Tensor) and b.dtype is U8 and b.dim() in (dims or (3, 4))
 
 
 def is_mxfp4(b_scale: torch.Tensor) -> bool:
@@ -193,16 +198,12 @@ def is_mxfp4(b_scale: torch.Tensor) -> bool:
     return isinstance(b_scale, torch.Tensor) and b_scale.dim() == 5
 
 
-def is_e4m3(activation: str | None) -> bool:
-    """Whether an argument `activation` is "fp8"; ValueError unless it is that or None."""
-    if activation not in (None, "fp8"):
-        raise ValueError(f'activation is {activation!r}, but must be None or "fp8"')
-    return activation == "fp8"
-
-
-def is_for_e4m3(b_scale: torch.Tensor) -> bool:
-    """Whether these are scales of MXFP4 weights that were packed for Hopper and tokens in e4m3, by their dimensions."""
-    return isinstance(b_scale, torch.Tensor) and b_scale.dim() == 4 and b_scale.shape[3] == 128
+def kind_of(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[bool, str | None]:
+    """Whether weights were packed as MXFP4 for Blackwell, and for which `activation`, by their dimensions."""
+    if not is_packed(b, 4):
+        return is_mxfp4(b_scale), None
+    e4m3 = isinstance(b_scale, torch.Tensor) and b_scale.dim() == 4 and b_scale.shape[3] == 128
+    return False, "fp8" if e4m3 else "bf16"
 
 
 def sizes_of(b: torch.Tensor, halves: int = 1) -> tuple[int, int, int]:

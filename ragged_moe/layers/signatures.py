@@ -94,10 +94,11 @@ class Packing(NamedTuple):
         return tuple(Tensor(x, (U8,), y, True, because=because) for x, y in zip((name, f"{name}_scale"), shapes))
 
 
-ON_HOPPER = size("H", "hidden", 1, TILE), size("I", "w2", 2, TILE, times=TILE)
+IN_TILES = size("H", "hidden", 1, TILE), size("I", "w2", 2, TILE, times=TILE)
 PACKINGS = {
-    "for Hopper": Packing("E {n}/64 {k}/64 2048", "E {n}/64 {k}/64 256", ON_HOPPER, TILE),
-    "for Hopper and tokens in e4m3": Packing("E {n}/64 {k}/64 2048", "E {n}/64 {k}/64 128", ON_HOPPER, TILE),
+    "for Hopper": Packing("E {n}/64 {k}/64 2048", "E {n}/64 {k}/64 256", IN_TILES, TILE),
+    "for Blackwell and tokens in bf16": Packing("E {n}/64 {k}/64 2048", "E {n}/64 {k}/64 256", IN_TILES, TILE),
+    "for Hopper and tokens in e4m3": Packing("E {n}/64 {k}/64 2048", "E {n}/64 {k}/64 128", IN_TILES, TILE),
     "as NVFP4 for Blackwell": Packing(
         "E {n} {k}/2", f"E {{n}}/{ATOM_ROWS} {{k}}/{TILE} {ATOM}", (size("I", "w2", 2, 128, times=2),), ATOM_ROWS
     ),
@@ -108,11 +109,19 @@ PACKINGS = {
 }  # fmt: skip
 
 
-def packing(capability: tuple[int, int], mxfp4: bool = False, e4m3: bool = False) -> str:
-    """The name of the packing that this GPU reads. mxfp4, e4m3: as of `packed_form`."""
-    if capability == BLACKWELL:
-        return "as MXFP4 for Blackwell" if mxfp4 else "as NVFP4 for Blackwell"
-    return "for Hopper and tokens in e4m3" if e4m3 else "for Hopper"
+def packing(capability: tuple[int, int], mxfp4: bool = False, activation: str | None = None) -> str:
+    """The name of the packing that this GPU reads. mxfp4: weights are that. activation: as of pack_mxfp4; ValueError if
+    the GPU has no kernel for it.
+    """
+    if activation not in (None, "bf16", "fp8"):
+        raise ValueError(f'activation is {activation!r}, but must be None, "bf16" or "fp8"')
+    if capability != BLACKWELL:
+        return "for Hopper and tokens in e4m3" if activation == "fp8" else "for Hopper"
+    if activation == "fp8":
+        raise ValueError(f'activation is "fp8", but must be None or "bf16" for {BLACKWELL}')
+    if activation == "bf16":
+        return "for Blackwell and tokens in bf16"
+    return "as MXFP4 for Blackwell" if mxfp4 else "as NVFP4 for Blackwell"
 
 
 def experts_form(name: str) -> Signature:
@@ -201,9 +210,10 @@ GEMM_CALL = Signature(
 
 def gemm_form(name: str) -> Signature:
     """What grouped_gemm_nvfp4 takes with weights of this packing, in the order of its kernels' words."""
-    of, hopper = PACKINGS[name], "Hopper" in name
+    of = PACKINGS[name]
+    rows = size("N", "b", 1, of.step, times=TILE if of.sizes is IN_TILES else 1)
     sizes = (
-        size("total_M", "a", 0, 1, 0), size("N", "b", 1, of.step, times=TILE if hopper else 1), size("K", "a", 1, TILE),
+        size("total_M", "a", 0, 1, 0), rows, size("K", "a", 1, TILE),
         size("E", "b", 0, most=MAX_EXPERTS),
     )  # fmt: skip
     return Signature(

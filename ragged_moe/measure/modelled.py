@@ -14,6 +14,7 @@ import emulated_gpu
 from ragged_moe.kernels.config import Config
 from ragged_moe.layers.deepseek_layer import Layer
 from ragged_moe.layers.experts import experts
+from ragged_moe.layers.fp4_layer import COPIED_ENTRIES
 from ragged_moe.layers.grouped_gemm_fp4 import grouped_gemm_nvfp4
 from ragged_moe.layers.grouped_gemm_fp8 import launcher
 from ragged_moe.layers.signatures import EXPERTS_FORMS, GEMM_FORMS, packing
@@ -22,6 +23,8 @@ from ragged_moe.runtime import sizes as p
 from ragged_moe.runtime.device import device_of
 from ragged_moe.tuning.back_ends import tuning
 
+# Weights in e2m1: whether MXFP4, and as of `activation` packed
+KINDS = {"nvfp4": (False, None), "mxfp4": (True, None), "w4a16": (False, "bf16")}
 LEAST = 200 << 20  # bytes of all sets of inputs, beyond the L2
 
 
@@ -38,19 +41,20 @@ class Calls(NamedTuple):
 def of_problem(kind: str, args: dict, count: int, config_by: Callable[[Config], Config]) -> Calls:
     """Return this many Calls of a problem. args: m of each expert, n, k; or t, the tokens of a layer.
 
-    kind: the weights', fp8, nvfp4 or mxfp4. config_by: changes the config that the table has, of FP8's GEMM.
+    kind: fp8, or one of KINDS. config_by: changes the config that the table has, of FP8's GEMM.
     """
     if "t" in args:
         sets, polled = min(3, count), False
         if kind == "fp8":
             calls, drawn, stages, polled = layer(args["t"], sets, count)
         else:
-            calls, drawn, stages = experts_fp4(args["t"], sets, count, mxfp4=kind == "mxfp4")
+            calls, drawn, stages = experts_fp4(args["t"], sets, count, kind)
         more = {"rows": [rows for rows, _ in drawn], "experts": [experts for _, experts in drawn]}
         return Calls(calls, len(stages), more, stages, polled)
     problem = tuple(args["m"]), args["n"], args["k"]
     if kind != "fp8":
-        return Calls(grouped_gemm_fp4(*problem, count, kind == "mxfp4"), 2, {}, ("quantise", "GEMM"))
+        stages = ("GEMM",) if kind == "w4a16" else ("quantise", "GEMM")
+        return Calls(grouped_gemm_fp4(*problem, count, kind), len(stages), {}, stages)
     config = config_by(config_of(*problem))
     calls = grouped_gemm(*problem, config, count)
     return Calls(calls, 1, {"config": str(config)}, polled=config.polled_partials)
@@ -127,13 +131,10 @@ def made(operands: tuple) -> list[torch.Tensor]:
     return emulated_gpu.device_tensors(tuple(torch.empty(x.shape, dtype=x.dtype) for x in operands), copy=False)
 
 
-def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int, mxfp4: bool = False) -> list[Callable]:
-    """As `grouped_gemm`, of grouped_gemm_nvfp4, under the config that is chosen; all of its launches.
-
-    mxfp4: weights are MXFP4, not NVFP4.
-    """
+def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int, kind: str) -> list[Callable]:
+    """As `grouped_gemm`, of grouped_gemm_nvfp4, under the config that is chosen; all of its launches."""
     count, rows = len(ms), sum(ms)
-    size, form = int(count * n * k * NVFP4) + rows * 2 * (k + n), GEMM_FORMS[packing(capability(), mxfp4)]
+    size, form = int(count * n * k * NVFP4) + rows * 2 * (k + n), GEMM_FORMS[packing(capability(), *KINDS[kind])]
     m_indptr = torch.tensor([sum(ms[:e]) for e in range(count + 1)], dtype=torch.int32)
 
     def draw() -> tuple:
@@ -147,14 +148,14 @@ def grouped_gemm_fp4(ms: tuple[int, ...], n: int, k: int, calls: int, mxfp4: boo
 
 
 def experts_fp4(
-    tokens: int, sets: int, calls: int, mxfp4: bool = False
+    tokens: int, sets: int, calls: int, kind: str
 ) -> tuple[list[Callable], list[tuple[int, int]], tuple[str, ...]]:
     """As `layer`, of ragged_moe.experts with weights in NVFP4 or MXFP4 and tokens in bf16, whose experts are drawn
     evenly."""
     sizes = p.Sizes()
     h, i, e, k = sizes.hidden, sizes.intermediate, sizes.local, sizes.top_k
     letters = {"T": tokens, "H": h, "I": i, "E": e, "k": k}
-    weights = made(EXPERTS_FORMS[packing(capability(), mxfp4)].expected(letters)[3:7])
+    weights = made(EXPERTS_FORMS[packing(capability(), *KINDS[kind])].expected(letters)[3:7])
     scales = emulated_gpu.device_tensors((torch.empty(e), torch.empty(e)), copy=False)
     options = dict(zip(("w13_global", "w2_global"), scales)) | {"num_experts": sizes.experts}
     drawn, counts = [], []
@@ -170,5 +171,8 @@ def experts_fp4(
     def call(hidden, ids, given, out) -> None:
         experts(hidden, ids, given, *weights, **options, out=out)
 
-    stages = "assign, quantise", "GEMM1", "GEMM2", "finalise"
+    first = ("assign, quantise",)
+    if kind == "w4a16":
+        first = ("assign",) if tokens * k <= COPIED_ENTRIES else ("assign", "permute")
+    stages = *first, "GEMM1", "GEMM2", "finalise"
     return [lambda x=drawn[c % sets]: call(*x) for c in range(calls)], counts, stages

@@ -16,6 +16,9 @@
     sm100 GEMM,  2-CTA            TMA, 2 CTAs        copied by cp.async     tcgen05, 2-CTA  bf16
     sm100 GEMM1, swap-AB          TMA, gather        gather warps           tcgen05, gated  SwiGLU, e4m3
     sm100 GEMM1, tokens on M      TMA, gather        gather warps           tcgen05         SwiGLU, e4m3
+    sm100 GEMM,  e2m1 weights     TMA                with the weights       registers,      times b_global, bf16
+                                                                            tcgen05
+    sm100 GEMM1, e2m1 weights     TMA                with the weights       the same        times b_global, SwiGLU, bf16
     sm100 GEMM,  block scales     TMA                TMA, 2 warps           tcgen05, scaled f32 scales, bf16
     sm100 GEMM1, block scales     TMA, gather        TMA, 2 gather warps    tcgen05, scaled f32 scales, SwiGLU, blocks
 
@@ -54,9 +57,12 @@ from ragged_moe.kernels.sm90 import fp4_by_e4m3 as sm90_fp4_e4m3
 from ragged_moe.kernels.sm90 import fp4_weights as sm90_fp4
 from ragged_moe.kernels.sm90 import swap_ab_to_16_tokens as sm90_swap_ab
 from ragged_moe.kernels.sm90 import tokens_m_from_17_tokens as sm90_tokens_m
+from ragged_moe.kernels.sm100 import fp4_weights as sm100_fp4
 from ragged_moe.kernels.sm100 import swap_ab_to_16_tokens as sm100_swap_ab
 from ragged_moe.kernels.sm100 import tokens_m_from_17_tokens as sm100_tokens_m
 from ragged_moe.kernels.sm100 import two_cta_from_129_tokens as sm100_two_cta
+from ragged_moe.kernels.sm100.fp4_issue import Fp4MmaIssue
+from ragged_moe.kernels.sm100.fp4_tensor_memory import Fp4TensorMemory
 from ragged_moe.kernels.sm100.issue import MmaIssue
 from ragged_moe.kernels.sm100.scaled_issue import ScaledMmaIssue
 from ragged_moe.kernels.sm100.scaled_tensor_memory import ScaledTensorMemory
@@ -108,12 +114,14 @@ KERNELS = {
 }  # fmt: skip
 
 
-# Of weights in e2m1, by gated, and whether tokens are in e4m3
+# Of weights in e2m1, by arch, gated, and whether tokens are in e4m3
 FP4 = {
-    (False, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
-    (True, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, swiglu_bf16.swiglu),
-    (False, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, bf16.Bf16WgmmaFp4),
-    (True, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, swiglu_bf16.swiglu),
+    ("sm90", False, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
+    ("sm90", True, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, swiglu_bf16.swiglu),
+    ("sm90", False, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, bf16.Bf16WgmmaFp4),
+    ("sm90", True, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, swiglu_bf16.swiglu),
+    ("sm100", False, False): Roles(Fp4Loads, NoScales, sm100_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
+    ("sm100", True, False): Roles(Fp4Loads, NoScales, sm100_fp4.Fp4Weights, swiglu_bf16.swiglu),
 }
 
 
@@ -143,7 +151,8 @@ def kernel(config: Config) -> GroupedGemm:
         )  # fmt: skip
     if config.fp4_tokens:
         by_e4m3 = config.fp4_tokens == "e4m3"
-        roles, of_kind = FP4[config.gated, by_e4m3], Fp4ByE4m3Arguments if by_e4m3 else Fp4Arguments
+        roles = FP4[config.arch, config.gated, by_e4m3]
+        of_kind = Fp4ByE4m3Arguments if by_e4m3 else Fp4Arguments
     elif config.bf16:
         roles, of_kind = BF16[config.gated, config.swap_ab], Bf16Arguments
     else:
@@ -155,9 +164,10 @@ def kernel(config: Config) -> GroupedGemm:
         epilogue = [ChannelScaled(config, epilogue[0])]
     if config.arch == "sm90":
         return GroupedGemm(config, arguments, loads, scales, [*map(roles.mainloop, config.loops)], epilogue)
-    tmem = TensorMemory(config)
+    memory, issue = (Fp4TensorMemory, Fp4MmaIssue) if config.fp4_tokens else (TensorMemory, MmaIssue)
+    tmem = memory(config)
     return GroupedGemm(
-        config, arguments, loads, scales, [roles.mainloop(config, tmem)], epilogue, MmaIssue(config, tmem)
+        config, arguments, loads, scales, [roles.mainloop(config, tmem)], epilogue, issue(config, tmem)
     )  # fmt: skip
 
 

@@ -34,6 +34,13 @@ GEMM1 = GATED_M16_SWAP_AB, GATED_M32_SWAP_AB, GATED_M128
 FP4 = {form: tuple(tokens_on_m(block_n, block_scaled=form) for block_n in (256, 128)) for form in (W4A4, W4A8)}
 FP4_GEMM1 = {form: dataclasses.replace(wide, gated=True, prefetch=0) for form, (wide, _) in FP4.items()}
 
+# Weights in e2m1 that become bf16 (W4A16): 256 weight rows, and experts cut evenly into tiles
+FP4_BF16 = tuple(
+    Config(arch="sm100", block_m=most, block_n=256, widths=tuple(range(most, 0, -16)), fp4_tokens="bf16", prefetch=2)
+    for most in (64, 128)
+)
+FP4_BF16_GEMM1 = tuple(dataclasses.replace(x, gated=True, permuted=True) for x in FP4_BF16)
+
 
 @functools.lru_cache(maxsize=1024)
 def choose_gemm(total_m: int, experts: int, n: int, k: int, routed: bool = False) -> Config:
@@ -54,6 +61,16 @@ def choose_gemm1(rows: int, experts: int) -> Config:
     """GEMM1's config for this many rows in all, as far as the host can know."""
     mean = -(-rows // experts)
     return next((c for most, c in ((4, GATED_M16_SWAP_AB), (16, GATED_M32_SWAP_AB)) if mean <= most), GATED_M128)
+
+
+def choose_fp4_bf16(total_m: int, experts: int) -> Config:
+    """The config for weights in e2m1 that become bf16: tiles of what most of the experts have."""
+    return FP4_BF16[-(-total_m // experts) > 40]
+
+
+def choose_fp4_bf16_gemm1(rows: int, experts: int) -> Config:
+    """The same of GEMM1."""
+    return FP4_BF16_GEMM1[-(-rows // experts) > 40]
 
 
 def choose_fp4(form: BlockScaled, total_m: int, experts: int, n: int, k: int) -> Config:

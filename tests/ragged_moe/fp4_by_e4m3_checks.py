@@ -107,9 +107,9 @@ def test_refuses(fp4):
     with pytest.raises(ValueError, match=f'{sentence}activation="fp8"; 1 of 128 rows span more$'):
         ragged_moe.pack_mxfp4(b, wide, activation="fp8")
     assert (b[1] == 0x22).all()
-    with pytest.raises(ValueError, match="^activation is 'fp4', but must be None or \"fp8\"$"):
+    with pytest.raises(ValueError, match="^activation is 'fp4', but must be None, \"bf16\" or \"fp8\"$"):
         ragged_moe.pack_mxfp4(b, scale, activation="fp4")
-    with pytest.raises(ValueError, match=r"^activation is 'fp8', but must be None for \(10, 0\), whose tokens are"):
+    with pytest.raises(ValueError, match=r'^activation is "fp8", but must be None or "bf16" for \(10, 0\)$'):
         ragged_moe.pack_mxfp4(b, scale, activation="fp8", capability=(10, 0))
     packed, m_indptr = ragged_moe.pack_mxfp4(b, scale, activation="fp8"), torch.tensor([0, 1, 2], dtype=torch.int32)
     with pytest.raises(ValueError, match="^a has type torch.float16, but must have torch.bfloat16$"):

@@ -224,15 +224,15 @@ def test_layer_refuses(layer, sentence):
     assert (out == 7).all()
 
 
-def test_what_is_packed_for_hopper_is_not_for_blackwell(layer, monkeypatch):
+def test_what_is_packed_for_tokens_in_e4m3_is_not_for_blackwell(layer, monkeypatch):
     import ragged_moe
     from ragged_moe.runtime.device import device_of
 
     monkeypatch.setattr(type(device_of(torch.device("cpu"))), "capability", (10, 0))
-    sentence = r"^w2 must be a tensor \[E, H, I/2\], packed as NVFP4 for Blackwell$"
+    given, sentence = layer[0] | {"w2_scale": layer[0]["w2_scale"][..., :128]}, '^activation is "fp8", but must be None'
     with emulated_gpu.session(), pytest.raises(ValueError, match=sentence):
-        tensors = emulated_gpu.device_tensors(tuple(layer[0].values()))
-        ragged_moe.experts(**dict(zip(layer[0], tensors)), num_experts=6)
+        tensors = emulated_gpu.device_tensors(tuple(given.values()))
+        ragged_moe.experts(**dict(zip(given, tensors)), num_experts=6)
 
 
 def test_input_scales_are_left_out(layer, monkeypatch):

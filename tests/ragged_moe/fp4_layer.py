@@ -12,10 +12,12 @@ from tests.ragged_moe.emulated import compiled_anew
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
 
 
-def drawn(hidden: int, intermediate: int, local: int, tokens: int) -> tuple[dict, dict[str, torch.Tensor]]:
+def drawn(
+    hidden: int, intermediate: int, local: int, tokens: int, activation: str | None = None
+) -> tuple[dict, dict[str, torch.Tensor]]:
     """The arguments of ragged_moe.experts on the CPU, weights packed for this machine among them, and these in float64.
 
-    A token has three of six experts, of which `local` are here.
+    A token has three of six experts, of which `local` are here. activation: as of pack_nvfp4.
     """
     from ragged_moe.layers.pack_weights import pack_nvfp4
     from ragged_moe.reference.grouped_gemm_fp4 import dequantised
@@ -28,7 +30,7 @@ def drawn(hidden: int, intermediate: int, local: int, tokens: int) -> tuple[dict
         exact[name] = dequantised(b, scale.double()) * of_rows.double().view(local, -1).repeat_interleave(
             n // (of_rows.numel() // local), 1
         )[:, :, None]  # fmt: skip
-        packed = pack_nvfp4(b, scale, weight_scale_2=of_rows)
+        packed = pack_nvfp4(b, scale, weight_scale_2=of_rows, activation=activation)
         arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed))
     arguments["hidden"] = torch.randn(tokens, hidden, generator=g).bfloat16() / 16
     arguments |= chosen(tokens, g)

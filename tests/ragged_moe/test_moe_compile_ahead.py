@@ -138,7 +138,7 @@ def call_experts(tokens: int, given: dict) -> None:
     letters, form = {"T": tokens, "H": 256, "I": 128, "E": LOCAL, "k": k}, E4M3_EXPERTS[None]
     if given.get("packed"):
         capability = workspace.device_of().capability
-        name = packing(capability, given.get("mxfp4", False), given.get("activation") == "fp8")
+        name = packing(capability, given.get("mxfp4", False), given.get("activation"))
         form = EXPERTS_FORMS[name]
     elif given.get("bf16"):
         form = BF16_EXPERTS

@@ -18,7 +18,7 @@ NEWEST = HERE.parents[1] / ".venv-newest" / "bin" / "python"
     "checks, machine",
     [
         ("kernel layer experts equal_sizes router batched", "h200"),
-        ("kernel layer experts router batched w4a4 w4a8", "b200"),
+        ("kernel layer experts router batched w4a4 w4a8 w4a16", "b200"),
         ("fp4 fp4_by_e4m3 operator", "h200"),
     ],
 )
@@ -30,7 +30,7 @@ def test_kernels(checks, machine, pytestconfig):
 @pytest.mark.thorough
 def test_w4a4_by_the_newest_dsl():
     """Tokens rounded, a checkpoint's tensors called with, and the layers."""
-    run(NEWEST, "w4a4 w4a8", "b200", "-k", "quantised or checkpoint or test_layer and not full")
+    run(NEWEST, "w4a4 w4a8 w4a16", "b200", "-k", "quantised or checkpoint or test_layer and not full")
 
 
 def run(python: str | Path, checks: str, machine: str, *options: str) -> None:

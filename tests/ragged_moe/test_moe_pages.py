@@ -38,7 +38,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_named_configs_are_in_the_tables():
-    tables = sm90.GEMM, sm90.GEMM1, sm90.FP4_BY_E4M3, sm100.GEMM, sm100.GEMM1, *sm100.FP4.values()
+    tables = sm90.GEMM, sm90.GEMM1, sm90.FP4_BY_E4M3, sm100.GEMM, sm100.GEMM1, *sm100.FP4.values(), sm100.FP4_BF16
     known = {str(config) for table in tables for config in table}
     for page in (pages.MOE / "kernels" / "README.md", pages.MOE / "LAYER.md"):
         named = re.findall(r"`(\d+x\d+x\d+[^`]*)`", page.read_text())

@@ -14,6 +14,7 @@ from ragged_moe.runtime.sizes import Sizes
 from ragged_moe.tuning.back_ends import tuning
 from ragged_moe.tuning.sm100 import (
     FP4,
+    FP4_BF16,
     FP4_GEMM1,
     GEMM,
     M16_SWAP_AB,
@@ -48,7 +49,7 @@ def test_choose():
     assert seen == set(GEMM)
 
 
-@pytest.mark.parametrize("config", (*GEMM, *FP4[W4A4], *FP4[W4A8], *FP4_GEMM1.values()))
+@pytest.mark.parametrize("config", (*GEMM, *FP4[W4A4], *FP4[W4A8], *FP4_GEMM1.values(), *FP4_BF16))
 def test_shared_memory(config):
     """As many stages as fit, each where the tensor core's descriptors can say."""
     assert config.smem <= SMEM and config.stages >= 4 and config.stage_bytes % 1024 == 0

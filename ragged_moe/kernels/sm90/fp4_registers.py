@@ -35,9 +35,9 @@ class Fp4Registers:
 
     def decoded(self, words: list[list[Int32]], steps: list[int], scaled: list[list]) -> list[list[Int32]]:
         """Return operand A's registers of these steps of 16 of K, of each part."""
-        kind = self.config.fp4_tokens
+        how = self.config.fp4_tokens, self.config.arch == "sm100"
         return [
-            sum((weights_of(of_part[i], *scales[i], kind) for i in steps), []) for of_part, scales in zip(words, scaled)
+            sum((weights_of(of_part[i], *scales[i], *how) for i in steps), []) for of_part, scales in zip(words, scaled)
         ]
 
 
