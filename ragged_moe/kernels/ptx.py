@@ -687,13 +687,15 @@ def mma_fp8(d: Int32, a: Int64, b: Int64, idesc: Int32, accumulate: int, ctas: i
     ptx(text, "r,l,l,r,r", d, a, b, idesc, Int32(accumulate))
 
 
-def mma_bf16(d: Int32, a: Int32, b: Int64, idesc: Int32, accumulate: Int32) -> None:
-    """tcgen05.mma.kind::f16 (9.7.16.10.9): compute D [128, n] (+)= A [128, 16] @ B [n, 16].T, D and A in tensor memory.
+def mma_bf16(d: Int32, a: Int32, b: Int64, idesc: Int32, accumulate: Int32, condition: Int32) -> None:
+    """tcgen05.mma.kind::f16 (9.7.16.10.9): compute D [128, n] (+)= A [128, 16] @ B [n, 16].T, D and A in tensor memory,
+    where condition is not 0.
 
     A has two numbers a column. idesc: the instruction descriptor.
     """
-    text = "{ .reg .pred p; setp.ne.b32 p, $4, 0; tcgen05.mma.cta_group::1.kind::f16 [$0], [$1], $2, $3, p; }"
-    ptx(text, "r,r,l,r,r", d, a, b, idesc, accumulate)
+    text = "{ .reg .pred p, q; setp.ne.b32 p, $4, 0; setp.ne.b32 q, $5, 0;"
+    text += " @q tcgen05.mma.cta_group::1.kind::f16 [$0], [$1], $2, $3, p; }"
+    ptx(text, "r,r,l,r,r,r", d, a, b, idesc, accumulate, condition)
 
 
 def mma_block_scaled(

@@ -132,7 +132,7 @@ WRONG = {
         "b_scale": x["b_scale"].view(torch.float8_e4m3fn)
     },
     "^b_scale: dimension 3 is 256, but must be 512$": lambda x: {"b_scale": x["b_scale"][..., :256]},
-    r"^b is packed for one of \(9, 0\), but must be packed for this GPU, of compute capability \(10, 0\)$": lambda x: {
+    "^b_scale: dimension 1 is 1, but must be 2$": lambda x: {  # b is for tokens in bf16
         "b": torch.zeros(2, 2, 3, 2048, dtype=torch.uint8)
     },
     "^input_scale has type torch.float64, but must have torch.float32$": lambda x: {

@@ -10,7 +10,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from ragged_moe.kernels.config import BLOCK_K, MMA_WARP, WORK_TILE_BYTES, Config
 from ragged_moe.kernels.context import Cta
 from ragged_moe.kernels.pipeline import PipelineState
-from ragged_moe.kernels.ptx import mbarrier_wait, mma_bf16, mma_commit, tcgen05_fence
+from ragged_moe.kernels.ptx import mbarrier_wait, mma_bf16, mma_commit, select, tcgen05_fence
 from ragged_moe.kernels.schedule import Plan, read_tile
 from ragged_moe.kernels.sm100.fp4_tensor_memory import Fp4TensorMemory
 from ragged_moe.kernels.sm100.scaled_issue import OPERAND as TOKENS
@@ -41,6 +41,7 @@ class Fp4MmaIssue:
             while iteration < plan.end:
                 mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
                 tile = read_tile(cta.tiles + stage.index * WORK_TILE_BYTES)
+                always = select(tile.tokens > 0, 1, 0)  # the newest DSL's ptxas crashes where no MMA has a predicate
                 idesc = Int32(IDESC) | (tile.width >> 3 << 17)
                 for i in cutlass.range(tile.k_count, unroll=1):
                     mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
@@ -52,7 +53,7 @@ class Fp4MmaIssue:
                         half, of_half = step // (STEPS // 2), step % (STEPS // 2)
                         at = b + Int64(half * (tile.width * BLOCK_K >> 4) + 2 * of_half)
                         accumulate = Int32(1) if const_expr(step > 0) else i
-                        mma_bf16(d, a + 8 * step, at, idesc, accumulate)
+                        mma_bf16(d, a + 8 * step, at, idesc, accumulate, always)
                     mma_commit(cta.empty + 8 * stage.index)
                     mma_commit(self.tmem.acc_full(cta.mma, turn.index))
                     turn = turn.advance()
