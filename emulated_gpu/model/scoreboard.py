@@ -61,30 +61,20 @@ def _follow(program: ControlFlow, kinds: dict[str, str]) -> tuple[list[int], set
     for kind, (_, writes) in zip(classes, program.effects, strict=True):
         for r in writes if kind in kinds else ():
             together[r] = together.get(r, -1) & sum(1 << w for w in writes)
-    before = [0] * len(program.start)
-    uses: set[int] = set()
-    if not together:
-        return before, uses
     masks = [[sum(1 << r for r in registers) for registers in effect] for effect in program.effects]
-    work = list(reversed(range(len(program.start))))  # the first block first
-    while work:
-        b = work.pop()
-        now = before[b]
-        for i in range(program.start[b], program.end[b]):
-            reads, writes = masks[i]
-            if classes[i] == VANISHING:
-                now = now | writes if now & reads else now & ~writes
-                continue
-            if now & reads:
-                uses.add(i)
-                for r in program.effects[i][0]:
-                    now &= ~together.get(r, 1 << r)
-            now = now | writes if classes[i] in kinds else now & ~writes
-        for s in program.successors[b]:
-            if now & ~before[s]:
-                before[s] |= now
-                work.append(s)
-    return before, uses
+    uses: set[int] = set()
+
+    def step(i: int, now: int) -> int:
+        reads, writes = masks[i]
+        if classes[i] == VANISHING:
+            return now | writes if now & reads else now & ~writes
+        if now & reads:
+            uses.add(i)
+            for r in program.effects[i][0]:
+                now &= ~together.get(r, 1 << r)
+        return now | writes if classes[i] in kinds else now & ~writes
+
+    return program.forward(step) if together else [0] * len(program.start), uses
 
 
 class Late(NamedTuple):

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from types import ModuleType
 
@@ -225,29 +225,37 @@ class ControlFlow:
         The read waits for them, tcgen05.wait::ld or not (9.7.16.6: ordering through true register dependency).
         """
         self.deliveries: dict[int, int] = {}
-        owed = [0] * len(self.start)
-        work = list(range(len(self.start)))
+
+        def step(i: int, now: int) -> int:
+            handler = lookup(self.kernel.instrs[i])
+            is_load = handler is not None and handler.owes
+            if not now and not is_load:
+                return 0
+            reads, writes = self.effects[i]
+            if any(now >> r & 1 for r in reads):
+                self.deliveries[i] = now
+                now = 0
+            written = sum(1 << r for r in writes)
+            now = now | written if is_load else now & ~written
+            return 0 if handler is not None and handler.settles else now
+
+        self.forward(step)
+
+    def forward(self, step: Callable[[int, int], int]) -> list[int]:
+        """Return what holds when each block begins, a bit each, on any way to it: step(i, now) is what holds behind
+        instruction i, before which `now` does."""
+        before = [0] * len(self.start)
+        work = list(reversed(range(len(self.start))))  # the first block first
         while work:
             b = work.pop()
-            now = owed[b]
+            now = before[b]
             for i in range(self.start[b], self.end[b]):
-                instr = self.kernel.instrs[i]
-                handler = lookup(instr)
-                is_load = handler is not None and handler.owes
-                if not now and not is_load:
-                    continue
-                reads, writes = self.effects[i]
-                if any(now >> r & 1 for r in reads):
-                    self.deliveries[i] = now
-                    now = 0
-                written = sum(1 << r for r in writes)
-                now = now | written if is_load else now & ~written
-                if handler is not None and handler.settles:
-                    now = 0
+                now = step(i, now)
             for s in self.successors[b]:
-                if now & ~owed[s]:
-                    owed[s] |= now
+                if now & ~before[s]:
+                    before[s] |= now
                     work.append(s)
+        return before
 
     def registers_in_place(self, block: int) -> int:
         """Return the registers that a block's code neither loads nor saves, a bit each: see Handler.in_place."""

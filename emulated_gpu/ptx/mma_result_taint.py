@@ -32,23 +32,18 @@ class Results:
         loads = [h is not None and h.tensor_results for h in handlers]
         asking = [h is not None and h.leaves_out for h in handlers]
         self.come = any(loads)
-        before = [0] * len(program.start)
-        work = list(range(len(program.start))) if self.come else []
-        while work:
-            b = work.pop()
-            now = before[b]
-            for i in range(program.start[b], program.end[b]):
-                reads, writes = program.effects[i]
-                if asking[i]:
-                    self.held[i] = now
-                written = sum(1 << r for r in writes)
-                if reads_results := any(now >> r & 1 for r in reads):
-                    touching[i] = now
-                now = now | written if loads[i] or reads_results else now & ~written
-            for s in program.successors[b]:
-                if now & ~before[s]:
-                    before[s] |= now
-                    work.append(s)
+
+        def step(i: int, now: int) -> int:
+            reads, writes = program.effects[i]
+            if asking[i]:
+                self.held[i] = now
+            written = sum(1 << r for r in writes)
+            if reads_results := any(now >> r & 1 for r in reads):
+                touching[i] = now
+            return now | written if loads[i] or reads_results else now & ~written
+
+        if self.come:
+            program.forward(step)
         found = (instrs[i] for i, now in touching.items() if decides(instrs[i], handlers[i], now))
         self.decides: Instr | None = next(found, None)
 
