@@ -86,22 +86,14 @@ class Plan:
         self.dtypes = tuple(x.dtype for x in self.expected)
         self.shapes = tuple(x.shape for x in self.expected[1:])
         self.total_m, self.device, self.index, self.gpu = sizes[0], device, device.index, device_of(device, "a")
-        self.maker = self.gpu.maker(sizes[:2], BF16, device)
+        self.make = self.gpu.maker(sizes[:2], BF16, device)  # a new out
         self.indexed = self.gpu.indexed
         self.launcher = self.words = self.apart = None
 
-    def make(self) -> torch.Tensor:
-        """A new out."""
-        self.require_current()
-        return self.maker()
-
-    def require_current(self) -> None:
-        """ValueError unless torch's current device is the one that operands are on."""
-        if not self.gpu.is_current():
-            raise ValueError(f"a is on {self.device}, but must be on torch's current device")
-
     def __call__(self, tensors: tuple, *more: int) -> None:
         """Launch; ValueError unless the tensors are as they must be. more: addresses behind theirs."""
+        if not self.gpu.is_current():
+            raise ValueError(f"a is on {self.device}, but must be on torch's current device")
         a, a_scale, b, b_scale, m_indptr, out = tensors
         index = self.index
         try:  # the shape of a led here
@@ -123,7 +115,6 @@ class Plan:
             if found != self.apart:  # where operands were last, they may be again
                 require_apart("out", out, zip((x.name for x in self.expected), tensors[:-1]))
                 self.apart = found
-            self.require_current()
             if self.launcher is None:
                 total_m, n, k, experts = self.sizes
                 made = launcher(self.device, self.choose(self.gpu.capability, total_m, experts, n, k))

@@ -116,7 +116,7 @@ def test_one_fake_tensor_is_named(monkeypatch, name):
 def real_gpu() -> device.Gpu:
     """A CUDA GPU, as far as it answers without one."""
     gpu = object.__new__(device.Gpu)
-    gpu.index, gpu.sms, gpu.capability = 0, 132, (9, 0)
+    gpu.index, gpu.sms, gpu.capability, gpu.is_current = 0, 132, (9, 0), lambda: True
     return gpu
 
 
