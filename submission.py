@@ -61,7 +61,7 @@ TMEM_COLS = 512
 ACC_COLS = TMEM_COLS - 48  # for two accumulators; scale factors follow: of each of 4 K steps 4 columns for B, 8 for A
 STORE_BOX = 32 * 32 * 2  # bytes of the 32 tokens x 32 weight rows of fp16 that one warp stores at once
 TOKEN_TILES = (32, 64, 96, 128, 160, 192, 256)  # their multiples start at most 256 - width above a 128-row scale atom
-MAX_GROUPS = 16  # groups per launch: 16 x 11 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
+MAX_GROUPS = 16  # groups per launch: 16 x 12 tensormaps of 128 bytes and the words fit the 32764 bytes of parameters
 
 # Encoded L2 policies of a TMA copy: https://github.com/NVIDIA/cutlass/blob/7107b055/include/cute/arch/copy_sm90_desc.hpp#L186
 FIRST, NORMAL, LAST = "evict_first", "evict_normal", "evict_last"
@@ -114,6 +114,7 @@ TUNED = Config(token_cost=0, store_boxes=2)
 EIGHT_WARPS = replace(TUNED, epilogue_warps=8)
 WEIGHTS_FIRST = {"weight_policy": FIRST, "token_policy": LAST, "store_policy": NORMAL}  # to leave the L2
 NO_POLICY = dict.fromkeys(WEIGHTS_FIRST, NORMAL)
+C_LAST = {"token_policy": NORMAL, "store_policy": LAST}
 
 # (M of each group), N, K of a benchmark case -> its Configs, the best guess first: the first call finds out which is
 # fastest (`Plan.tune`). Every other problem runs on DEFAULT. The timing model chose tiles and schedules of first
@@ -121,7 +122,7 @@ NO_POLICY = dict.fromkeys(WEIGHTS_FIRST, NORMAL)
 # an H200 all else (silicon/entry/h200_loads.py). The changes are where the two disagree.
 CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
     ((80, 176, 128, 72, 64, 248, 96, 160), 4096, 7168): candidates(
-        replace(EIGHT_WARPS, waves=2, sms=128, token_box=32, prefetch=3, token_policy=NORMAL, store_policy=LAST),
+        replace(EIGHT_WARPS, waves=2, sms=128, token_box=32, wide_token_box=96, prefetch=3, **C_LAST),
         [{"prefetch": 0}, WEIGHTS_FIRST, {"waves": 1, "sms": 148}, {"stages": 4}],
     ),
     ((40, 76, 168, 72, 164, 148, 196, 160), 7168, 2048): candidates(
@@ -129,11 +130,11 @@ CONFIG_MAP: dict[tuple[tuple[int, ...], int, int], tuple[Config, ...]] = {
         [{"prefetch": 0}, {"prefetch": 6}, {"weight_policy": FIRST}, {"waves": 1, "gran": 64, "token_cost": 50}],
     ),
     ((192, 320), 3072, 4096): candidates(
-        replace(TUNED, sharers=2, tokens=96, prefetch=3, sms=144, **NO_POLICY | {"store_policy": LAST}),
-        [{"prefetch": 0}, {"sharers": 1, "sms": 148}, {"token_box": 32}, WEIGHTS_FIRST],
+        replace(TUNED, sharers=2, tokens=96, wide_token_box=48, prefetch=4, sms=144, weight_policy=NORMAL, **C_LAST),
+        [{"prefetch": 0}, {"sharers": 1, "sms": 148}, {"token_box": 32, "wide_token_box": 128}, WEIGHTS_FIRST],
     ),
     ((128, 384), 4096, 1536): candidates(
-        replace(TUNED, tokens=128, token_box=64, prefetch=3),
+        replace(TUNED, tokens=128, token_box=64, prefetch=4),
         [{"prefetch": 0}, {"epilogue_warps": 8}, {"token_box": 32}, NO_POLICY],
     ),
 }
@@ -350,9 +351,9 @@ def fp4_tensormap(address: Int64, rows: Int32, k: Int32, box_rows: int):
     return tma_atom(Float4E2M1FN, address, (rows, k), (cute.assume(k, 32), 1), swizzled(128, Float4E2M1FN, box), box)
 
 
-def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int):
-    """Make the TMA atom of [ceil(rows / 128), k / 64] scale atoms, as Int64: boxes of 4 / sharers atoms in a row."""
-    blocks, words, box = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8), (1, SF_BYTES // 8 // sharers)
+def scale_tensormap(address: Int64, rows: Int32, k: Int32, sharers: int, high: int = 1):
+    """Make the TMA atom of [ceil(rows / 128), k / 64] scale atoms, as Int64: boxes of `high` x 4 / sharers atoms."""
+    blocks, words, box = (rows + 127) // 128, k // MMA_K * (SF_ATOM // 8), (high, SF_BYTES // 8 // sharers)
     layout = cute.make_layout(box, stride=(box[1], 1))
     return tma_atom(Int64, address, (blocks, words), (cute.assume(words, 2), 1), layout, box)
 
@@ -461,7 +462,7 @@ class GroupGemm:
     addresses = 5  # words of a group's addresses
     blocks_per_pair = PAIR  # of 128 weight rows
     weights = (1,)  # which of these words are addresses of B
-    operands_after_tokens = 3  # SFB, SFA, C
+    operands_after_tokens = 4  # SFB, SFA, C, SFA by two blocks
     weight_scales_matrix, weight_scales_step = SF_MATRIX, SF_ATOM  # in shared memory; bytes from K step to K step
     store_box = STORE_BOX
     contents = "each group must have the tensors (a, b, c) and (reordered sfa, reordered sfb)"  # of a call
@@ -473,7 +474,7 @@ class GroupGemm:
         self.weight_sizes = [TILE_M // 2] if config.sharers == 2 else [x for x in (128, 64, 32) if x >= config.gran]
         narrow = [rows for rows in (64, 32, 16) if config.token_box <= rows < config.wide_token_box]
         self.token_sizes = [config.wide_token_box, *narrow]
-        # Operands with a tensormap for each group: B and A in boxes of these sizes, SFB, SFA, C
+        # Operands with a tensormap for each group: B and A in boxes of these sizes, then these
         self.tokens_operand = len(self.weight_sizes)
         self.scales_operand = self.tokens_operand + len(self.token_sizes)
         self.operands = self.scales_operand + self.operands_after_tokens
@@ -526,8 +527,13 @@ class GroupGemm:
         (a, b, c, sfa, sfb), config = addresses, self.config
         of_b = [fp4_tensormap(b, n, k, rows) for rows in self.weight_sizes]
         of_a = [fp4_tensormap(a, m, k, rows) for rows in self.token_sizes]
-        of_scales = [scale_tensormap(sfb, n, k, config.sharers), scale_tensormap(sfa, m, k, config.token_sharers)]
-        return [*of_b, *of_a, *of_scales, output_tensormap(c, m, n, 32)]
+        of_sfb, of_sfa = scale_tensormap(sfb, n, k, config.sharers), self.token_scale_tensormaps(sfa, m, k)
+        return [*of_b, *of_a, of_sfb, of_sfa[0], output_tensormap(c, m, n, 32), of_sfa[1]]
+
+    def token_scale_tensormaps(self, sfa: Int64, m: Int32, k: Int32) -> list:
+        """Make the TMA atoms of SFA: boxes of a block of 128 tokens, and of two; for sharers both of a block."""
+        sharers = self.config.token_sharers
+        return [scale_tensormap(sfa, m, k, sharers, high) for high in (1, 2 // sharers)]
 
     # Kernel parameters are one block of memory: tensormaps of 128 bytes as [operand, group], then the words.
 
@@ -623,19 +629,22 @@ class GroupGemm:
         return boxes + [Box(Int32(1), cta.weight_scales, SF_BYTES, scales, row_at(y >> 7))]
 
     def token_boxes(self, cta: Cta, tile: Tile) -> list[Box]:
-        """Return the loads of A, of which each CTA and sharer has its part, and of SFA, of the 1 or 2 blocks of all."""
+        """Return the loads of A, of which each CTA and sharer has its part, and of SFA.
+
+        Its 1 or 2 blocks of 128 tokens come in one copy, but for sharers, each of which has a part of either.
+        """
         share, part, mask = tile.tokens >> 1, SF_BYTES // self.config.token_sharers, None
         y, offset, of_scales = tile.token + cta.rank * share, Int32(cta.tokens), Int32(0)
         if self.config.token_sharers == 2:
             share, mask, of_scales = tile.tokens >> 2, 5 << cta.rank, cta.sharer * part
             y, offset = y + cta.sharer * share, offset + cta.sharer * share * (TILE_K // 2)
         boxes = self.boxes(cta, tile, self.tokens_operand, self.token_sizes, offset, y, share, mask=mask)
-        scales = self.tensormap(cta.params, self.scales_operand + 1, tile.group)
-        for i in range(2):
-            condition = select(i * 128 < (tile.token & 127) + tile.tokens, 1, 0)
-            place, block = cta.token_scales + i * SF_BYTES + of_scales, (tile.token >> 7) + i
-            boxes.append(Box(condition, place, part, scales, row_at(block, of_scales >> 3), mask))
-        return boxes
+        one, more = [self.tensormap(cta.params, i, tile.group) for i in (self.scales_operand + 1, self.operands - 1)]
+        two, apart = select((tile.token & 127) + tile.tokens > 128, 1, 0), self.config.token_sharers - 1
+        place, block, x = cta.token_scales + of_scales, tile.token >> 7, of_scales >> 3
+        boxes.append(Box(Int32(1) if apart else 1 - two, place, part, one, row_at(block, x), mask))
+        place, size = place + apart * SF_BYTES, part << 1 - apart
+        return [*boxes, Box(two, place, size, more, row_at(block + apart, x), mask)]
 
     @cute.jit
     def prefetch_weights(self, params: Int64, warp: Int32, lane: Int32):
@@ -939,7 +948,7 @@ class DualGemm(GroupGemm):
     addresses = 8
     blocks_per_pair = 1  # of 128 rows of either B
     weights = (1, 5)
-    operands_after_tokens = 4  # low SFB, SFA, C, high SFB
+    operands_after_tokens = 5  # low SFB, SFA, C, high SFB, SFA by two blocks
     weight_scales_matrix = matrix_descriptor(swizzle=0, row_group=SF_ATOM)  # an eighth of 4 atoms, the next eighth
     weight_scales_step = SF_ATOM // 4
     store_box = STORE_BOX // 2
@@ -948,11 +957,12 @@ class DualGemm(GroupGemm):
 
     def tma_atoms(self, addresses: list[Int64], m: Int32, n: Int32, k: Int32) -> list:
         """Make the TMA atoms of a group's operands: those of the group GEMM with both B in one, and the high SFB's."""
-        (a, low, c, sfa, sf_low, high, sf_high, _), config = addresses, self.config
+        a, low, c, sfa, sf_low, high, sf_high, _ = addresses
         of_a = [fp4_tensormap(a, m, k, rows) for rows in self.token_sizes]
         of_b = [dual_fp4_tensormap(low, high, n, k, rows) for rows in self.weight_sizes]
-        of_scales = [dual_scale_tensormap(sf_low, n, k), scale_tensormap(sfa, m, k, config.token_sharers)]
-        return [*of_b, *of_a, *of_scales, output_tensormap(c, m, n, 16), dual_scale_tensormap(sf_high, n, k)]
+        of_low, of_high = [dual_scale_tensormap(x, n, k) for x in (sf_low, sf_high)]
+        of_sfa = self.token_scale_tensormaps(sfa, m, k)
+        return [*of_b, *of_a, of_low, of_sfa[0], output_tensormap(c, m, n, 16), of_high, of_sfa[1]]
 
     def weight_row(self, row: Int32, cta: Cta) -> Int32:
         """Return the row of either B that comes first in the 32 lanes of a CTA from `row` on."""

@@ -112,13 +112,14 @@ def check_ptx(ptx: str, groups: int, config: dict) -> None:
     assert ".target sm_100a" in ptx and ".local" not in ptx
     assert ptx.count("tcgen05.mma.") == 4
     weight_boxes = len(submission.GroupGemm(groups, submission.Config(**config)).weight_sizes)
-    token_boxes = [rows for rows in (128, 64, 32, 16) if rows >= config.get("token_box", 16)]
-    boxes = weight_boxes + 1 + len(token_boxes) + 2  # two blocks of token scales
+    narrow, wide = config.get("token_box", 16), config.get("wide_token_box", 128)
+    token_boxes = [wide, *(rows for rows in (64, 32, 16) if narrow <= rows < wide)]
+    boxes = weight_boxes + 1 + 128 // wide - 1 + len(token_boxes) + 2  # token scales of one block or of two
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared", ptx)) == boxes
     assert ("griddepcontrol.wait" in ptx) == config.get("pdl", True)
 
     params = re.findall(r"\.param \.align (\d+) \.b8 \w+\[(\d+)\]", ptx)
-    tensormaps = groups * (weight_boxes + len(token_boxes) + 3)
+    tensormaps = groups * (weight_boxes + len(token_boxes) + 4)
     assert params[:-1] == [("64", "128")] * tensormaps and params[-1][0] == "8"
     assert 128 * tensormaps + int(params[-1][1]) <= 32764
 
