@@ -21,9 +21,9 @@ MOST = 2**31  # of which all components are below
 NOWHERE = 1 << 63
 
 # What rules are told of who asks, int64s: of events, by number, arrays of the component, the space, the marks; its own
-# space, the clock of that, how many components are in it, and its row that counts; of other spaces, by index, the clock
-# and how many components; how many such spaces; with several devices, those of spaces and the past of each, see Order
-COMPONENT, SPACE, MARKS, OWN_SPACE, CLOCK, WIDTH, ROW, ELSEWHERE, SPACES, DEVICES, UNTIL = range(11)
+# space, the clock of that, how many components are in it; of other spaces, by index, the clock and how many components;
+# how many such spaces; its row that counts; with several devices, those of spaces and the past of each, see Order
+COMPONENT, SPACE, MARKS, OWN_SPACE, CLOCK, WIDTH, ELSEWHERE, SPACES, ROW, DEVICES, UNTIL = range(11)
 ASKER = 11
 
 
@@ -121,10 +121,12 @@ def note_reads(asker, reads, slots, row_size, index, first, count, number, compo
 def told(order, space, by, row: int) -> tuple[tuple[int, ...], np.ndarray | None]:
     """What rules are told of who asks: an actor with a row of its clocks, or None for who knows nothing of a space; and
     an array of the past, which is to live as long."""
-    clock, width, elsewhere, spaces = (0, 0, 0, 0) if by is None else by.knowledge.address()
-    history = by.history(row) if by is not None and order.histories else None
-    past = (0, 0) if history is None else (pointer(order.devices_by_space()), pointer(history))
-    return (*order.addresses(), space.index, clock, width, row, elsewhere, spaces, *past), history
+    known = (0, 0, 0, 0) if by is None else by.knowledge.address()
+    numbers = *order.addresses(), space.index, *known, row
+    if by is None or not order.histories:
+        return (*numbers, 0, 0), None
+    history = by.history(row)
+    return (*numbers, pointer(order.devices_by_space()), pointer(history)), history
 
 
 class Happened:

@@ -136,10 +136,10 @@ def in_order(c, plane, place, n, form):
     for k in range(plane.slots):
         at = k * plane.places + place
         read = plane.reads[at : at + n]
+        if (read == 0).all():
+            return True
         if (read != read[0]).any() or not is_known(c, read[0], form):
             return False
-        if read[0] == 0:
-            return True
     return True
 
 
@@ -182,9 +182,9 @@ def has_room(c, count):
 def part(w, word):
     """Keep a word byte by byte; False if there is no room."""
     split, whole, parts, byte = int8(w[of.SPLIT]), plane_of(w, False), plane_of(w, True), word * WORD
-    if w[of.SPLIT] and split[word]:
+    if split[word]:
         return True
-    if w[of.SPLIT] == 0 or whole.slots > parts.slots:
+    if whole.slots > parts.slots:
         return False
     split[word] = 1
     parts.written[byte : byte + WORD] = whole.written[word]
@@ -194,24 +194,12 @@ def part(w, word):
     return True
 
 
-@rule
-def is_split(w, word, n):
-    return (int8(w[of.SPLIT])[word : word + n] != 0).any()
-
-
-@rule
-def bytes_in_order(c, w, word, form):
-    """The same of a word that is kept byte by byte."""
-    for k in range(WORD):  # noqa: SIM110
-        if not in_order(c, plane_of(w, True), word * WORD + k, 1, form):
-            return False
-    return True
-
-
-@rule
-def keep_bytes(c, w, word, number, form):
-    for k in range(WORD):
-        keep(c, plane_of(w, True), word * WORD + k, 1, number, form)
+def places_at(w, at, split, parted: bool = False):
+    """Where shadows keep a word, or a byte: the plane, the first place there, and how many it takes. split: of a word,
+    whether it is kept byte by byte."""
+    if parted:
+        return plane_of(w, True), at, 1
+    return plane_of(w, split), where(split, at * WORD, at), where(split, WORD, 1)
 
 
 @rule
@@ -333,7 +321,7 @@ def look(c, w, a, n, key, form):
     place = (a - w[of.ORIGIN]) // form.grain
     if form.settles and w[of.SETTLED]:
         settled = int8(w[of.SETTLED])[place : place + n * form.places] != 0
-        if settled.any() and (w[of.SPLIT] == 0 or not is_split(w, place, n * form.places)):
+        if settled.any() and not (int8(w[of.SPLIT])[place : place + n * form.places] != 0).any():
             return where(settled.all(), PLAIN, LEFT)
     for k in range(form.places):
         at = place + k * n
@@ -343,11 +331,13 @@ def look(c, w, a, n, key, form):
                 return LEFT
         if form.copies and form.write and int16(w[of.IN_FLIGHT])[at] or form.parted and not part(w, at // WORD):
             return LEFT
-        if not form.parted and w[of.SPLIT] and is_split(w, at, n):
-            if n > 1 or not bytes_in_order(c, w, at, form):
-                return LEFT
-        elif not in_order(c, plane_of(w, form.parted), at, n, form):
+        split = form.parted or (int8(w[of.SPLIT])[at : at + n] != 0).any()
+        if n > 1 and split:
             return LEFT
+        plane, first, each = places_at(w, at, split and n == 1, form.parted)
+        for byte in range(each):
+            if not in_order(c, plane, first + byte, n, form):
+                return LEFT
     return KEPT
 
 
@@ -382,14 +372,14 @@ def note_access(c, w, a, n, key, number, form):
         among_lanes(w, a, n, key, True, form)
     for k in range(where(number != 0, form.places, 0)):
         at = (a - w[of.ORIGIN]) // form.grain + k * n
-        if not form.parted and w[of.SPLIT] and is_split(w, at, n):
-            keep_bytes(c, w, at, number, form)
-        elif not (form.settles and w[of.SETTLED] and int8(w[of.SETTLED])[at]):
-            plane = plane_of(w, form.parted)
-            keep(c, plane, at, n, number, form)
+        split = form.parted or n == 1 and int8(w[of.SPLIT])[at] != 0
+        plane, first, each = places_at(w, at, split, form.parted)
+        if not (form.settles and w[of.SETTLED] and each == 1 and int8(w[of.SETTLED])[at]):
+            for byte in range(each):
+                keep(c, plane, first + byte, n, number, form)
             # No more reads are kept of what two clusters have read and nobody has written
-            if form.settles and w[of.SETTLED] and int32(c[SPACE])[plane.reads[at]] != c[OWN_SPACE]:
-                fill(int8(w[of.SETTLED]), at, where(plane.written[at] == 0, n, 0), 1)
+            if form.settles and w[of.SETTLED] and int32(c[SPACE])[plane.reads[first]] != c[OWN_SPACE]:
+                fill(int8(w[of.SETTLED]), at, where((plane.written[first] == 0) & (each == 1), n, 0), 1)
 
 
 # -- local memory: of each lane its own, which nobody else sees --------------------------------------------------------
@@ -497,12 +487,12 @@ def end_copies(window, rows, count):
                 if row[of.READ + lane]:
                     int32(w[of.DATA] + to)[0] = int32(row[of.FROM + lane])[word]
                 if w[of.FLAGS] & of.SHADOWED:
-                    split = w[of.SPLIT] != 0 and is_split(w, place, 1)
-                    plane, first, number = plane_of(w, split), where(split, place * WORD, place), row[of.NUMBER]
+                    plane, first, each = places_at(w, place, int8(w[of.SPLIT])[place] != 0)
+                    number = row[of.NUMBER]
                     if plane.written[first] != number:  # else another lane of the same copy has written it
                         int16(w[of.IN_FLIGHT])[place] -= 1
-                    for part_of_word in range(where(split, WORD, 1)):
-                        plane.written[first + part_of_word] = number
+                    for byte in range(each):
+                        plane.written[first + byte] = number
                     fill(int8(w[of.VALID]), to, WORD, 1)
 
 

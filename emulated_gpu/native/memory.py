@@ -10,6 +10,7 @@ import struct
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,8 @@ class View:
         window[of.WRITTEN], window[of.READS] = pointer(words.written), pointer(words.reads)
         window[of.SETTLED] = 0 if words.settled is None else pointer(words.settled)
         window[of.SLOTS], window[of.PLACES] = words.reads.shape
+        window[of.SPLIT] = pointer(shadow.split)
         if parts is not None:
-            window[of.SPLIT] = pointer(shadow.split)
             window[of.B_WRITTEN], window[of.B_READS] = pointer(parts.written), pointer(parts.reads)
             window[of.B_SLOTS], window[of.B_PLACES] = parts.reads.shape
 
@@ -61,7 +62,7 @@ class View:
 class SharedView(View):
     """The window of a CTA's shared memory, as all machine code sees it. It does not keep that either."""
 
-    __slots__ = ("first", "table")
+    __slots__ = ("first", "table", "write")
 
     def __init__(self, smem: SharedMemory):
         super().__init__(np.zeros(of.FIELDS, np.int64))
@@ -70,6 +71,7 @@ class SharedView(View):
         window[of.DATA], window[of.VALID] = pointer(smem.bytes) - self.first, pointer(smem.valid) - self.first
         window[of.FLAGS], window[of.IN_FLIGHT] = of.WRITABLE | (of.SHADOWED if smem.checks else 0), pointer(smem.busy)
         self.table = 0 if smem.lanes is None else pointer(smem.lanes.table)
+        self.write = partial(CHANGING.pack_into, window.data, 8 * of.HI)
 
     def refresh(self, smem: SharedMemory) -> np.ndarray:
         """The window as it is now."""
@@ -77,10 +79,8 @@ class SharedView(View):
             smem.shadow.words.fit()
             self.follow(smem.shadow)
         first, (lo, hi) = self.first, smem.busy_range()
-        CHANGING.pack_into(
-            self.window.data, 8 * of.HI, first + (0 if smem.absent else smem.size), first + lo, first + hi,
-            first + smem.barriers_start, first + smem.barriers_end, self.table if smem.lanes is not None else 0,
-        )  # fmt: skip
+        end, table = first + (0 if smem.absent else smem.size), self.table if smem.lanes is not None else 0
+        self.write(end, first + lo, first + hi, first + smem.barriers_start, first + smem.barriers_end, table)
         return self.window
 
 
@@ -104,7 +104,7 @@ class Context:
         self.known = regions
         self.views: list[tuple[View, Region]] = []
         self.numbers = np.zeros(of.SHARED + of.FIELDS * (1 + len(regions)), np.int64)
-        self.at = pointer(self.numbers)
+        self.at, self.head = pointer(self.numbers), self.numbers.data
         self.shared = self.numbers[of.SHARED : of.SHARED + of.FIELDS]
         self.table = self.numbers[of.SHARED + of.FIELDS :].reshape(-1, of.FIELDS)
         for window, region in zip(self.table, regions, strict=True):
@@ -169,7 +169,7 @@ class Memory:
         numbers, self.history = told(order, actor.space, actor, KNOWN)
         lanes = self.every_lane if g.n == LANES else pointer(g.lanes)
         HEAD.pack_into(
-            context.numbers.data, 0, *numbers, launch.checks, order.now, len(order.component) - 1, actor.uid,
+            context.head, 0, *numbers, launch.checks, order.now, len(order.component) - 1, actor.uid,
             self.events_at, 0, EVENTS_OF_A_TURN,
             0, regions, 0, (1 << g.n) - 1, 0, 0, 0, lanes, copier, self.copies_at, 0, COPIES_OF_A_TURN,
             *(0, 0, 0, 0) if local is None else (pointer(local), pointer(g.warp.local_written), local.shape[1], 0), 0,
@@ -183,7 +183,7 @@ class Memory:
         """
         context = self.context
         assert context is not None  # of `begin`
-        numbers = HEAD.unpack_from(context.numbers.data)
+        numbers = HEAD.unpack_from(context.head)
         if numbers[of.WANTED]:
             place = (numbers[of.WANTED] - context.at) // context.numbers.itemsize
             context.open((place - of.SHARED - of.FIELDS) // of.FIELDS)

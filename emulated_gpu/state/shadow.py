@@ -228,7 +228,7 @@ class Shadow:
         self.order = order
         self.words = Plane(order, -(-size // WORD), WORD, settles, room)
         self.bytes: Plane | None = None  # of words that are accessed in parts, which `split` marks
-        self.split: np.ndarray | None = None
+        self.split = zeros(len(self.words.written), bool)
 
     def elements(self, offsets: np.ndarray, size: int) -> list[tuple[Plane, np.ndarray]]:
         """Where elements of this many bytes lie, each aligned to its size or to a word."""
@@ -244,7 +244,7 @@ class Shadow:
         if words is not None:
             return self._places(words)
         first, end = lo // WORD, hi // WORD
-        if self.split is None or not self.split[first:end].any():
+        if self.bytes is None or not self.split[first:end].any():
             return [(self.words, slice(first, end))]
         return self._places(np.arange(first, end))
 
@@ -253,7 +253,7 @@ class Shadow:
         return starts if count == 1 else (starts[:, None] + np.arange(count)).ravel()
 
     def _places(self, words: np.ndarray) -> list[tuple[Plane, np.ndarray]]:
-        if self.split is None or self.bytes is None:
+        if self.bytes is None:
             return [(self.words, words)]
         parted = self.split[words]
         if not parted.any():
@@ -265,9 +265,8 @@ class Shadow:
 
     def _parts(self, words: np.ndarray) -> Plane:
         """Keep these words byte by byte from now on."""
-        if self.bytes is None or self.split is None:
+        if self.bytes is None:
             self.bytes = Plane(self.order, len(self.words.written) * WORD, 1, room=self.words.room)
-            self.split = zeros(len(self.words.written), bool)
         fresh = np.unique(words[~self.split[words]])
         if len(fresh):
             self.split[fresh] = True
