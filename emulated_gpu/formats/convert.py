@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..jit.llvm import Value
+from ..jit.rules import where
 from . import alu
 from .alu import resize, select
 from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2
@@ -22,14 +23,14 @@ def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
     """Out-of-range values clamp; NaN gives zero, except 0x80000000.. for 64-bit results, as on hardware."""
     (v,) = alu.operands(kind, 64, ftz, x)
     r = integral(v, mode)
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, alu.MASK[bits])
+    inside = (r > low) & (r < high)
+    whole, least = where(inside, r, 0.0), low & alu.MASK[64]
     if type(r) is Value:
-        out = r.code.intrinsic("fptosi.sat" if sign else "fptoui.sat", r, result=Value("", bits, r.vary))
+        whole = r.code.convert("fptosi" if sign else "fptoui", whole, 64)
     else:
-        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, alu.MASK[bits])
-        inside = (r > low) & (r < high)
-        whole = np.where(inside, r, 0).astype(alu.S[64] if sign else alu.U[64]).view(alu.U[64])
-        least = low & alu.MASK[64]
-        out = alu.rarely(~inside, lambda: select(r >= high, high, select(r <= low, least, 0, 64), 64), whole, 64)
+        whole = whole.astype(alu.S[64] if sign else alu.U[64]).view(alu.U[64])
+    out = alu.rarely(~inside, lambda: select(r >= high, high, select(r <= low, least, 0, 64), 64), whole, 64)
     out = alu.rarely(v != v, 1 << 63, out, 64) if bits == 64 else out
     return alu.back(resize(resize(out, bits), max(bits, 16)), x)
 

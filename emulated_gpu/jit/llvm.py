@@ -235,14 +235,12 @@ class Code:
         return self.value(f"{how} {v} to {type_of(bits, v.vary, real)}", bits, v.vary, real)
 
     # -- operations --------------------------------------------------------------------------------------------
-    def intrinsic(self, what: str, *values: Value, result: Value | None = None) -> Value:
-        """llvm.WHAT of values of one shape. result: of which type it is."""
+    def intrinsic(self, what: str, *values: Value) -> Value:
+        """llvm.WHAT of values of one shape, as which its result is."""
         if n := max(v.vary for v in values):
             values = tuple(self.spread(v, n) for v in values)
-        out = values[0] if result is None else result
-        named = [out] if result is None else [out, values[0]]  # a conversion names both types
-        suffix = ".".join(f"{f'v{n}' if n else ''}{'f' if v.real else 'i'}{v.bits}" for v in named)
-        name = f"@llvm.{what}.{suffix}"
+        out = values[0]
+        name = f"@llvm.{what}.{f'v{n}' if n else ''}{'f' if out.real else 'i'}{out.bits}"
         self.declarations[name] = f"declare {out.type} {name}({', '.join(v.type for v in values)})"
         return self.value(f"call {out.type} {name}({', '.join(map(str, values))})", out.bits, n, out.real)
 
