@@ -58,6 +58,7 @@ CASES = {
     "one expert has all": Case((0, 0, 150, 0), 384, 256),
     "several token tiles": Case((130, 1, 257), 128, 256),
     "a single row": Case((0, 1), 128, 128),
+    "tails of pairs": Case((257, 2, 272, 528, 273), 384, 512),
     "cut into many parts": Case((9,), 128, 128 * 13),
     "half of the columns, cut": Case((6,), 128, 128 * 13),
     "whole tiles, then shares": Case((130,), 128 * 7, 128 * 5),

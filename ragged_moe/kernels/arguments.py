@@ -140,6 +140,9 @@ class GroupedGemmArguments:
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
         weights = weight_tensormap(b, experts, n, k, self.config.weights_box)
         tensormaps = *token_tensormaps(self.config, a, total_m, k), weights
+        if self.config.tail:
+            tail = tma_atom(a, (total_m, k), (cute.assume(k, 16), 1), swizzled(16), (16, BLOCK_K))
+            tensormaps = *tensormaps, tail
         operands = Operands(a_scale, b_scale, out, partials, flags, total_m, n)
         return grid, words[14], tensormaps, m_indptr, operands, k >> 7, experts, search
 

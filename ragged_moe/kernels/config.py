@@ -13,8 +13,8 @@ CONSUMER_GROUPS = 2  # consumer warpgroups
 GROUP_WARPS = 4
 GROUP_THREADS = 128
 CONSUMER_WARPS = CONSUMER_GROUPS * GROUP_WARPS
-THREADS = GROUP_THREADS * (CONSUMER_GROUPS + 1)
 TMA_WARP = CONSUMER_WARPS
+TAIL_WARP = TMA_WARP + GROUP_WARPS  # the first of a third warpgroup of consumers (Config.tail)
 MMA_WARP = TMA_WARP + 1  # on a GPU whose MMAs one thread issues
 # With block scales: its scheduler's other warps have the last tokens of a tile, or none, and so the least to do
 SCALED_MMA_WARP = TMA_WARP + 3
@@ -60,6 +60,7 @@ class Config:
     cluster: int = 1  # CTAs whose tiles share an operand: by multicast, or by a 2-CTA MMA
     two_cta: bool = False  # sm100: tcgen05.mma of cta_group::2
     split_k: int = 1  # CTAs of a cluster that have a part of a tile's K each
+    tail: int = 0  # tokens behind the last pair of tiles that a third warpgroup of consumers multiplies beside it
     burst: int = 1  # stages whose loads are issued together
     prefetch: int = 0  # stages of weights that are prefetched to L2 while the previous kernel ends
     stream_k_first: bool = False  # where clusters take whole tiles, the first tiles are shared stream-K, not the last
@@ -117,6 +118,7 @@ class Config:
         assert not self.bias or self.fp4_tokens or self.block_scaled and self.block_scaled.biased
         assert not self.two_cta or self.arch == "sm100" and self.cluster == 2
         assert self.split_k == 1 or self.cluster == 1
+        assert not self.tail or self.overlaps_tokens and not (self.bf16 or self.channels)
 
     def __str__(self) -> str:
         ctas, scaled = 2 if self.two_cta else 1, self.block_scaled
@@ -125,7 +127,8 @@ class Config:
             "2cta" * self.two_cta,
             f"w4{self.fp4_tokens}" * bool(self.fp4_tokens), scaled and scaled.name, "bias" * self.bias,
             f"cluster{self.cluster}" * (self.cluster > 1 and not self.two_cta),
-            f"splitk{self.split_k}" * (self.split_k > 1), "bf16" * self.bf16, "channels" * self.channels,
+            f"splitk{self.split_k}" * (self.split_k > 1), f"tail{self.tail}" * (self.tail > 0),
+            "bf16" * self.bf16, "channels" * self.channels,
             "gated" * self.gated, "permuted" * self.permuted, "copied" * self.copied,
             f"burst{self.burst}" * (self.burst > 1), f"prefetch{self.prefetch}" * (self.prefetch > 0),
             f"slots{self.slots}" * (self.slots > 0),
@@ -151,6 +154,11 @@ class Config:
             return (self,)
         wide, lean = (tuple(x for x in self.widths if (x > self.narrow) == wider) for wider in (True, False))
         return tuple(replace(self, block_m=x[0], widths=x, narrow=0, room=self.block_m) for x in (wide, lean))
+
+    @property
+    def groups(self) -> int:
+        """Warpgroups of consumers; one more are producers."""
+        return CONSUMER_GROUPS + (self.tail > 0)
 
     @property
     def schedule_ctas(self) -> int:
@@ -246,7 +254,7 @@ class Config:
     def partial_bytes(self) -> int:
         """Bytes of a CTA's partial sums of a tile that it does not finish."""
         of_room = self.accumulators * (self.room or self.block_m) // self.block_m
-        return of_room * GROUP_THREADS * CONSUMER_GROUPS * 4
+        return of_room * GROUP_THREADS * self.groups * 4
 
     @property
     def ends_inside(self) -> bool:
@@ -359,7 +367,7 @@ class Config:
             used = self.token_scales_offset + self.block_m * self.block_scaled.row_scales
             return -(-used // 1024) * 1024  # the next stage's operands begin with a whole pattern of the swizzle
         weights = self.block_n // 2 if self.two_cta else self.block_n
-        return (weights + self.block_m) * BLOCK_K
+        return (weights + self.block_m + self.tail) * BLOCK_K
 
     @property
     def token_row(self) -> int:

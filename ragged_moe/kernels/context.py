@@ -16,7 +16,7 @@ class Cta(NamedTuple):
     scratch: Int32  # [warp, scratch_bytes]
     full: Int32  # mbarriers [stages]
     empty: Int32
-    mma: Int32  # mma_barrier_bytes: accumulators in tensor memory, and split-K
+    mma: Int32  # mma_barrier_bytes: accumulators in tensor memory, a tail's tiles, and split-K
     tiles: Int32  # [stages, WORK_TILE_BYTES]: the work tile, where a stage is the first of one
     # Of the ring of scales: one of its own, or, if scales come and go with the operands, those above
     scales_full: Int32
@@ -31,7 +31,7 @@ class Operands(NamedTuple):
     b_scale: Int64
     out: Int64
     partials: Int64  # f32 [CTA, partial_bytes / 4]: stream-K's partial sums; if polled, EMPTY where there are none
-    flags: Int64  # int32 [CTA, CONSUMER_GROUPS]: 1 while there are some, if not polled
+    flags: Int64  # int32 [CTA, Config.groups]: 1 while there are some, if not polled
     total_m: Int32
     n: Int32
 

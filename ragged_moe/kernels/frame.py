@@ -39,12 +39,14 @@ from cutlass._mlir.dialects import cuda as cuda_ir
 from ragged_moe.kernels.config import (
     BARRIER_BYTES,
     CONSUMER_WARPS,
+    GROUP_THREADS,
+    GROUP_WARPS,
     MAX_EXPERTS,
     MAX_STAGES,
     MMA_WARP,
     SCALED_MMA_WARP,
     SPARE_SCALES,
-    THREADS,
+    TAIL_WARP,
     TMA_WARP,
     WORK_TILE_BYTES,
     WORK_TILES_BYTES,
@@ -61,6 +63,7 @@ from ragged_moe.kernels.ptx import (
     mbarrier_init,
     mbarrier_wait,
     minimum,
+    opaque,
     tensormap_address,
     tensormap_prefetch,
     uniform,
@@ -73,8 +76,8 @@ from ragged_moe.kernels.stream_k import StreamK
 
 # Of a thread of consumers and of producers: twice the former and the latter are 3 * 168, what the launch gives. With
 # e2m1 weights on a B200 a producer holds the scales of a stage and the next tile's rows, or addresses of operand A: by
-# 40 ptxas would spill, and so await them.
-REGISTERS, FP4_REGISTERS = (232, 40), (216, 72)
+# 40 ptxas would spill, and so await them. With a tail these, and its own, are 4 * 128.
+REGISTERS, FP4_REGISTERS, WITH_TAIL_REGISTERS, TAIL_REGISTERS = (232, 40), (216, 72), (216, 32), 48
 
 
 class GroupedGemm:
@@ -92,16 +95,18 @@ class GroupedGemm:
         # Of the TMA warp, which expects the bytes, and of warps that bring tokens or, into the same ring, scales
         self.full_arrivals = 1 + (scales.token_arrivals if config.scale_ring else scales.scale_arrivals)
         self.mma_warp = SCALED_MMA_WARP if config.block_scaled else MMA_WARP
-        self.registers = FP4_REGISTERS if issue and (config.block_scaled or config.fp4_tokens) else REGISTERS
+        fp4 = issue and (config.block_scaled or config.fp4_tokens)
+        self.registers = FP4_REGISTERS if fp4 else WITH_TAIL_REGISTERS if config.tail else REGISTERS
         self.scheduler, self.producer = Scheduler(config), Producer(config, loads, self.full_arrivals)
         self.split_k = SplitK(config, AccumulatorLayout(config)) if config.split_k == 2 else None
+        self.tail = mainloops[-1] if config.tail else None
         self.loops = [TileLoop(*x, self.split_k) for x in zip(config.loops, mainloops, epilogues)]
         assert (issue is not None) == (config.arch == "sm100")
 
     def init_barriers(self, cta: Cta) -> None:
         """One thread initialises the barriers with how often they are arrived at per phase."""
         config = self.config
-        all_consumers = CONSUMER_WARPS * config.cluster  # of all CTAs that write to a stage
+        all_consumers = (CONSUMER_WARPS + (config.tail > 0)) * config.cluster  # of all CTAs that write to a stage
         for i in range(config.stages):
             mbarrier_init(cta.full + 8 * i, self.full_arrivals)
             mbarrier_init(cta.empty + 8 * i, self.issue.warps if self.issue else all_consumers)  # commits, or warps
@@ -111,8 +116,9 @@ class GroupedGemm:
                 mbarrier_init(cta.scales_empty + 8 * i, CONSUMER_WARPS)
         if self.issue:
             self.issue.tmem.init_barriers(cta)
-        if self.split_k:
-            self.split_k.init_barriers(cta)
+        for more in (self.split_k, self.tail):
+            if more:
+                more.init_barriers(cta)
 
     @cute.jit
     def __call__(self, host: cute.Pointer):
@@ -121,7 +127,7 @@ class GroupedGemm:
         grid, stream, *arguments = self.arguments.unpack(words)
         self.kernel(*arguments).launch(
             grid=(grid, 1, 1),
-            block=(THREADS, 1, 1),
+            block=(GROUP_THREADS * (self.config.groups + 1), 1, 1),
             cluster=(self.config.launch_cluster, 1, 1),
             smem=self.config.smem,
             stream=cuda_ir.cast(cuda_ir.StreamType.get(), stream.ir_value()),
@@ -139,6 +145,8 @@ class GroupedGemm:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
+        if const_expr(config.tail):  # as the ring's address below
+            block = uniform(block)
         # The rest of a tile whose K is shared is a later share's. GPUs start CTAs in the order of their numbers: given
         # to an earlier one it is under way, and will end, also where other kernels leave no room for all CTAs at once.
         rank, cluster = block % config.schedule_ctas, (grid - 1 - block) // config.schedule_ctas
@@ -217,6 +225,12 @@ class GroupedGemm:
                     self.issue(cta, plan, iteration, warp)
                 else:
                     self.scales(of_warp, plan, iteration, tile)
+            elif const_expr(config.tail > 0):
+                if warp >= TAIL_WARP:
+                    cute.arch.setmaxregister_increase(TAIL_REGISTERS)
+                    self.tail(of_warp._replace(number=warp - GROUP_WARPS), plan)
+                elif warp >= first_warp(self.scales.warps):
+                    self.scales(of_warp, plan, iteration, tile)
             elif warp >= first_warp(self.scales.warps):
                 self.scales(of_warp, plan, iteration, tile)
             elif const_expr(self.issue is not None):
@@ -275,6 +289,8 @@ class TileLoop:
             else:
                 if shared & (plan.share < plan.shape.k_blocks):  # the rest is multiplied at the same time
                     self.stream_k.collect(warp, plan, tile, partials, acc)
+                if const_expr(config.tail):  # its registers do not hold the epilogue's addresses over the loop
+                    warp = warp._replace(lane=opaque(warp.lane))
                 self.epilogue(warp, tile, acc, *begun)
             iteration = tile.next
         return iteration, state, turn

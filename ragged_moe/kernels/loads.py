@@ -18,6 +18,7 @@ from ragged_moe.kernels.ptx import (
     mbarrier_wait,
     minimum,
     select,
+    store_shared,
     tma_load,
     tma_prefetch,
 )
@@ -169,7 +170,11 @@ class MulticastLoads:
         tokens = weights + config.block_n * BLOCK_K
         (box,), policy = self.weights.boxes(tile, k), config.weights_policy
         multicast_halves(cta, bar, weights, maps.weights, box, policy, shared, config.block_n // 2)
-        multicast_halves(cta, bar, tokens, maps.tokens, (k, tile.token), LAST, 1 - shared, tile.width >> 1)
+        width = minimum(tile.width, config.block_m) if const_expr(config.tail) else tile.width
+        multicast_halves(cta, bar, tokens, maps.tokens, (k, tile.token), LAST, 1 - shared, width >> 1)
+        if const_expr(config.tail):  # its tensormap is the next one; each CTA needs all of it
+            box, wanted = (k, tile.token + config.block_m * (2 - cta.rank)), select(tile.width > config.block_m, 1, 0)
+            tma_load(tokens + config.block_m * BLOCK_K, maps.weights + 128, box, bar, LAST, wanted, None)
 
 
 class TwoCtaLoads:
@@ -231,6 +236,15 @@ class GatedMulticastLoads:
         multicast_halves(cta, bar, tokens, maps.tokens, (k, tile.token), LAST, 1 - shared, tile.width >> 1)
 
 
+def give_tail(cta: Cta, tails: Int32, state: PipelineState) -> Int32:
+    """Tell the third warpgroup in which stage its tile number `tails` begins, -1 behind the last; return the next."""
+    mbarrier_wait(cta.mma + 8, (tails & 1) ^ 1)
+    store_shared(cta.mma + 16, state.index)
+    store_shared(cta.mma + 20, state.phase ^ 1)  # that consumers wait for
+    mbarrier_arrive(cta.mma, Int32(1))
+    return tails + 1
+
+
 class Producer:
     """The TMA warp's loop over work tiles and k-blocks.
 
@@ -275,10 +289,14 @@ class Producer:
         with cute.arch.elect_one():
             full = early == config.stages
             state = PipelineState(select(full, 0, early), select(full, 0, 1))
+            tails = Int32(0)
             while iteration < plan.end:
                 if early == 0:
                     mbarrier_wait(cta.empty + 8 * state.index, state.phase)
                     write_tile(cta.tiles + state.index * WORK_TILE_BYTES, tile)
+                    if const_expr(config.tail):
+                        if tile.width > config.block_m:
+                            tails = give_tail(cta, tails, state)
                 of_tile = self.maps_of(tile, maps)
                 end = tile.k_first + tile.k_count
                 for k in cutlass.range(tile.k_first + early, end, unroll=1):
@@ -295,6 +313,8 @@ class Producer:
                 early = Int32(0)
                 iteration = tile.next
                 tile = tile_at(plan, config, cta.rank, iteration)  # of no meaning behind the last
+            if const_expr(config.tail):
+                give_tail(cta, tails, state._replace(index=Int32(-1)))
             self.drain(cta, state)
 
     @cute.jit

@@ -20,15 +20,19 @@ class MainloopState(NamedTuple):
 
 
 @cute.jit
-def release(config: cutlass.Constexpr, cta: Cta, slot: Int32, lane: Int32, condition=True):
-    """This warp has read a stage of that ring: arrive at its empty barrier, in all CTAs that write to it, if so."""
+def release(config: cutlass.Constexpr, cta: Cta, slot: Int32, lane: Int32, condition=True, mine=None):
+    """This warp has read a stage of that ring: arrive at its empty barrier, in all CTAs that write to it, if so.
+
+    mine: with a tail 1 if this lane arrives; scales_empty is mapped to its CTA then, once for many releases.
+    """
     cute.arch.sync_warp()
     bar = cta.scales_empty + 8 * slot
     if const_expr(config.cluster == 1 or config.scale_ring):
         mbarrier_arrive(bar, select((lane == 0) & condition, 1, 0))
     else:
-        to = map_shared(bar, minimum(lane, config.cluster - 1))
-        mbarrier_arrive_cluster(to, select((lane < config.cluster) & condition, 1, 0))
+        to = bar if const_expr(config.tail) else map_shared(bar, minimum(lane, config.cluster - 1))
+        mine = select((lane < config.cluster) & condition, 1, 0) if const_expr(mine is None) else mine
+        mbarrier_arrive_cluster(to, mine)
 
 
 class ByWidth:

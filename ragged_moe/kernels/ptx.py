@@ -794,6 +794,11 @@ def matrix_descriptor(address: Int32) -> Int32:
     return (address >> 4) | (DESCRIPTOR & 0xFFFFFFFF)
 
 
+def opaque(x: Int32) -> Int32:
+    """Return x, of which the compiler knows nothing: it makes it nowhere else, nor what is made of it before."""
+    return Int32(ptx("mov.b32 $0, $1;", "=r,r", x, result="i32"))
+
+
 def uniform(x: Int32) -> Int32:
     """Return lane 0's x, which all lanes have: it, and what is computed of it, stays in uniform registers."""
     return cute.arch.make_warp_uniform(x)

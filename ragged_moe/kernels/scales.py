@@ -169,6 +169,8 @@ class CopiedScales:
     def __call__(self, warp: Warp, plan: Plan, iteration: Int32, tile: WorkTile):
         """Copy the scales of all work tiles from this one on."""
         config, cta, operands, lane = self.config, warp.cta, warp.operands, warp.lane
+        if const_expr(config.tail):  # a shuffle of itself: else it would be read anew in the loop, and waited for
+            lane = cute.arch.shuffle_sync(lane, lane)
         state = PipelineState(Int32(0), Int32(1))
         while iteration < plan.end:
             if const_expr(config.cluster == 2):  # made here, as it then is in uniform registers: 1 % of many tiles

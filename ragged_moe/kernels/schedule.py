@@ -29,7 +29,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ragged_moe.kernels.config import CUT, THREADS, WORK_TILE_BYTES, Config
+from ragged_moe.kernels.config import CUT, GROUP_THREADS, WORK_TILE_BYTES, Config
 from ragged_moe.kernels.ptx import (
     divide,
     load_relaxed,
@@ -86,8 +86,8 @@ class WorkTile(NamedTuple):
 
     expert: Int32
     token: Int32  # first row of A
-    tokens: Int32  # of these rows, at most block_m
-    width: Int32  # how many are loaded and multiplied: the least of Config.boxes
+    tokens: Int32  # of these rows, at most block_m, and those of a tail
+    width: Int32  # how many are loaded and multiplied: the least of Config.boxes, and a tail's
     box: Int32  # its number in Config.boxes
     row: Int32  # first weight row; at n or above if the CTA has none
     shares_weights: Int32  # 1 if both CTAs of the cluster have the same weights, 0 if they have the same tokens
@@ -117,6 +117,12 @@ def read_tile(at: Int32) -> WorkTile:
 def tile_tokens(tokens: Int32, tiles: Int32) -> Int32:
     """Tokens of each but the last of an expert's tiles, which are about even."""
     return (divide(tokens + (tiles - 1), tiles) + (CUT - 1)) & -CUT
+
+
+def tail_of(config: Config, tokens: Int32) -> Int32:
+    """Tokens of an expert that are multiplied beside its last pair of tiles; 0 if they are too many."""
+    behind = tokens & (2 * config.block_m - 1)
+    return select((behind <= config.tail) & (tokens >= 2 * config.block_m), behind, 0)
 
 
 @functools.cache
@@ -186,7 +192,8 @@ def tile_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, iteration: Int32
     local = tile - load_shared(table + 4 * place)
     expert = load_shared(plan.tables.order + 4 * place) if const_expr(config.widths) else place
     token, token_end = load_shared(offsets + 4 * expert), load_shared(offsets + 4 * expert + 4)
-    m_tiles = maximum(divide(token_end - token + (block_m - 1), block_m), 1)
+    tail = tail_of(config, token_end - token) if const_expr(config.tail) else Int32(0)
+    m_tiles = maximum(divide(token_end - token - tail + (block_m - 1), block_m), 1)
     shares_weights, overlaps = Int32(0), Int32(0)
     n_tile, m_tile = Int32(0), Int32(0)
     if const_expr(config.cluster == 1):
@@ -219,6 +226,9 @@ def tile_at(plan: Plan, config: cutlass.Constexpr, rank: Int32, iteration: Int32
     for i, narrower in enumerate(boxes[1:]):
         width = select(room <= narrower, narrower, width)
         box = select(room <= narrower, i + 1, box)
+    if const_expr(config.tail):
+        tail = select(m_tile >= m_tiles - 2, tail, 0)  # of this pair
+        valid, width = valid + tail, select(tail > 0, block_m + config.tail, width)
     after, next_whole = iteration + count, iteration + shape.clusters * shape.k_blocks
     if const_expr(config.widths):  # there and back: who had the widest tile of a round has the next one's narrowest
         place = tile - divide(tile, shape.clusters) * shape.clusters
@@ -245,7 +255,7 @@ class Scheduler:
         lane: Int32, thread: Int32,
     ):  # fmt: skip
         """All threads fill the tables. Returns the plan, its first iteration and the work tile there."""
-        for i in cutlass.range(thread, shape.experts + 1, THREADS, unroll=1):
+        for i in cutlass.range(thread, shape.experts + 1, GROUP_THREADS * (self.config.groups + 1), unroll=1):
             store_shared(tables.offsets + 4 * i, load_relaxed(m_indptr + Int64(i) * 4))
         cute.arch.sync_threads()
         if warp == 0:
@@ -283,6 +293,8 @@ class Scheduler:
             if i < experts:
                 expert = load_shared(tables.order + 4 * i) if const_expr(config.widths) else i
                 m = load_shared(offsets + 4 * expert + 4) - load_shared(offsets + 4 * expert)
+                if const_expr(config.tail):
+                    m = m - tail_of(config, m)
                 m_tiles = (m + (config.block_m - 1)) // config.block_m
                 tiles, depth = m_tiles * n_tiles, m_tiles
                 if const_expr(config.two_cta):

@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
-from ragged_moe.kernels.config import CONSUMER_GROUPS, GROUP_THREADS, Config
+from ragged_moe.kernels.config import GROUP_THREADS, Config
 from ragged_moe.kernels.context import Warp
 from ragged_moe.kernels.ptx import (
     as_float,
@@ -48,7 +48,7 @@ class StreamK:
         group, cta = warp.number >> 2, warp.cta
         block = cta.cluster * self.config.cluster + cta.rank
         group_thread = warp.thread & (GROUP_THREADS - 1)
-        offset = group * (self.config.partial_bytes // CONSUMER_GROUPS) + group_thread * 16
+        offset = group * (self.config.partial_bytes // self.config.groups) + group_thread * 16
         return Partials(block, group_thread, warp.operands.partials + Int64(offset))
 
     @cute.jit
@@ -56,13 +56,13 @@ class StreamK:
         """Leave this warpgroup's sums for the cluster that writes the tile."""
         config, group = self.config, warp.number >> 2
         to = partials.address + Int64(partials.block) * config.partial_bytes
-        for i in range_constexpr(config.accumulators // 4):
+        for i in range_constexpr(cute.size(acc) // 4):
             used = self.layout.is_used(tile, warp.number, i)
             store_relaxed_floats(to + i * (GROUP_THREADS * 16), [acc[4 * i + j] for j in BANKS], used)
         if const_expr(not config.polled_partials):
             warpgroup_barrier(group + 1)
             if partials.thread == 0:
-                store_release(warp.operands.flags + Int64(partials.block * CONSUMER_GROUPS + group) * 4, 1)
+                store_release(warp.operands.flags + Int64(partials.block * config.groups + group) * 4, 1)
 
     @cute.jit
     def collect(self, warp: Warp, plan: Plan, tile: WorkTile, partials: Partials, acc):
@@ -72,7 +72,7 @@ class StreamK:
         if const_expr(not config.polled_partials):
             for other in cutlass.range(first + partials.thread, clusters, GROUP_THREADS, unroll=1):
                 if share_start(plan, other) < tile.end:
-                    number = Int64((other * config.cluster + cta.rank) * CONSUMER_GROUPS + group)
+                    number = Int64((other * config.cluster + cta.rank) * config.groups + group)
                     flag = warp.operands.flags + number * 4
                     while load_acquire(flag) == 0:
                         pause()

@@ -176,7 +176,7 @@ def partials(config: Config, ctas: int) -> Part:
 
 def flags(ctas: int) -> Part:
     """Scratch memory for the flags of partial sums that are not polled."""
-    return Part("flags", I32, (ctas * CONSUMER_GROUPS,), 0, kept=True)
+    return Part("flags", I32, (ctas * (CONSUMER_GROUPS + 1),), 0, kept=True)
 
 
 launcher = functools.lru_cache(maxsize=64)(Launcher)

@@ -56,6 +56,7 @@ from ragged_moe.kernels.sm90 import bf16_operands as sm90_bf16
 from ragged_moe.kernels.sm90 import fp4_by_e4m3 as sm90_fp4_e4m3
 from ragged_moe.kernels.sm90 import fp4_weights as sm90_fp4
 from ragged_moe.kernels.sm90 import swap_ab_to_16_tokens as sm90_swap_ab
+from ragged_moe.kernels.sm90 import tail as sm90_tail
 from ragged_moe.kernels.sm90 import tokens_m_from_17_tokens as sm90_tokens_m
 from ragged_moe.kernels.sm100 import fp4_weights as sm100_fp4
 from ragged_moe.kernels.sm100 import swap_ab_to_16_tokens as sm100_swap_ab
@@ -163,7 +164,8 @@ def kernel(config: Config) -> GroupedGemm:
     if config.channels:
         epilogue = [ChannelScaled(config, epilogue[0])]
     if config.arch == "sm90":
-        return GroupedGemm(config, arguments, loads, scales, [*map(roles.mainloop, config.loops)], epilogue)
+        tail = [sm90_tail.Tail(config)] if config.tail else []
+        return GroupedGemm(config, arguments, loads, scales, [*map(roles.mainloop, config.loops), *tail], epilogue)
     memory, issue = (Fp4TensorMemory, Fp4MmaIssue) if config.fp4_tokens else (TensorMemory, MmaIssue)
     tmem = memory(config)
     return GroupedGemm(

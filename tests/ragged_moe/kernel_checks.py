@@ -44,6 +44,7 @@ SWAP_AB, TILE, WIDE = "M16_SWAP_AB", "M128_N128", "M128_N224"
 SPLIT_K = "M128_N128_SPLIT_K" if MACHINE == "b200" else "M128_N64_SPLIT_K"
 SHARED = "M128_N256" if MACHINE == "b200" else "M128_N128_C2"  # for more tiles than SMs
 CLUSTER = "M256_N256_2CTA" if MACHINE == "b200" else "M128_N256_C2"
+TAIL = "M256_N256_2CTA" if MACHINE == "b200" else "M128_N256_C2_TAIL"
 
 
 def few(ragged_moe):
@@ -74,13 +75,14 @@ def kernels_anew():
 
 
 # `make test` has these, and those of test_orders_of_events.
-KEPT = [("ragged", SWAP_AB), ("several token tiles", CLUSTER), ("nan, cut into many parts", SWAP_AB)]
+KEPT = [("ragged", SWAP_AB), ("several token tiles", TAIL), ("nan, cut into many parts", SWAP_AB)]
 # `python -m ragged_moe check gemm --emulated h200 --all` has every case under every config. Here those that differ in
 # what a CTA gets have all three kernels, and each of the other ones one.
 CASES = [(name, config) for name in ("ragged", "cut into many parts") for config in (SWAP_AB, TILE, CLUSTER)]
 CASES += [("even", TILE), ("one expert has all", CLUSTER), ("several token tiles", SWAP_AB), ("nan", TILE)]
 CASES += [("several token tiles", CLUSTER), ("nan", CLUSTER), ("the ring goes round", CLUSTER)]
 CASES += [("nan, cut into many parts", SWAP_AB)]
+CASES += [(name, TAIL) for name in ("several token tiles", "tails of pairs", "nan")] * (MACHINE == "h200")
 CASES += [("half of the columns, cut", SWAP_AB)]
 CASES += [(name, "M128_N256_C2_BURST2") for name in ("ragged", "the ring goes round")] * (MACHINE == "h200")
 CASES += [(name, WIDE) for name in ("ragged", "several token tiles", "cut into many parts")] * (MACHINE == "b200")
@@ -140,7 +142,7 @@ def test_orders_of_events(ragged_moe, schedule):
 
     `python -m ragged_moe check gemm --all --schedules 10` has all cases of all configs in ten orders.
     """
-    few, more, many = (getattr(tuned(), name) for name in (SWAP_AB, SHARED, CLUSTER))
+    few, more, many = (getattr(tuned(), name) for name in (SWAP_AB, SHARED, TAIL))
     of_many = "ragged" if schedule == 2 else "cut into many parts"  # of clusters, arrivals late
     case, config = (("ragged", more), ("cut into many parts", few), (of_many, many))[schedule % 3]
     assert ragged_moe.error_of(ragged_moe.CASES[case], config, schedule) <= ragged_moe.BOUND

@@ -175,7 +175,7 @@ def test_configs_say_their_shape():
 def test_choose():
     """Every config is chosen for some sizes; whole tiles for nearly all SMs where there are such."""
     of_layers = (4096, 7168), (7168, 2048), (7168, 7168)
-    sizes = [(e * m, e, n, k) for e in (1, 2, 4, 8, 16, 32) for m in (8, 64, 128, 512) for n, k in of_layers]
+    sizes = [(e * m, e, n, k) for e in (1, 2, 4, 8, 16, 32) for m in (8, 64, 128, 256, 512) for n, k in of_layers]
     assert {choose_gemm(*x) for x in sizes} == set(GEMM)
     assert choose_gemm(64, 8, 4096, 7168) == M16_SWAP_AB
     assert choose_gemm(2048, 16, 4096, 7168) == M128_N128_C2  # 256 tiles of 256 rows for 132 SMs
@@ -183,6 +183,7 @@ def test_choose():
     assert choose_gemm(512, 4, 7168, 7168) == choose_gemm(1024, 8, 7168, 7168) == M128_N224_C2  # 128, 256 of 224 rows
     assert choose_gemm(2048, 4, 7168, 7168) == M128_N224  # 512
     assert choose_gemm(4096, 8, 7168, 7168) == M128_N256_C2  # 1024
+    assert choose_gemm(8192, 32, 4096, 7168) == choose_gemm(32 * 272, 32, 4096, 7168) == sm90.M128_N256_C2_TAIL
     assert choose_gemm(512, 4, 2560, 7168) == M128_N128_C2  # 40
     assert choose_gemm(4096, 32, 7168, 2048, routed=True) == M128_N256_C2
     assert choose_gemm(2048, 32, 7168, 2048, routed=True) == M128_N256_C2_BURST2

@@ -19,9 +19,12 @@ from ragged_moe.kernels.mainloop import MainloopState, release
 from ragged_moe.kernels.ptx import (
     fma_in_order,
     load_shared_float,
+    map_shared,
     matrix_descriptor,
     mbarrier_test,
     mbarrier_wait,
+    opaque,
+    select,
     uniform,
     wgmma_fp8,
     wgmma_wait,
@@ -39,6 +42,9 @@ class TokensM:
     @cute.jit
     def __call__(self, warp: Warp, tile: WorkTile, state: MainloopState, acc):
         """Multiply, scale and add a work tile's k-blocks, or let them pass. Returns the next state."""
+        if const_expr(self.config.tail):
+            empty = map_shared(warp.cta.scales_empty, warp.lane & 1)
+            warp = warp._replace(cta=warp.cta._replace(scales_empty=empty))
         if self.layout.has_half(warp.cta, tile, warp.number):
             if const_expr(self.config.overlaps_tokens):
                 state = self.multiply(warp, tile, state, acc, half=True)
@@ -55,7 +61,9 @@ class TokensM:
         parts = -(-config.block_n // BLOCK_N)  # multiplications of a k-block
         rows, sums = config.block_n // parts, config.block_n // parts // 2  # weight rows of one; a thread's results
         short = rows <= 64  # too short to load scales meanwhile
-        cta = cta._replace(full=uniform(cta.full), scales_empty=uniform(cta.scales_empty), scales=uniform(cta.scales))
+        empty = cta.scales_empty if const_expr(config.tail) else uniform(cta.scales_empty)
+        cta = cta._replace(full=uniform(cta.full), scales_empty=empty, scales=uniform(cta.scales))
+        mine = self.releases(warp, tile)
         first = (warp.number >> 2) * WGMMA_M
         tokens = uniform(matrix_descriptor(cta.ring + (config.block_n + first) * BLOCK_K))
         weights, of_weights = matrix_descriptor(cta.ring), cta.scales + config.weight_scales_offset
@@ -89,7 +97,7 @@ class TokensM:
                         scale = [[x * y for x in loaded[:2]] for y in loaded[2:]]
                 wgmma_wait(0)
                 if const_expr(part == parts - 1):
-                    release(config, cta, this, lane)
+                    release(config, cta, this, lane, mine=mine)
                     ready = mbarrier_test(cta.full + 8 * stage.index, stage.phase)  # a test that fails costs a wait
                 for i in range_constexpr(sums):
                     at = part * sums + i
@@ -97,13 +105,20 @@ class TokensM:
                     acc[at] = fma_in_order(d[i], scale[row // config.weight_rows_per_scale][i // 2 % 2], acc[at])
         return state._replace(stage=stage)
 
+    def releases(self, warp: Warp, tile: WorkTile):
+        """With a tail: 1 if this lane arrives; two of the first warp do for the third warpgroup if it has no tokens."""
+        if not self.config.tail:
+            return None
+        lanes = select((warp.number == 0) & (tile.width <= self.config.block_m), 4, 2)
+        return opaque(select(warp.lane < lanes, 1, 0))  # made once: S2R stood between multiplications
+
     @cute.jit
     def skip(self, warp: Warp, tile: WorkTile, state: MainloopState):
         """Let the k-blocks of a tile pass none of whose tokens are this warpgroup's."""
-        config, cta, stage = self.config, warp.cta, state.stage
+        config, cta, stage, mine = self.config, warp.cta, state.stage, self.releases(warp, tile)
         for _ in cutlass.range(tile.k_count, unroll=1):
             mbarrier_wait(cta.full + 8 * stage.index, stage.phase)
-            release(config, cta, stage.index, warp.lane)
+            release(config, cta, stage.index, warp.lane, mine=mine)
             stage = stage.advance(config.stages)
         return state._replace(stage=stage)
 
