@@ -215,9 +215,10 @@ class Config:
     def min_share(self) -> int:
         """K-blocks of a stream-K share: as many as take the time in which partial sums are written and added. Those of
         W4A8 are half as many bytes as W4A4's: modelled, GEMM1 at T = 1 takes 15.1 us by twice as many, 16.6 by these.
-        Weights in e2m1 are polled for, and decoded: 20 x 8, 5120, 1536 take 29.3 us by two, 30.1 by four.
+        Hopper decodes weights in e2m1: 20 x 8, 5120, 1536 take 29.3 us by two, 30.1 by four.
         """
-        return max(2 if self.fp4_tokens else 4, self.accumulators // 16) * (2 if self.block_scaled is W4A8 else 1)
+        least = max(2 if self.fp4_tokens and self.arch == "sm90" else 4, self.accumulators // 16)
+        return least * (2 if self.block_scaled is W4A8 else 1)
 
     @property
     def overlaps_tokens(self) -> bool:
