@@ -256,15 +256,17 @@ def of_blocks(of: Checkpoint, name: str, scale: torch.Tensor, n: int, k: int) ->
     return scale.expand(shape) if scale.numel() == 1 else scale
 
 
-def nvfp4_experts(path: str | Path, prefix: str, experts: Sequence[int], device="cuda") -> dict:
+def nvfp4_experts(
+    path: str | Path, prefix: str, experts: Sequence[int], device="cuda", activation: str | None = None
+) -> dict:
     """Arguments of ragged_moe.experts, weights, input scales and gate_first, for these experts of a layer in NVFP4,
     packed for the GPU `device` or, if that is "cpu", for torch's current one.
 
     path: a safetensors file or a folder of some. prefix: "model.layers.3.mlp.experts". Of expert e and each projection
     are read, from ModelOpt's files, PREFIX.e.PROJ.weight uint8 [N, K/2], .weight_scale e4m3 [N, K/16], .weight_scale_2
     f32 and, if there, .input_scale f32; from compressed-tensors' .weight_packed, .weight_scale, .weight_global_scale
-    and .input_global_scale, of which the last two divide. Of input scales the largest counts. ValueError if a tensor is
-    missing or otherwise, or of another format, which it names.
+    and .input_global_scale, of which the last two divide. Of input scales the largest counts. activation: as of
+    pack_nvfp4. ValueError if a tensor is missing or otherwise, or of another format, which it names.
     """
     of, arguments = Checkpoint(path), {"gate_first": True}
     x, (*gate_up, down) = of.layout(prefix, experts[0], NVFP4)
@@ -275,7 +277,7 @@ def nvfp4_experts(path: str | Path, prefix: str, experts: Sequence[int], device=
             require_scales(f"{path}: {prefix}: the largest input scale of {name}", largest, zero=False)
             arguments[f"{name}_input_scale"] = largest.to(device)
         of_all = found.of_all if name == "w13" else found.of_all[:, 0].contiguous()
-        packed = pack_nvfp4(found.values, found.scales, weight_scale_2=of_all)
+        packed = pack_nvfp4(found.values, found.scales, weight_scale_2=of_all, activation=activation)
         arguments |= dict(zip((name, f"{name}_scale", f"{name}_global"), packed))
     return arguments
 

@@ -193,17 +193,12 @@ def is_packed(b: torch.Tensor, *dims: int) -> bool:
     return isinstance(b, torch.Tensor) and b.dtype is U8 and b.dim() in (dims or (3, 4))
 
 
-def is_mxfp4(b_scale: torch.Tensor) -> bool:
-    """Whether these are scales of MXFP4 weights that were packed for Blackwell, by their dimensions."""
-    return isinstance(b_scale, torch.Tensor) and b_scale.dim() == 5
-
-
 def kind_of(b: torch.Tensor, b_scale: torch.Tensor) -> tuple[bool, str | None]:
     """Whether weights were packed as MXFP4 for Blackwell, and for which `activation`, by their dimensions."""
+    shape = b_scale.shape if isinstance(b_scale, torch.Tensor) else ()
     if not is_packed(b, 4):
-        return is_mxfp4(b_scale), None
-    e4m3 = isinstance(b_scale, torch.Tensor) and b_scale.dim() == 4 and b_scale.shape[3] == 128
-    return False, "fp8" if e4m3 else "bf16"
+        return len(shape) == 5, None
+    return False, "fp8" if len(shape) == 4 and shape[3] == 128 else "bf16"
 
 
 def sizes_of(b: torch.Tensor, halves: int = 1) -> tuple[int, int, int]:

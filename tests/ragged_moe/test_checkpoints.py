@@ -61,7 +61,8 @@ def compressed_tensors(g, n, k):
 def test_nvfp4(tmp_path, capability, names, tensors):
     """Packed as by hand, of scales that multiply: compressed-tensors' are one over those, as of the largest input."""
     made, (gate, up, down) = write(tmp_path, names, tensors), names
-    found = nvfp4_experts(tmp_path, PREFIX, [2, 1], "cpu")
+    activation = None if tensors is modelopt else "bf16"
+    found = nvfp4_experts(tmp_path, PREFIX, [2, 1], "cpu", activation)
     weight = "weight" if tensors is modelopt else "weight_packed"
     for name, parts in (("w13", (gate, up)), ("w2", (down,))):
         of = {ending: [[made[f"{e}.{p}.{ending}"] for p in parts] for e in (2, 1)] for ending in tensors(
@@ -69,7 +70,8 @@ def test_nvfp4(tmp_path, capability, names, tensors):
         b, scale = (torch.stack([torch.cat(x) for x in of[y]]) for y in (weight, "weight_scale"))
         every = [torch.tensor([[float(x) for x in y] for y in of[z]]).double() for z in list(of)[2:]]
         of_all, of_input = every if tensors is modelopt else [1 / x for x in every]
-        expected = pack_nvfp4(b, scale, (of_all if name == "w13" else of_all[:, 0]).float())
+        of_all = (of_all if name == "w13" else of_all[:, 0]).float()
+        expected = pack_nvfp4(b, scale, of_all, activation=activation)
         assert torch.equal(found[name], expected[0]) and torch.equal(found[f"{name}_scale"], expected[1])
         assert torch.allclose(found[f"{name}_global"], expected[2], rtol=1e-6, atol=0)
         assert torch.allclose(found[f"{name}_input_scale"], of_input.max().float().view(1), rtol=1e-6, atol=0)
