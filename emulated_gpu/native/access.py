@@ -82,7 +82,7 @@ class Form(NamedTuple):
 
     @property
     def keeps_lanes(self) -> bool:
-        return self.shared and self.size >= HALF and not (self.rows or self.copies)
+        return self.shared and self.bytes >= HALF and not (self.rows or self.copies)
 
     @property
     def kind(self) -> Kind:

@@ -576,6 +576,10 @@ FAULTS = {
     "no barrier": "st.shared.b32 [r5], r0; ld.shared.b32 r7, [r6]; st.global.b32 [d3], r7; ret; }",
     "overwritten": "st.shared.b32 [r5], r0; bar.sync 0; ld.shared.b32 r7, [r6]; st.shared.b32 [r5], r1;"
     "st.global.b32 [d3], r7; ret; }",
+    "bytes of other lanes": "mov.u32 r10, 0; mov.u16 h0, 1; mad.lo.u32 r6, r0, 2, r3;"
+    "LOOP: st.shared.v2.u8 [r6], {h0, h0}; shr.u32 r7, r10, 1; xor.b32 r7, r7, r0; mad.lo.u32 r7, r7, 2, r3;"
+    "ld.shared.v2.u8 {h1, h2}, [r7]; cvt.u32.u16 r8, h1; st.global.b32 [d3], r8;"
+    "add.u32 r10, r10, 1; setp.lt.u32 p2, r10, 3; @p2 bra LOOP; ret; }",
     "CTAs": "mul.wide.u32 d5, r0, 4; add.u64 d5, d0, d5; add.u32 r7, r0, r1; st.global.b32 [d5], r7; ret; }",
     "what CTAs have read": "ld.global.b32 r7, [d1+64]; ld.global.b32 r8, [d1+64]; add.u32 r7, r7, r8;"
     "st.global.b32 [d3], r7; setp.gt.u32 p3, r2, 126; @p3 st.global.b32 [d1+64], r7; ret; }",
