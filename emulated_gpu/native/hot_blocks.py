@@ -18,7 +18,7 @@ from .region import Region
 # Microseconds, about: of an instruction in Python, by what it works with; of LLVM, and of the blocks that follow one;
 # of going in and out of machine code
 NUMBERS, INTEGERS, FLOATS, EXCHANGE, ACCESS = 0.1, 1.0, 12.0, 10.0, 50.0
-COMPILED, START = 400.0, 5000.0
+COMPILED, START = 250.0, 2500.0
 CROSSING = 4.0
 LARGEST = 800  # instructions of a region, without those of blocks that have cost half of what compiling them would
 MEMORY, BETWEEN_LANES = ("ld", "st", "ldmatrix", "stmatrix", "cp", "tex"), ("shfl", "redux", "vote", "match")
