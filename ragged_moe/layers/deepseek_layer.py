@@ -145,7 +145,7 @@ class Space(NamedTuple):
     barrier: int  # int32 [2], 0 at first
     polled: int  # int32: stream-K's partial sums of GEMM1, EMPTY at first, or
     partials: int  # those of configs that do not poll, and their
-    flags: int  # int32 [CTAs, 2], 0 at first
+    flags: int  # int32 [CTAs, 3], 0 at first
 
 
 def activation_of(gate_first: bool, limit: float | None, alpha: float, shift: float) -> Activation:
