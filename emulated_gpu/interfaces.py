@@ -44,9 +44,6 @@ class Allocator(Protocol):
     def count(self, devices: int) -> None:
         """There are this many devices now."""
 
-    def counts(self, device: int, blocks: bool) -> Any:
-        """How many bytes, or blocks, a device has (`now`), has had at most (`most`), in all (`ever`), and `freed`."""
-
     def watch(self, devices: int | None = None) -> None:
         """Let every operator ask what it has to wait for, where it may have to."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
-from typing import Any
 
 import torch
 
 from ...device import DEVICE
 from ...errors import Unsupported
+from .library import Count
 
 # https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
 STATISTICS = {
@@ -19,12 +21,12 @@ STATISTICS = {
 _fractions: dict[int, float] = {}
 _raw: dict[int, torch.Tensor] = {}  # what caching_allocator_alloc has given
 _pools = itertools.count(1)
-_of_graphs: set[tuple[int, int]] = set()  # pools whose memory stays, since replays use it
+_captures: dict[tuple[int, int], list[int]] = {}  # by pools whose memory stays, since replays use it
 
 
-def counts(device: int, blocks: bool) -> Any:
-    """Return `Allocator.counts` of torch's memory on a device."""
-    return DEVICE.tensors.counts(device, blocks)
+def counts(device: int, blocks: bool) -> Count:
+    """Return how many bytes, or allocations, torch has on a device, has had at most and in all, and has given back."""
+    return DEVICE.tensors.library.emulated_counts(device, blocks).contents
 
 
 def memory_stats(device: int) -> dict:
@@ -58,21 +60,24 @@ def reset_accumulated(device: int) -> None:
 
 
 def snapshot(pool=None) -> dict:
-    """Return what torch.cuda.memory_snapshot shows: a segment for each allocation; no traces. Refuses one pool's."""
-    if pool and tuple(pool[:2]) != (0, 0):  # which is all
-        raise Unsupported("a snapshot of one pool's memory, on the emulated device: all of its memory is one pool")
+    """Return what torch.cuda.memory_snapshot shows: a segment for each allocation; no traces. Refuses a MemPool's."""
+    asked = tuple(pool[:2]) if pool else (0, 0)  # which is all
+    if asked not in (*_captures, (0, 0)):
+        raise Unsupported("a snapshot of a MemPool, on the emulated device: all memory but graphs' is one pool")
     DEVICE.refresh()
     segments = []
+    pools = {at: (name, live) for live in (False, True) for name in _captures for at in allocated(name, live)}
     for region in DEVICE.tensors.regions.values():
-        size = dict.fromkeys(("total_size", "allocated_size", "active_size", "requested_size"), region.size)
+        of, live = pools.get(region.start, ((0, 0), True))
+        used = dict.fromkeys(("allocated_size", "active_size", "requested_size"), region.size * live)
         block = {
-            "address": region.start, "size": region.size, "requested_size": region.size, "state": "active_allocated",
-            "frames": [],
+            "address": region.start, "size": region.size, "requested_size": region.size, "frames": [],
+            "state": "active_allocated" if live else "inactive",
         }  # fmt: skip
-        if region.device in range(len(DEVICE.memories)):
-            segments.append(size | {
-                "device": region.device, "address": region.start, "stream": 0, "segment_type": "large",
-                "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [block],
+        if region.device in range(len(DEVICE.memories)) and asked in ((0, 0), of):
+            segments.append(used | {
+                "device": region.device, "address": region.start, "total_size": region.size, "stream": 0, "frames": [],
+                "segment_type": "large", "segment_pool_id": of, "is_expandable": False, "blocks": [block],
             })  # fmt: skip
     return {
         "segments": segments, "device_traces": [[] for _ in DEVICE.memories], "external_annotations": [],
@@ -96,6 +101,11 @@ def allocate(size: int, stream: int) -> int:
     return memory.data_ptr()
 
 
+def give_back(at: int) -> None:
+    if _raw.pop(at, None) is None and not DEVICE.tensors.library.emulated_have(at, False):
+        raise RuntimeError(f"invalid device pointer: {at:#x}")
+
+
 class MemPool:
     """torch.cuda.MemPool: a name, since there is one pool."""
 
@@ -111,22 +121,55 @@ class MemPool:
 
 
 # -- what Inductor's trees of CUDA graphs ask of a pool (torch/_inductor/cudagraph_trees.py). Here its memory is never
-# given to anybody else: there is no state of it to return to, and a tensor of old results is one that must not be read.
+# given to anybody else: its state is which allocations somebody has.
 
 
 def new_pool() -> tuple[int, int]:
-    _of_graphs.add(pool := (0, next(_pools)))
+    _captures[pool := (0, next(_pools))] = []
     return pool
 
 
+def enter(pool: tuple[int, int], capture: int) -> None:
+    """What a capture, or one's warm-up, allocates is of a pool."""
+    _captures.setdefault(pool, []).append(capture)
+
+
 def allocate_in(device: int, pool: tuple[int, int]) -> None:
-    if pool in _of_graphs:
-        DEVICE.tensors.library.emulated_capture(device, True)
+    if pool in _captures:
+        enter(pool, DEVICE.tensors.library.emulated_capture(device, True))
 
 
 def allocate_as_before(device: int, pool: tuple[int, int]) -> None:
-    if pool in _of_graphs:
+    if pool in _captures:
         DEVICE.tensors.library.emulated_capture(device, False)
+
+
+def of_capture(capture: int, live: bool) -> list[int]:
+    """Return where a capture's allocations lie, all or those that nobody has given back."""
+    find = functools.partial(DEVICE.tensors.library.emulated_of_capture, capture, live)
+    addresses = (ctypes.c_uint64 * find(None, 0))()
+    return addresses[: find(addresses, len(addresses))]
+
+
+def allocated(pool: tuple[int, int], live: bool = True) -> set[int]:
+    """Return where a pool's allocations lie, all or those that nobody has given back."""
+    if pool not in _captures:
+        raise RuntimeError(f"Could not find pool of id {pool}")
+    return {at for capture in _captures[pool] for at in of_capture(capture, live)}
+
+
+def set_state(device: int, state: tuple, stale: list[int], kept: list[int]) -> None:
+    """Let the pool's allocations be those of a state again, which `kept`, storages, own; `stale` own theirs no more."""
+    pool, had = state
+    for storage in stale:
+        torch.ops.emulated_gpu.own(storage, False)
+    now = allocated(pool)
+    if now - had:
+        raise RuntimeError("Any stale tensors which are being manually freed must be passed to set checkpoint")
+    for at in had - now:
+        DEVICE.tensors.library.emulated_have(at, True)
+    for storage in kept:
+        torch.ops.emulated_gpu.own(storage, True)
 
 
 def lie_at(tensors: list, addresses: list, which: list[int]) -> bool:
@@ -147,20 +190,20 @@ def names() -> dict:
         "_cuda_getMemoryFraction": lambda device: _fractions.get(device, 1.0),
         "_cuda_setMemoryFraction": set_fraction,
         "_cuda_cudaCachingAllocator_raw_alloc": allocate,
-        "_cuda_cudaCachingAllocator_raw_delete": lambda at: _raw.pop(at, None),
+        "_cuda_cudaCachingAllocator_raw_delete": give_back,
         "_graph_pool_handle": new_pool,
         "_cuda_beginAllocateCurrentThreadToPool": allocate_in,
         "_cuda_beginAllocateToPool": allocate_in,
         "_cuda_endAllocateToPool": allocate_as_before,
         "_cuda_releasePool": lambda device, pool: None,
-        "_cuda_getCheckpointState": lambda device, pool: pool,
-        "_cuda_setCheckpointPoolState": lambda device, state, stale, live: None,
-        "_cuda_checkPoolLiveAllocations": lambda device, pool, addresses: True,
+        "_cuda_getCheckpointState": lambda device, pool: (pool, allocated(pool)),
+        "_cuda_setCheckpointPoolState": set_state,
+        "_cuda_checkPoolLiveAllocations": lambda device, pool, addresses: allocated(pool) == addresses,
         "_cuda_clearCublasWorkspaces": lambda: None,
         "_cuda_get_conv_benchmark_empty_cache": lambda: False,
         "_cudnn_set_conv_benchmark_empty_cache": lambda on: None,
-        "_has_Standard_Deleter": lambda storage: True,
-        "_free_And_Remove_DeleterFn": lambda storage: None,
+        "_has_Standard_Deleter": torch.ops.emulated_gpu.owns,
+        "_free_And_Remove_DeleterFn": lambda storage: torch.ops.emulated_gpu.own(storage, False),
         "_tensors_data_ptrs_at_indices_equal": lie_at,
         "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_on,
         "_set_storage_access_error_msg": torch.ops.emulated_gpu.forbid,

@@ -72,7 +72,8 @@ class Count(ctypes.Structure):
 
 SIGNATURES = {
     "install": (None, _int, BEFORE, TOLD, UNDEFINED, SPOILT, _int), "watch": (None, _int),
-    "capture": (_int, _int, _int), "has_allocated": (_int, _int),
+    "capture": (_int, _int, _int), "have": (_int, ctypes.c_uint64, _int),
+    "of_capture": (_i64, _int, _int, ctypes.POINTER(ctypes.c_uint64), _i64),
     "register": (None, ctypes.c_uint64, _i64), "limit": (None, _int, _i64),
     "written": (_int, ctypes.c_uint64), "spoil": (None, ctypes.c_uint64), "current_queue": (_i64, _int),
     "works": (_i64, ctypes.POINTER(Work), _i64), "works_waiting": (_i64,),

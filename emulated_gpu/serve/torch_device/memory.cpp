@@ -164,12 +164,10 @@ class Pool {
     std::lock_guard lock(mutex_);
     auto at = reinterpret_cast<uintptr_t>(p);
     auto found = taken_.find(at);
-    if (found == taken_.end()) return;
-    if (found->second.device >= 0) {
-      bytes[found->second.device].remove(found->second.bytes);
-      blocks[found->second.device].remove(1);
-    }
+    if (found == taken_.end() || found->second.given) return;
+    count(found->second, false);
     if (auto &[_, block] = *found; block.of_graph && block.device >= PINNED) {  // replays use it
+      block.given = true;
       if (block.device >= 0 && block.of_graph == capturing[block.device] && !block.recorded)
         events_.push_back({p, GRAPH_KEEPS, block.device, -1, 0, 0, {}, block.queue, 0});
     } else if (keeps_ && block.device >= PINNED)
@@ -229,9 +227,21 @@ class Pool {
     auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
     return found != taken_.begin() ? (--found)->second.of_graph : 0;
   }
-  bool has_allocated(int capture) {
+  // Counts a device's allocations of a capture, all or those that nobody has given back, and says where they lie.
+  int64_t of_capture(int capture, bool live, uint64_t *to, int64_t most) {
     std::lock_guard lock(mutex_);
-    return std::any_of(taken_.begin(), taken_.end(), [&](auto &one) { return one.second.of_graph == capture && one.second.device >= 0; });
+    int64_t n = 0;
+    for (const auto &[at, block] : taken_)
+      if (block.of_graph == capture && block.device >= 0 && !(live && block.given) && n++ < most) to[n - 1] = at;
+    return n;
+  }
+  // Somebody has an allocation of a capture again, or has it no more. Returns whether that was otherwise.
+  bool have(uintptr_t at, bool on) {
+    std::lock_guard lock(mutex_);
+    auto found = taken_.find(at);
+    if (found == taken_.end() || !found->second.of_graph || found->second.given != on) return false;
+    count(found->second, on);
+    return found->second.given = !on, true;
   }
   // Memory that the host has allocated and registered, which is pinned until it is registered no more.
   void enlist(uintptr_t at, int64_t bytes) {
@@ -292,8 +302,13 @@ class Pool {
     int64_t queue, born;
     bool recorded;
     int of_graph;
-    bool written;
+    bool written, given = false;  // given back, of a capture's
   };
+  void count(const Block &block, bool more) {
+    if (block.device < 0) return;
+    auto &size = bytes[block.device], &number = blocks[block.device];
+    more ? (size.add(block.bytes), number.add(1)) : (size.remove(block.bytes), number.remove(1));
+  }
 
   std::map<uintptr_t, int64_t> registered_;  // by address, bytes
 
@@ -305,9 +320,7 @@ class Pool {
       std::copy_n(like->sizes().begin(), like->dim(), event.sizes);
     }
     events_.push_back(event);
-    if (block.device < 0) return;
-    bytes[block.device].add(block.bytes);
-    blocks[block.device].add(1);
+    count(block, true);
   }
 
   void drop(std::map<uintptr_t, Block>::iterator found) {

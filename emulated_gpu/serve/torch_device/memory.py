@@ -22,7 +22,7 @@ from ...state.global_memory import HOST, WORD, Region
 from ...state.host_order import Access, Stream, calling_place, named
 from ..driver import cuda_bindings, graphs
 from ..host import guarded_pages
-from .library import BEFORE, SPOILT, TOLD, UNDEFINED, Count, Event, Operand, Work, load
+from .library import BEFORE, SPOILT, TOLD, UNDEFINED, Event, Operand, Work, load
 
 
 def repeat(number: int, stream: int) -> None:
@@ -198,10 +198,6 @@ class TorchMemory:
             all_ = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
             self.dtypes.update((torch.ops.emulated_gpu.number_of(dtype), dtype) for dtype in all_)
         return f"tensor {tuple(event.sizes[: event.dimensions])} {self.dtypes[event.dtype]}"
-
-    def counts(self, device: int, blocks: bool) -> Count:
-        """Return how many bytes, or allocations, a device has, has had at most, and has had in all."""
-        return self.library.emulated_counts(device, blocks).contents
 
 
 def words_unwritten(at: int, size: int) -> tuple[Region, np.ndarray] | None:

@@ -956,6 +956,14 @@ TORCH_LIBRARY(emulated_gpu, m) {
   define("forbid_storage(int storage, str why) -> ()", [](int64_t storage, std::string why) {
     reinterpret_cast<c10::StorageImpl *>(storage)->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
   });
+  define("owns(int storage) -> bool", [](int64_t storage) { return reinterpret_cast<c10::StorageImpl *>(storage)->data_ptr().get_deleter() == &release; });
+  define("own(int storage, bool on) -> ()", [](int64_t storage, bool on) {  // from now on, or never again: then it gives its memory back
+    auto *of = reinterpret_cast<c10::StorageImpl *>(storage);
+    void *p = of->mutable_data_ptr().get();
+    if (on && of->data_ptr().get_deleter() != &release) return of->set_data_ptr_noswap({p, p, &release, of->device()});
+    TORCH_CHECK(on || of->mutable_data_ptr().compare_exchange_deleter(&release, &c10::detail::deleteNothing), "Expected standard deleter");
+    if (!on) release(p);
+  });
 }
 
 // What DistributedDataParallel asks how long its steps took: nobody knows.
@@ -1002,7 +1010,8 @@ EXPORT int emulated_capture(int device, int on) {  // the number of the capture 
   for (auto &one : emulated::capturing) emulated::anywhere_captured = emulated::anywhere_captured || one;
   return captures;
 }
-EXPORT int emulated_has_allocated(int capture) { return emulated::pool().has_allocated(capture); }
+EXPORT int64_t emulated_of_capture(int capture, int live, uint64_t *to, int64_t most) { return emulated::pool().of_capture(capture, live, to, most); }
+EXPORT int emulated_have(uint64_t at, int on) { return emulated::pool().have(at, on); }
 EXPORT void emulated_register(uint64_t at, int64_t bytes) { emulated::pool().enlist(at, bytes); }
 EXPORT void emulated_limit(int device, int64_t bytes) { emulated::pool().limit[device] = bytes; }
 EXPORT int emulated_written(uint64_t at) { return emulated::pool().written(reinterpret_cast<void *>(at)); }

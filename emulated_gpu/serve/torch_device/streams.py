@@ -18,6 +18,7 @@ from ...state import host_order
 from ...state.global_memory import Region
 from ...state.host_order import Access
 from ..driver import cuda_bindings, graphs, timed
+from . import allocations
 
 
 def index_of(device) -> int:
@@ -201,7 +202,6 @@ class CUDAGraph:
     """
 
     work: graphs.Replays | None = None
-    captured = 0  # the number of its capture
     operators: tuple[int, ...] = ()  # their numbers, of what C++ has recorded
 
     def __init__(self, keep_graph=False):
@@ -222,6 +222,7 @@ class CUDAGraph:
         self.number = pool or self.number
         self.origin = stream.stream_id
         graphs.begin_capture(self.origin, MODES.index(capture_error_mode))
+        allocations.enter(self.number, DEVICE.tensors.captures)
 
     def capture_end(self):
         self.operators = tuple(DEVICE.tensors.recorded)
@@ -229,8 +230,7 @@ class CUDAGraph:
             self.work = graphs.end(self.origin).captured
         except WrongCall as error:
             raise RuntimeError(f"CUDA error: {error}") from None
-        self.captured = DEVICE.tensors.captures
-        if DEVICE.tensors.library.emulated_has_allocated(self.captured):
+        if allocations.of_capture(DEVICE.tensors.captures, live=False):
             there = _graphs.setdefault(self.number, weakref.WeakSet())
             for other in there - {self}:
                 both = Region(next(_shared), 1, "the pool of two CUDA graphs", np.zeros(0, np.uint8))

@@ -45,6 +45,36 @@ def check_forward_and_backward_in_cuda_graphs():
     assert torch._inductor.cudagraph_trees.get_manager(0, create_if_none_exists=False).ids_to_funcs
 
 
+@torch.library.custom_op("checks::twice", mutates_args=())
+def twice(x: torch.Tensor, keeps: str) -> torch.Tensor:
+    scratch = torch.empty_like(x)
+    if keeps == "scratch":
+        kept.append(scratch)
+    torch.add(x, x, out=scratch)
+    return kept[0] if keeps == "result" else scratch.clone()
+
+
+twice.register_fake(lambda x, keeps: torch.empty_like(x))
+kept: list[torch.Tensor] = []
+
+
+def in_cuda_graphs(keeps: str):
+    return torch.compile(lambda x: twice(x, keeps), mode="reduce-overhead")
+
+
+def check_memory_of_an_operator_in_cuda_graphs():
+    """What it allocates in the graphs' pool is given back, or is a result: else torch on a card refuses the call."""
+    x, clean, after = torch.ones(64, device="cuda"), in_cuda_graphs(""), in_cuda_graphs("")
+    for follows in (False, False, False, True, True, True):  # a graph is recorded behind a replay, whose result lives
+        torch.compiler.cudagraph_mark_step_begin()
+        y = clean(x)
+        assert (y == 2).all() and (not follows or (after(y) == 4).all())
+    del y
+    raises(RuntimeError, "Detected 1 tensor(s) in the cudagraph pool", lambda: in_cuda_graphs("scratch")(x))
+    kept[:] = [torch.ones(64, device="cuda")]
+    raises(RuntimeError, "not allocated in pool", lambda: in_cuda_graphs("result")(x))
+
+
 def check_flex_attention():
     q = torch.randn(1, 1, 128, 16, device="cuda")
     mask = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 128, 128, device="cuda")
