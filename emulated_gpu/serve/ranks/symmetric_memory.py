@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...device import DEVICE, allocate
 from ...errors import Unsupported
-from ..torch_device.streams import index_of
+from ..torch_device.memory import index_of
 
 SIGNAL_PAD_BYTES = 2048
 

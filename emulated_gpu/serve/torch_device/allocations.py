@@ -11,6 +11,7 @@ import torch
 from ...device import DEVICE
 from ...errors import Unsupported
 from .library import Count
+from .memory import index_of
 
 # https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
 STATISTICS = {
@@ -24,9 +25,9 @@ _pools = itertools.count(1)
 _captures: dict[tuple[int, int], list[int]] = {}  # by pools whose memory stays, since replays use it
 
 
-def counts(device: int, blocks: bool) -> Count:
+def counts(device, blocks: bool) -> Count:
     """Return how many bytes, or allocations, torch has on a device, has had at most and in all, and has given back."""
-    return DEVICE.tensors.library.emulated_counts(device, blocks).contents
+    return DEVICE.tensors.library.emulated_counts(index_of(device), blocks).contents
 
 
 def memory_stats(device: int) -> dict:

@@ -120,6 +120,7 @@ struct Hooks : at::CUDAHooksInterface {
   }
   const at::Generator &getDefaultGenerator(DeviceIndex i) const override { return default_generator(i); }
   at::Generator getNewGenerator(DeviceIndex i) const override {
+    refuse_in_a_capture("construct a new CUDAGeneratorImpl");
     return at::make_generator<Generator>(known(i));
   }
 };

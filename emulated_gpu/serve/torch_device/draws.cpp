@@ -12,24 +12,35 @@ struct DrawState {
   uint64_t seed = c10::default_rng_seed_val, offset = 0;  // words that each thread has drawn, 4 at once
 };
 
+bool is_captured(int64_t queue);
+void refuse_in_a_capture(const char *call) {
+  TORCH_CHECK(!is_captured(streams[current]), "Cannot ", call, " during CUDA graph capture.");
+}
+
 struct Generator final : c10::GeneratorImpl {
   std::shared_ptr<DrawState> state = std::make_shared<DrawState>();
 
   explicit Generator(DeviceIndex i) : GeneratorImpl(Device(DeviceType::CUDA, i), c10::DispatchKeySet(DispatchKey::CUDA)) {}
-  void set_current_seed(uint64_t s) override { state->seed = s, state->offset = 0; }
-  void set_offset(uint64_t n) override {
+  void set_current_seed(uint64_t s) override {
+    const bool other = s != state->seed;
+    TORCH_CHECK(!other || !is_captured(streams[current]), "CUDAGeneratorImpl::set_current_seed can be called during stream "
+                "capture only if new seed is the same as the original seed.");
+    state->seed = s, state->offset = 0;
+  }
+  void set_offset(uint64_t n) override { refuse_in_a_capture("call CUDAGeneratorImpl::set_offset"), go_to(n); }
+  void go_to(uint64_t n) {
     TORCH_CHECK(n % 4 == 0, "offset must be a multiple of 4");
     state->offset = n;
   }
-  uint64_t get_offset() const override { return state->offset; }
+  uint64_t get_offset() const override { return refuse_in_a_capture("call CUDAGeneratorImpl::get_offset"), state->offset; }
   uint64_t current_seed() const override { return state->seed; }
-  uint64_t seed() override { return set_current_seed(c10::detail::getNonDeterministicRandom(true)), state->seed; }
+  uint64_t seed() override { return refuse_in_a_capture("call CUDAGeneratorImpl::seed"), set_current_seed(c10::detail::getNonDeterministicRandom(true)), state->seed; }
   void set_state(const c10::TensorImpl &s) override {
     at::detail::check_rng_state(s);
     TORCH_CHECK(s.numel() == sizeof(DrawState) || s.numel() == sizeof(uint64_t), "RNG state is wrong size");
     DrawState given;
     std::memcpy(&given, s.data(), s.numel());
-    set_current_seed(given.seed), set_offset(given.offset);
+    set_current_seed(given.seed), go_to(given.offset);
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     Tensor bytes = at::empty({sizeof(DrawState)}, at::kByte);

@@ -347,6 +347,20 @@ def refuse_in_a_capture(name: str) -> NoReturn:
     raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {name}")
 
 
+def index_of(device) -> int:
+    """Return the number of a device that a script names by a number, a string or a torch.device; None: the current."""
+    if device is None:
+        return DEVICE.index
+    if not isinstance(device, int):
+        device = torch.device(device)
+        if device.type != "cuda":
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+        device = -1 if device.index is None else device.index
+    if device >= (devices := len(DEVICE.memories)):
+        raise RuntimeError(f"CUDA error: invalid device ordinal: device {device} of {devices}")
+    return device if device >= 0 else DEVICE.index
+
+
 def synchronize(device: int) -> None:
     """The host waits for a device."""
     if DEVICE.capture is not None:

@@ -15,8 +15,8 @@ from ..driver import c_calls, launches
 from ..driver.cuda_bindings import refusal
 from . import allocations, other_processes, parallel
 from .library import load
-from .memory import is_capturing, synchronize
-from .streams import CUDAGraph, Event, ExternalStream, Stream, index_of
+from .memory import index_of, is_capturing, synchronize
+from .streams import CUDAGraph, Event, ExternalStream, Stream
 
 VERSION = "13.0"
 CUDA = 1  # c10::DeviceType
@@ -54,7 +54,7 @@ def properties(device: int) -> Properties:
 
 
 def memory_info(device=None) -> tuple[int, int]:
-    used = allocations.counts(index_of(device), False).now
+    used = allocations.counts(device, False).now
     return DEVICE.chip.memory - used, DEVICE.chip.memory
 
 
@@ -71,7 +71,7 @@ def exchange(device: int) -> int:
 
 def current_stream(device: int) -> tuple[int, int, int]:
     """Return (id, device, type of device) of a device's current stream."""
-    stream = torch._C._accelerator_getStream(device) if device >= 0 else torch.accelerator.current_stream()
+    stream = torch._C._accelerator_getStream(index_of(device))
     return stream.stream_id, stream.device_index, CUDA
 
 
@@ -105,8 +105,8 @@ def bindings() -> dict:
         "_cuda_getDeviceCount": lambda: len(DEVICE.memories),
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
         "_cuda_getCurrentStream": current_stream,
-        "_cuda_getDefaultStream": lambda device: (0, device if device >= 0 else DEVICE.index, CUDA),
-        "_cuda_getStreamFromExternal": lambda pointer, device: (pointer, device if device >= 0 else DEVICE.index, CUDA),
+        "_cuda_getDefaultStream": lambda device: (0, index_of(device), CUDA),
+        "_cuda_getStreamFromExternal": lambda pointer, device: (pointer, index_of(device), CUDA),
         "_cuda_setStream": set_stream,
         "_cuda_getCurrentRawStream": lambda device: load().emulated_current_queue(device),
         "_cuda_isCurrentStreamCapturing": is_capturing,
@@ -118,9 +118,9 @@ def bindings() -> dict:
         "_cuda_sleep": lambda cycles: None,
         "_CudaDeviceProperties": Properties,
         "_cuda_CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),  # which Inductor imports in any case
-        "_accelerator_getDeviceStats": lambda device: allocations.memory_stats(index_of(device)),
-        "_accelerator_resetPeakStats": lambda device: allocations.reset_peak(index_of(device)),
-        "_accelerator_resetAccumulatedStats": lambda device: allocations.reset_accumulated(index_of(device)),
+        "_accelerator_getDeviceStats": allocations.memory_stats,
+        "_accelerator_resetPeakStats": allocations.reset_peak,
+        "_accelerator_resetAccumulatedStats": allocations.reset_accumulated,
         "_accelerator_getMemoryInfo": memory_info,
         "_has_cuda": True,
         "_has_cudnn": False,

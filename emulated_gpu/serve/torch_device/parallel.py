@@ -29,6 +29,9 @@ def scatter_out(tensor, out, dim, streams=None):
 
 
 def gather(tensors, dim, destination=None) -> torch.Tensor:
+    for index, tensor in enumerate(tensors):
+        if not tensor.is_cuda:
+            raise RuntimeError(f"Expected all input tensors to be CUDA tensors, but tensor at index {index} is not")
     return torch.cat([tensor.to(on(destination or 0)) for tensor in tensors], dim)
 
 

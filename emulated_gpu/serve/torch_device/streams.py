@@ -19,18 +19,7 @@ from ...state.global_memory import Region
 from ...state.host_order import Access
 from ..driver import cuda_bindings, graphs, timed
 from . import allocations
-
-
-def index_of(device) -> int:
-    """Return the number of a device that a script names by a number, a string or a torch.device; None: the current."""
-    if device is None:
-        return DEVICE.index
-    if isinstance(device, int):
-        return device if device >= 0 else DEVICE.index
-    device = torch.device(device)
-    if device.type != "cuda":
-        raise ValueError(f"Expected a cuda device, but got: {device}")
-    return DEVICE.index if device.index is None else device.index
+from .memory import index_of
 
 
 def _after(device: int, other: int) -> None:
@@ -205,6 +194,7 @@ class CUDAGraph:
     operators: tuple[int, ...] = ()  # their numbers, of what C++ has recorded
 
     def __init__(self, keep_graph=False):
+        self.keeps = keep_graph
         self.number = torch._C._graph_pool_handle()
         self.shared: list[Region] = []
 
@@ -240,6 +230,9 @@ class CUDAGraph:
 
     def instantiate(self) -> None:
         """Make what replays, which is there already."""
+        self._captured("instantiate")
+        if not self.keeps:
+            raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
 
     def register_generator_state(self, generator) -> None:
         """Let replays draw from a generator, as they do from each."""
@@ -249,18 +242,23 @@ class CUDAGraph:
 
     raw_cuda_graph_exec = enable_debug_mode = raw_cuda_graph
 
+    def _captured(self, call: str) -> graphs.Replays:
+        if self.work is None:
+            raise RuntimeError(f"Called CUDAGraph::{call} without a preceding successful capture.")
+        return self.work
+
     def pool(self) -> tuple[int, int]:
+        self._captured("pool")
         return self.number
 
     def replay(self):
         """Do all again, on the current stream."""
-        if self.work is None:
-            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        work = self._captured("replay")
         _order()
         if self.shared:
-            with DEVICE.working(torch.cuda.current_stream().stream_id, "replay of a CUDA graph") as work:
-                work.accesses += [Access(region.start, region.end, True, region) for region in self.shared]
-        self.work.replay(torch.cuda.current_stream().stream_id)
+            with DEVICE.working(torch.cuda.current_stream().stream_id, "replay of a CUDA graph") as done:
+                done.accesses += [Access(region.start, region.end, True, region) for region in self.shared]
+        work.replay(torch.cuda.current_stream().stream_id)
 
     def reset(self):
         torch.ops.emulated_gpu.forget_recorded(self.operators)

@@ -937,7 +937,32 @@ def check_what_a_capture_refuses():
     for call in copies:
         raises(RuntimeError, "unless the CPU tensor is pinned", functools.partial(captured, call))
     raises(RuntimeError, "non-default stream", torch.cuda.CUDAGraph().capture_begin)
-    raises(RuntimeError, "without a preceding successful capture", torch.cuda.CUDAGraph().replay)
+    graph = torch.cuda.CUDAGraph()
+    for call in graph.replay, graph.pool, graph.instantiate:
+        raises(RuntimeError, "without a preceding successful capture", call)
+    raises(RuntimeError, "keep_graph", captured(lambda: x + 1)[0].instantiate)
+
+
+def check_what_a_generator_refuses_in_a_capture():
+    """Its state is the host's: as torch's CUDAGeneratorImpl, which lets it be read, and set to the seed it has."""
+    own, default = torch.Generator("cuda").manual_seed(5), torch.cuda.default_generators[0]
+    state = own.get_state()
+    for call, text in (
+        (lambda: own.manual_seed(6), "only if new seed is the same"), (default.seed, "CUDAGeneratorImpl::seed"),
+        (lambda: torch.cuda.manual_seed_all(default.initial_seed() + 1), "only if new seed is the same"),
+        (own.get_offset, "CUDAGeneratorImpl::get_offset"), (lambda: own.set_offset(4), "CUDAGeneratorImpl::set_offset"),
+        (lambda: torch.Generator("cuda"), "construct a new CUDAGeneratorImpl"),
+    ):  # fmt: skip
+        raises(RuntimeError, text, functools.partial(captured, call))
+    assert captured(lambda: own.set_state(state).initial_seed())[1] == 5 and own.manual_seed(6).get_offset() == 0
+
+
+def check_a_device_that_is_not_there():
+    for call in torch.cuda.default_stream, torch.cuda.current_stream, torch.cuda.mem_get_info, torch.cuda.memory_stats:
+        raises(RuntimeError, "invalid device ordinal", functools.partial(call, 7))
+    raises(RuntimeError, "invalid device ordinal", lambda: torch.cuda.ExternalStream(1 << 41, 7))
+    raises(RuntimeError, "invalid device pointer", lambda: torch.cuda.caching_allocator_delete(12345))
+    raises(RuntimeError, "to be CUDA tensors", lambda: torch.nn.parallel.comm.gather([torch.ones(2)]))
 
 
 def check_draws_leave_the_hosts_generator_alone():
