@@ -18,9 +18,6 @@ class Allocator(Protocol):
     captures: int  # the number of the last capture
     speaks_of_waits: int  # whether the host's waits warn (1), or are an error (2)
 
-    def limit(self, device: int, size: int) -> None:
-        """Give no more than that many bytes of a device."""
-
     def current(self) -> int: ...
 
     def choose(self, device: int) -> None: ...

@@ -93,7 +93,7 @@ def snapshot(pool=None) -> dict:
 def set_fraction(of: float, device: int) -> None:
     """Let torch have so much of a device's memory."""
     _fractions[device] = of
-    DEVICE.tensors.limit(device, int(of * DEVICE.chip.memory))
+    DEVICE.tensors.library.emulated_limit(device, int(of * DEVICE.chip.memory))
 
 
 def allocate(size: int, stream: int) -> int:

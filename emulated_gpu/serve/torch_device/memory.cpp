@@ -195,15 +195,14 @@ class Pool {
   // An operator has written there; or from now on is asked whether one has.
   void write(const void *p, bool written = true) {
     std::lock_guard lock(mutex_);
-    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
-    if (found != taken_.begin()) (--found)->second.written = written;
+    if (auto *found = below(p)) found->second.written = written;
   }
   // An operator has written an operand. Returns whether its allocation is written as a whole now, or was before.
   bool write_all(const Operand &one) {
     std::lock_guard lock(mutex_);
-    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(one.at));
-    if (found == taken_.begin()) return true;
-    auto &[start, block] = *--found;
+    auto *found = below(one.at);
+    if (!found) return true;
+    auto &[start, block] = *found;
     int64_t last = 0, count = 1;
     for (int d = 0; d < one.dimensions; d++) last += (one.sizes[d] - 1) * one.strides[d], count *= one.sizes[d];
     const bool dense = start == reinterpret_cast<uintptr_t>(one.at) && last + 1 == count;
@@ -212,20 +211,18 @@ class Pool {
   }
   bool unwritten(const void *p) {  // whether some of a device's allocation, outside of CUDA graphs, may be
     std::lock_guard lock(mutex_);
-    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
-    if (found == taken_.begin()) return false;
-    const Block &block = (--found)->second;
-    return block.device >= 0 && !block.of_graph && !block.written;
+    auto *found = below(p);
+    return found && found->second.device >= 0 && !found->second.of_graph && !found->second.written;
   }
   bool written(const void *p) {
     std::lock_guard lock(mutex_);
-    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
-    return found == taken_.begin() || (--found)->second.written;
+    auto *found = below(p);
+    return !found || found->second.written;
   }
   int of_graph(const void *p) {  // the capture that has allocated it, or 0
     std::lock_guard lock(mutex_);
-    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
-    return found != taken_.begin() ? (--found)->second.of_graph : 0;
+    auto *found = below(p);
+    return found ? found->second.of_graph : 0;
   }
   // Counts a device's allocations of a capture, all or those that nobody has given back, and says where they lie.
   int64_t of_capture(int capture, bool live, uint64_t *to, int64_t most) {
@@ -261,8 +258,7 @@ class Pool {
   // Somebody has said that a queue uses the memory, too, in which an address lies.
   void record(const void *p) {
     std::lock_guard lock(mutex_);
-    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
-    if (found != taken_.begin()) (--found)->second.recorded = true;
+    if (auto *found = below(p)) found->second.recorded = true;
   }
   int64_t waiting() {
     std::lock_guard lock(mutex_);
@@ -272,11 +268,8 @@ class Pool {
   // Of the allocation that holds an address; TEMPORARY for none.
   int device_of(const void *p) {
     std::lock_guard lock(mutex_);
-    auto at = reinterpret_cast<uintptr_t>(p);
-    auto found = taken_.upper_bound(at);
-    if (found == taken_.begin()) return TEMPORARY;
-    --found;
-    return at < found->first + found->second.size ? found->second.device : TEMPORARY;
+    auto *found = below(p);
+    return found && reinterpret_cast<uintptr_t>(p) < found->first + found->second.size ? found->second.device : TEMPORARY;
   }
 
   // Makes whole pages zeros which cost no memory, and the rest by stores.
@@ -304,6 +297,10 @@ class Pool {
     int of_graph;
     bool written, given = false;  // given back, of a capture's
   };
+  std::pair<const uintptr_t, Block> *below(const void *p) {  // the allocation that begins there, or last before
+    auto found = taken_.upper_bound(reinterpret_cast<uintptr_t>(p));
+    return found == taken_.begin() ? nullptr : &*--found;
+  }
   void count(const Block &block, bool more) {
     if (block.device < 0) return;
     auto &size = bytes[block.device], &number = blocks[block.device];

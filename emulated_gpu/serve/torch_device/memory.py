@@ -73,12 +73,8 @@ class TorchMemory:
         devices = devices or len(DEVICE.memories)
         self.library.emulated_attentive(devices > 1)
         for device in range(devices):
-            self.limit(device, DEVICE.chip.memory)
+            self.library.emulated_limit(device, DEVICE.chip.memory)
         self.library.emulated_room(DEVICE.chip.sms, DEVICE.chip.threads_per_sm)
-
-    def limit(self, device: int, size: int) -> None:
-        """Let torch have no more bytes of a device's memory than that."""
-        self.library.emulated_limit(device, size)
 
     def lie_in(self, begin: int, end: int) -> None:
         """Allocate in [begin, end) from now on, which other processes map, too."""
