@@ -99,7 +99,7 @@ KERNELS = {
     ("sm90", False, False, False):
         Roles(gemm_loads, CopiedScales, sm90_tokens_m.TokensM, bf16.Bf16WgmmaTokensM),
     ("sm90", True, True, False):
-        Roles(GatedWeightLoads, GatheredTokens, sm90_swap_ab.GatedSwapAB, swiglu_fp8.SwigluWgmmaSwapAB),
+        Roles(GatedWeightLoads, GatheredTokens, sm90_swap_ab.SwapAB, swiglu_fp8.SwigluWgmmaSwapAB),
     ("sm90", True, False, False):
         Roles(GatedMulticastLoads, CopiedScales, sm90_tokens_m.TokensM, swiglu_fp8.SwigluWgmmaTokensM),
     ("sm100", False, True, False):
@@ -109,7 +109,7 @@ KERNELS = {
     ("sm100", False, False, True):
         Roles(TwoCtaLoads, CopiedScales, sm100_two_cta.TwoCta, bf16.Bf16TmemTokensM),
     ("sm100", True, True, False):
-        Roles(GatedWeightLoads, GatheredTokens, sm100_swap_ab.GatedSwapAB, swiglu_fp8.SwigluTmemSwapAB),
+        Roles(GatedWeightLoads, GatheredTokens, sm100_swap_ab.SwapAB, swiglu_fp8.SwigluTmemSwapAB),
     ("sm100", True, False, False):
         Roles(GatedWeightLoads, GatheredTokenTiles, sm100_tokens_m.TokensM, swiglu_fp8.SwigluTmemTokensM),
 }  # fmt: skip
