@@ -165,41 +165,28 @@ class Fp4Arguments:
     """Words: addresses of a bf16 or f16 [total_m, k], b_global f32 [experts], b and b_scale as
     ragged_moe.layers.pack_weights packs them; the others as of GroupedGemmArguments. If gated b_global is [experts, 1
     or 2], out [total_m, n/2], and a word before the stream says which. With a bias its address is the last word before
-    the stream.
+    the stream. Of tokens in e4m3 a is that, in b_global's place is row_scale f32 [experts, n], and the word before the
+    bias and the stream is the address of a_scale f32 [total_m].
     """
 
     def __init__(self, config: Config):
-        self.config, self.WORDS = config, 15 + config.gated + config.bias
+        self.config, self.by_e4m3 = config, config.fp4_tokens == "e4m3"
+        self.WORDS = 15 + (config.gated or self.by_e4m3) + config.bias
 
     def unpack(self, words: cute.Tensor) -> tuple:
         """Holds what the kernel is launched with; behind the weights' tensormap comes that of their scales."""
-        a, b_global, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
+        config, tokens_of = self.config, token_tensormaps if self.by_e4m3 else half_token_tensormaps
+        a, scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
         total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
-        weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 2048), (b_scale, 256))]
-        tensormaps = *half_token_tensormaps(self.config, a, total_m, k), weights, scales
-        of_expert = Int32(words[14]) if self.config.gated else Int32(1)
-        bias = words[self.WORDS - 2] if self.config.bias else Int64(0)
-        operands = Fp4Operands(b_global, out, partials, flags, total_m, n, of_expert, bias)
-        return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
-
-
-class Fp4ByE4m3Arguments:
-    """Words: addresses of a e4m3 [total_m, k], row_scale f32 [experts, n], b and b_scale as
-    ragged_moe.layers.pack_weights packs them for such tokens; the others as of GroupedGemmArguments, but that a_scale
-    f32 [total_m] and, with a bias, its address are before the stream. If gated out is [total_m, n/2].
-    """
-
-    def __init__(self, config: Config):
-        self.config, self.WORDS = config, 16 + config.bias
-
-    def unpack(self, words: cute.Tensor) -> tuple:
-        """Holds what the kernel is launched with; behind the weights' tensormap comes that of their scales."""
-        a, row_scale, b, b_scale, m_indptr, out, partials, flags = [words[i] for i in range(8)]
-        total_m, n, k, experts, search, grid = [Int32(words[i]) for i in range(8, 14)]
-        weights, scales = [fp4_tensormap(x, experts, n, k, self.config, y) for x, y in ((b, 2048), (b_scale, 128))]
-        tensormaps = *token_tensormaps(self.config, a, total_m, k), weights, scales
-        bias = words[15] if self.config.bias else Int64(0)
-        operands = RowScaledOperands(row_scale, words[14], out, partials, flags, total_m, n, bias)
+        sizes = (b, 2048), (b_scale, 4096 // config.fp4_scale)
+        weights, scales = [fp4_tensormap(x, experts, n, k, config, size) for x, size in sizes]
+        tensormaps = *tokens_of(config, a, total_m, k), weights, scales
+        bias = words[self.WORDS - 2] if config.bias else Int64(0)
+        if self.by_e4m3:
+            operands = RowScaledOperands(scale, words[14], out, partials, flags, total_m, n, bias)
+        else:
+            of_expert = Int32(words[14]) if config.gated else Int32(1)
+            operands = Fp4Operands(scale, out, partials, flags, total_m, n, of_expert, bias)
         return grid, words[self.WORDS - 1], tensormaps, m_indptr, operands, (k + (BLOCK_K - 1)) >> 7, experts, search
 
 

@@ -70,7 +70,7 @@ class Fp4Layer(Layer):
         h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
         rows = self.rows(tokens)
         if self.device.capability == BLACKWELL:
-            first, second = sm100.choose_fp4_bf16_gemm1(rows, e), sm100.choose_fp4_bf16(rows, e)
+            first, second = sm100.choose_fp4_bf16(rows, e, gated=True), sm100.choose_fp4_bf16(rows, e)
         else:
             first, second = sm90.choose_fp4_gemm1(rows, e, 2 * i), sm90.choose_fp4(rows, e, h, i, "bf16", routed=True)
         first = dataclasses.replace(first, activation=self.activation, bias=self.biased)

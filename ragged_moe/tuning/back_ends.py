@@ -33,7 +33,6 @@ from ragged_moe.kernels.arguments import (
     Bf16Arguments,
     BlockScaledArguments,
     Fp4Arguments,
-    Fp4ByE4m3Arguments,
     Gemm1Arguments,
     GroupedGemmArguments,
 )
@@ -115,14 +114,11 @@ KERNELS = {
 }  # fmt: skip
 
 
-# Of weights in e2m1, by arch, gated, and whether tokens are in e4m3
+# Mainloops of weights in e2m1, by arch, and whether tokens are in e4m3
 FP4 = {
-    ("sm90", False, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
-    ("sm90", True, False): Roles(Fp4Loads, NoScales, sm90_fp4.Fp4Weights, swiglu_bf16.swiglu),
-    ("sm90", False, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, bf16.Bf16WgmmaFp4),
-    ("sm90", True, True): Roles(Fp4Loads, NoScales, sm90_fp4_e4m3.Fp4ByE4m3, swiglu_bf16.swiglu),
-    ("sm100", False, False): Roles(Fp4Loads, NoScales, sm100_fp4.Fp4Weights, bf16.Bf16WgmmaFp4),
-    ("sm100", True, False): Roles(Fp4Loads, NoScales, sm100_fp4.Fp4Weights, swiglu_bf16.swiglu),
+    ("sm90", False): sm90_fp4.Fp4Weights,
+    ("sm90", True): sm90_fp4_e4m3.Fp4ByE4m3,
+    ("sm100", False): sm100_fp4.Fp4Weights,
 }
 
 
@@ -135,42 +131,41 @@ BF16 = {
 }
 
 
-# Of operands with block scales, by gated
-BLOCK_SCALED = {
-    False: Roles(BlockScaledLoads, TokenScales, ScaledTokensM, bf16_of_blocks),
-    True: Roles(BlockScaledLoads, TokenScales, ScaledTokensM, block_scaled.SwigluTmemBlockScaled),
-}
+def roles_of(config: Config) -> Roles:
+    """The row of the table for a config."""
+    if config.block_scaled:
+        epilogue = block_scaled.SwigluTmemBlockScaled if config.gated else bf16_of_blocks
+        return Roles(BlockScaledLoads, TokenScales, ScaledTokensM, epilogue)
+    if config.fp4_tokens:
+        epilogue = swiglu_bf16.swiglu if config.gated else bf16.Bf16WgmmaFp4
+        return Roles(Fp4Loads, NoScales, FP4[config.arch, config.fp4_tokens == "e4m3"], epilogue)
+    if config.bf16:
+        return BF16[config.gated, config.swap_ab]
+    return KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
 
 
 def kernel(config: Config) -> GroupedGemm:
     """The kernel for a config, composed of its roles."""
+    roles, arguments = roles_of(config), Gemm1Arguments if config.gated else GroupedGemmArguments
+    memory, issue_of = TensorMemory, MmaIssue
     if config.block_scaled:
-        roles, tmem = BLOCK_SCALED[config.gated], ScaledTensorMemory(config)
-        return GroupedGemm(
-            config, BlockScaledArguments(config), roles.loads(config), roles.scales(config),
-            [roles.mainloop(config, tmem)], [roles.epilogue(config)], ScaledMmaIssue(config, tmem),
-        )  # fmt: skip
-    if config.fp4_tokens:
-        by_e4m3 = config.fp4_tokens == "e4m3"
-        roles = FP4[config.arch, config.gated, by_e4m3]
-        of_kind = Fp4ByE4m3Arguments if by_e4m3 else Fp4Arguments
+        arguments, memory, issue_of = BlockScaledArguments, ScaledTensorMemory, ScaledMmaIssue
+    elif config.fp4_tokens:
+        arguments, memory, issue_of = Fp4Arguments, Fp4TensorMemory, Fp4MmaIssue
     elif config.bf16:
-        roles, of_kind = BF16[config.gated, config.swap_ab], Bf16Arguments
-    else:
-        roles = KERNELS[config.arch, config.gated, config.swap_ab, config.two_cta]
-        of_kind = Gemm1Arguments if config.gated else GroupedGemmArguments
-    arguments = of_kind(config)
-    loads, scales, epilogue = roles.loads(config), roles.scales(config), [*map(roles.epilogue, config.loops)]
+        arguments = Bf16Arguments
+    epilogues = [*map(roles.epilogue, config.loops)]
     if config.channels:
-        epilogue = [ChannelScaled(config, epilogue[0])]
-    if config.arch == "sm90":
-        tail = [sm90_tail.Tail(config)] if config.tail else []
-        return GroupedGemm(config, arguments, loads, scales, [*map(roles.mainloop, config.loops), *tail], epilogue)
-    memory, issue = (Fp4TensorMemory, Fp4MmaIssue) if config.fp4_tokens else (TensorMemory, MmaIssue)
-    tmem = memory(config)
-    return GroupedGemm(
-        config, arguments, loads, scales, [roles.mainloop(config, tmem)], epilogue, issue(config, tmem)
-    )  # fmt: skip
+        epilogues = [ChannelScaled(config, epilogues[0])]
+    tmem, issue = (), None
+    if config.arch == "sm100":
+        tmem = (memory(config),)
+        issue = issue_of(config, *tmem)
+    mainloops = [roles.mainloop(x, *tmem) for x in config.loops]
+    if config.tail:
+        mainloops.append(sm90_tail.Tail(config))
+    of_config = arguments(config), roles.loads(config), roles.scales(config)
+    return GroupedGemm(config, *of_config, mainloops, epilogues, issue)
 
 
 TUNING = {(9, 0): sm90, (10, 0): sm100}

@@ -63,14 +63,9 @@ def choose_gemm1(rows: int, experts: int) -> Config:
     return next((c for most, c in ((4, GATED_M16_SWAP_AB), (16, GATED_M32_SWAP_AB)) if mean <= most), GATED_M128)
 
 
-def choose_fp4_bf16(total_m: int, experts: int) -> Config:
-    """The config for weights in e2m1 that become bf16: tiles of what most of the experts have."""
-    return FP4_BF16[-(-total_m // experts) > 40]
-
-
-def choose_fp4_bf16_gemm1(rows: int, experts: int) -> Config:
-    """The same of GEMM1."""
-    return FP4_BF16_GEMM1[-(-rows // experts) > 40]
+def choose_fp4_bf16(total_m: int, experts: int, gated: bool = False) -> Config:
+    """The config for weights in e2m1 that become bf16, of GEMM1 if gated: tiles of what most of the experts have."""
+    return (FP4_BF16_GEMM1 if gated else FP4_BF16)[-(-total_m // experts) > 40]
 
 
 def choose_fp4(form: BlockScaled, total_m: int, experts: int, n: int, k: int) -> Config:

@@ -28,6 +28,7 @@ class Fp4TensorMemory(TensorMemory):
     def __init__(self, config: Config):
         super().__init__(config)
         self.columns, self.parts = 512, config.block_n // BLOCK_N
+        self.mma_warps = self.parts
         assert self.parts * config.block_m <= OPERAND and 2 * self.parts * OF_K <= self.columns - OPERAND
 
     def init_barriers(self, cta: Cta) -> None:

@@ -20,6 +20,7 @@ from ragged_moe.kernels.ptx import (
     tmem_copy_scales,
 )
 from ragged_moe.kernels.schedule import Plan, read_tile
+from ragged_moe.kernels.sm100.issue import OPERAND
 from ragged_moe.kernels.sm100.scaled_tensor_memory import (
     ATOM,
     ATOM_COLUMNS,
@@ -29,8 +30,7 @@ from ragged_moe.kernels.sm100.scaled_tensor_memory import (
 )
 from ragged_moe.kernels.sm100.tensor_memory import LANES
 
-# Matrix descriptors (9.7.16.4.1), version 1: 128-byte swizzle, 8 rows 1024 bytes apart; scales: none, 128 bytes
-OPERAND, SCALES = 2 << 61 | 1 << 46 | 64 << 32, 1 << 46 | 8 << 32
+SCALES = 1 << 46 | 8 << 32  # matrix descriptor of scales (9.7.16.4.1): version 1, no swizzle, 128 bytes apart
 IDESC = LANES >> 7 << 27  # instruction descriptor (9.7.16.4.2): M = 128
 
 

@@ -25,7 +25,7 @@ class SwapAB(ByWidth):
     @cute.jit
     def multiply(self, warp: Warp, width: cutlass.Constexpr, tile: WorkTile, state: MainloopState, acc):
         """The k-blocks of a tile of which this many tokens are loaded."""
-        config, cta, lane, columns, stage = self.config, warp.cta, warp.lane, width // 2, state.stage
+        config, cta, columns, stage = self.config, warp.cta, width // 2, state.stage
         first = (warp.number >> 2) * columns
         tmem = self.tmem.address(cta) + ((warp.number & 3) << 21) + first
         for i in cutlass.range(tile.k_count, unroll=1):
