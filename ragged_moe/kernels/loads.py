@@ -102,7 +102,7 @@ class Fp4Loads:
 
 
 class TmaLoads:
-    """Weights and tokens, permuted ones if gated, of a CTA that shares neither."""
+    """Weights, and tokens that nobody gathers (gather.py), of a CTA that shares neither."""
 
     def __init__(self, config: Config):
         self.config, self.weights = config, weights_of(config)
@@ -110,11 +110,12 @@ class TmaLoads:
     def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
         """Issue the copies of the k-block at element k of K into a stage of the ring."""
         config, bar = self.config, cta.full + 8 * slot
-        mbarrier_expect(bar, (tile.width + config.block_n) * BLOCK_K)
-        weights = cta.ring + slot * config.stage_bytes
-        tokens = weights + config.block_n * BLOCK_K
+        weights, gathered = cta.ring + slot * config.stage_bytes, config.gated and not config.permuted
+        mbarrier_expect(bar, (config.block_n if gathered else tile.width + config.block_n) * BLOCK_K)
         self.weights.load(weights, maps.weights, tile, k, bar)
-        tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
+        if not gathered:
+            tokens = weights + config.block_n * BLOCK_K
+            tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None)
 
 
 class BlockScaledLoads:
@@ -198,20 +199,6 @@ class TwoCtaLoads:
             to = weights + mma * (rows * BLOCK_K)
             tma_load(to, maps.weights, box, bar, config.weights_policy, Int32(1), None, pair=True)
         tma_load(tokens, maps.tokens, (k, tile.token), bar, LAST, Int32(1), None, pair=True)
-
-
-class GatedWeightLoads:
-    """Weights of GEMM1 where scale warps gather the tokens (gather.py): 128 rows of up, then of gate."""
-
-    def __init__(self, config: Config):
-        self.config, self.weights = config, weights_of(config)
-
-    def stage(self, cta: Cta, tile: WorkTile, maps: TensorMaps, slot: Int32, k: Int32) -> None:
-        """Issue the copies of the weights' k-block at element k of K."""
-        config, bar = self.config, cta.full + 8 * slot
-        to = cta.ring + slot * config.stage_bytes
-        mbarrier_expect(bar, config.block_n * BLOCK_K)
-        self.weights.load(to, maps.weights, tile, k, bar)
 
 
 class GatedMulticastLoads:

@@ -45,7 +45,6 @@ from ragged_moe.kernels.loads import (
     BlockScaledLoads,
     Fp4Loads,
     GatedMulticastLoads,
-    GatedWeightLoads,
     MulticastLoads,
     TmaLoads,
     TwoCtaLoads,
@@ -98,7 +97,7 @@ KERNELS = {
     ("sm90", False, False, False):
         Roles(gemm_loads, CopiedScales, sm90_tokens_m.TokensM, bf16.Bf16WgmmaTokensM),
     ("sm90", True, True, False):
-        Roles(GatedWeightLoads, GatheredTokens, sm90_swap_ab.SwapAB, swiglu_fp8.SwigluWgmmaSwapAB),
+        Roles(TmaLoads, GatheredTokens, sm90_swap_ab.SwapAB, swiglu_fp8.SwigluWgmmaSwapAB),
     ("sm90", True, False, False):
         Roles(GatedMulticastLoads, CopiedScales, sm90_tokens_m.TokensM, swiglu_fp8.SwigluWgmmaTokensM),
     ("sm100", False, True, False):
@@ -108,9 +107,9 @@ KERNELS = {
     ("sm100", False, False, True):
         Roles(TwoCtaLoads, CopiedScales, sm100_two_cta.TwoCta, bf16.Bf16TmemTokensM),
     ("sm100", True, True, False):
-        Roles(GatedWeightLoads, GatheredTokens, sm100_swap_ab.SwapAB, swiglu_fp8.SwigluTmemSwapAB),
+        Roles(TmaLoads, GatheredTokens, sm100_swap_ab.SwapAB, swiglu_fp8.SwigluTmemSwapAB),
     ("sm100", True, False, False):
-        Roles(GatedWeightLoads, GatheredTokenTiles, sm100_tokens_m.TokensM, swiglu_fp8.SwigluTmemTokensM),
+        Roles(TmaLoads, GatheredTokenTiles, sm100_tokens_m.TokensM, swiglu_fp8.SwigluTmemTokensM),
 }  # fmt: skip
 
 
