@@ -74,7 +74,7 @@ def _follow(program: ControlFlow, kinds: dict[str, str]) -> tuple[list[int], set
                 now &= ~together.get(r, 1 << r)
         return now | writes if classes[i] in kinds else now & ~writes
 
-    return program.forward(step) if together else [0] * len(program.start), uses
+    return program.forward(step, range(len(program.start))) if together else [0] * len(program.start), uses
 
 
 class Late(NamedTuple):

@@ -108,7 +108,6 @@ def heat(cold: Cold, g) -> None:
         return
     region.compile()
     for b in worth:
-        program.block(b, cold.units)  # whose lines reports name
         program.blocks[b] = Native(region, b)
 
 

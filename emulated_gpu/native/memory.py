@@ -23,6 +23,7 @@ from ..state.order import KNOWN
 from ..state.shadow import Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
 from . import context_fields as of
+from .access import access_local, begin_copy
 
 EVENTS_OF_A_TURN = 4096
 TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
@@ -136,9 +137,13 @@ EVERY_LANE = np.arange(LANES)
 
 
 class Memory:
-    """Holds the addresses by which a region's machine code reaches memory; written before each turn of a warp."""
+    """Holds the addresses by which a region's machine code reaches memory; written before each turn of a warp. forms:
+    of accesses, which say what these look at; local_memory: gives a warp's."""
 
-    def __init__(self):
+    def __init__(self, forms, local_memory: Callable):
+        self.local_memory, rules = local_memory, {form.rule for form in forms}
+        self.uses_shared = any(form.shared for form in forms)
+        self.uses_copies, self.uses_local = begin_copy in rules, access_local in rules
         self.events = np.zeros(EVENTS_OF_A_TURN, np.int32)
         self.copies = np.zeros((COPIES_OF_A_TURN, of.COPY), np.int64)
         self.events_at, self.copies_at = pointer(self.events), pointer(self.copies)
@@ -146,9 +151,8 @@ class Memory:
         self.history: np.ndarray | None = None  # which the context points to
         self.context: Context | None = None
 
-    def begin(self, g, shared: bool, copies: bool, local: np.ndarray | None) -> int:
-        """Fill the context for a group; returns its address. shared: whether it will look at shared memory; copies:
-        whether it may begin cp.async; local: its warp's local memory if it will look at that."""
+    def begin(self, g) -> int:
+        """Fill the context for a group; returns its address."""
         launch, actor, context = g.launch, g.warp.actor, self.context
         if context is None or context.launch() is not launch:
             context = self.context = Context(launch)
@@ -158,13 +162,13 @@ class Memory:
         else:
             context.refresh()
             regions = len(context.table)
-        if shared:
+        if self.uses_shared:
             smem = g.cta.smem
             if smem.window is None:
                 smem.window = SharedView(smem)
             context.shared[:] = smem.window.refresh(smem)
-        copier = actor.copier()[1] if copies else 0
-        order = actor.order
+        copier = actor.copier()[1] if self.uses_copies else 0
+        local = self.local_memory(g, 1) if self.uses_local else None
         order = actor.order
         numbers, self.history = told(order, actor.space, actor, KNOWN)
         lanes = self.every_lane if g.n == LANES else pointer(g.lanes)

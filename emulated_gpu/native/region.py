@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import itertools
 import math
 import re
 import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -27,20 +28,12 @@ import numpy as np
 
 from ..errors import EmulatorError
 from ..formats.alu import U
-from ..jit.llvm import LANES, Untranslated, Value, compiler, type_of
-from ..jit.rules import int64
+from ..jit.llvm import LANES, Untranslated, compiler, type_of
 from ..ptx.control_flow import EXIT, ControlFlow, bits_of
 from . import access, memory
-from . import context_fields as layout
-from .translate import Input, Translator
+from .translate import ENTRY, LIMIT, MEETING, TIME, Input, Translator
 
-# The buffer: what machine code is told, numbers of one value, then a row for each that varies
-HEADER = "<qddqIIqq"  # entry, time, limit, block where the lanes meet others, lanes here, alive, context, epoch
-TIME, EPOCH, NUMBERS, ROW = 8, 48, 64, 8 * LANES
-HEADER_PLACES = {
-    "time": (TIME, "double"), "limit": (16, "double"), "meet": (24, "i64"), "lane_mask": (32, "i32"),
-    "live_mask": (36, "i32"), "context.at": (40, "i64"), "epoch": (EPOCH, "i64"),
-}  # fmt: skip
+ROW = 8 * LANES  # in the buffer of what varies, behind all numbers of one value
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
 ACCESS = re.compile(r"(?:access|async_copy|textures)\.(\w+)\(")
 AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
@@ -55,19 +48,16 @@ class Step:
     writes: int
     text: list[str] | None = None
     bails: bool = False
+    ways: dict[int, None] = field(default_factory=dict)  # blocks that may follow, in the order of the text
 
 
 @dataclass
 class Part:
-    """Steps `first` to `end` of a block, all machine code or all Python."""
+    """Steps of a block, up to `end`, all machine code or all Python."""
 
-    block: int
-    first: int
     end: int
     native: bool
-    # by analysis, registers a bit each: those changed since Python last ran when the part begins, those needed then
-    changed: int = 0
-    needed: int = 0
+    needed: int = 0  # registers that are to be there when it begins, a bit each
 
 
 @dataclass
@@ -105,7 +95,6 @@ class Region:
         self.varying: set[int] = set()
         self.tails: dict[tuple[int, int, int], Callable] = {}
         self.buffer_lock = threading.Lock()
-        self.memory = memory.Memory()
         self.places: dict[int, tuple[str, int, int]] = {}
 
     # -- translation -------------------------------------------------------------------------------------------
@@ -121,96 +110,38 @@ class Region:
         self.varies = mask_of(self.varying)
 
     def _translate(self, b: int, n: int, step: Step) -> None:
-        code, bails = self.code, []
+        code, used = self.code, set(self.code.registers)
+        step.text, step.bails, step.ways = None, False, {}
 
-        def bail():
-            bails.append(n)
-            return f"bail.{b}.{n}"
+        def bail() -> str:
+            step.bails = True
+            return f"python.{b}.{n}"
 
-        last = n == len(self.steps[b]) - 1
-        body = [s for s in step.body if not (last and self._ends(s))]
-        used = set(code.registers)
+        def leave(following: int) -> None:
+            step.ways[following] = None
+            self._go(b, following)
+
         code.index = self.program.start[b] + n
         try:
-            step.text = code.instruction(body, bail)
-            step.bails = bool(bails)
-            if last:
-                self._end(b, step, bail)
+            ended = code.instruction(step.body, bail, leave)
+            if n == len(self.steps[b]) - 1 and not ended:
+                leave(b + 1 if b + 1 < len(self.program.start) else EXIT)
+            step.text = code.lines
         except Untranslated:
-            step.text, step.bails = None, False
+            step.bails, step.ways = False, {}
             code.registers = used
             code.leave(step.body, set(bits_of(step.writes)))
 
-    @staticmethod
-    def _ends(statement: ast.stmt) -> bool:
-        return isinstance(statement, ast.Return) or (
-            isinstance(statement, ast.If)
-            and isinstance(statement.body[0], ast.Return)
-            and isinstance(statement.test, ast.Compare)
-            and isinstance(statement.test.ops[0], ast.Is)
-        )
-
-    def _end(self, b: int, step: Step, bail) -> None:
-        """Add what the last step of a block does in the end: ways[b] are the blocks that may follow."""
-        code = self.code
-        assert step.text is not None  # to which this adds
-        code.lines, code.local, code.bail_to = step.text, dict(code.local), bail
-        ends = [s for s in step.body if self._ends(s)]
-        if not ends:
-            self._go(b, b + 1 if b + 1 < len(self.program.start) else EXIT)
-            return
-        if len(ends) == 1 and isinstance(ends[0], ast.Return) and not isinstance(ends[0].value, ast.Call | None):
-            self._go(b, ast.literal_eval(ends[0].value))
-            return
-        if len(ends) != 3:
-            raise Untranslated("an end")
-        there, here = (ast.literal_eval(s.body[0].value) for s in ends[:2])
-        guard = code.expression(ends[0].test.left)
-        if isinstance(guard, bool):
-            raise Untranslated("a constant guard")
-        every, some = code.name("every"), code.name("some")
-        if guard.vary:
-            lanes = code.lanes_true(guard)
-            code.branch(lanes == -1, every, some)
-            code.label(some)
-            none, parts = code.name("none"), code.name("parts")
-            code.branch(lanes == 0, none, parts)
-            code.label(parts)
-            parting = ends[2].value if isinstance(ends[2], ast.Return) else None
-            together = ast.literal_eval(parting.args[-1]) if isinstance(parting, ast.Call) else None
-            if together is not None:
-                self._go(b, together)
-            else:
-                code.jump(bail())
-                step.bails = True
-            code.label(none)
-        else:
-            code.branch(guard, every, some)
-            code.label(some)
-        self._go(b, here)
-        code.label(every)
-        self._go(b, there)
-
     def _go(self, b: int, following: int) -> None:
         """Write the way from the end of block b to another, if the turn lasts."""
-        code = self.code
+        code, out, on = self.code, f"leave.{b}.{following}", self.code.name("on")
         if following not in self.steps:
-            code.jump(f"leave.{b}.{following}")
+            code.jump(out)
             return
-        later = code.name()
-        cost = struct.unpack("<Q", struct.pack("<d", float(self.costs[b])))[0]
-        now = code.value("load double, ptr %time", 64, False, True)
-        code.emit(f"%{later} = fadd double {now.text}, 0x{cost:016X}")
-        on, stay = code.name("on"), code.name("stay")
-        limit = code.value("load double, ptr %limit", 64, False, True)
-        over = code.value(f"fcmp ogt double %{later}, {limit.text}", 1, False)
-        meets = code.value("load i64, ptr %meet", 64, False)
-        met = code.value(f"icmp eq i64 {meets.text}, {following}", 1, False)
-        code.branch(over | met, f"leave.{b}.{following}", on)
+        later = code.given(TIME) + float(self.costs[b])
+        code.branch((later > code.given(LIMIT)) | (code.given(MEETING) == following), out, on)
         code.label(on)
-        code.emit(f"store double %{later}, ptr %time")
-        code.jump(stay)
-        code.label(stay)
+        code.give(TIME, later)
         code.jump(f"block.{following}.0")
 
     # -- analysis ----------------------------------------------------------------------------------------------
@@ -219,19 +150,15 @@ class Region:
         self.parts: dict[tuple[int, int], Part] = {}
         self.entries: dict[tuple[int, int], int] = {}  # where machine code may begin
         for b in self.blocks:
-            steps, first = self.steps[b], 0
-            while first < len(steps):
-                native, end = steps[first].text is not None, first
-                while end < len(steps) and (steps[end].text is not None) == native:
-                    end += 1
-                self.parts[b, first] = Part(b, first, end, native)
-                if native or first == 0:
+            first = 0
+            for native, steps in itertools.groupby(self.steps[b], lambda step: step.text is not None):
+                self.parts[b, first] = Part(first + len(list(steps)), native)
+                if native:
                     self.entries[b, first] = len(self.entries)
-                first = end
+                first = self.parts[b, first].end
         self.live = {b: self._live(b) for b in self.blocks}
-        self._find_changed()
         self._find_exits()
-        self._find_needed()
+        self.program.backward(self._need, self.blocks)
 
     def _live(self, b: int) -> list[int]:
         """The registers that are read after the point before each step of a block, and after the last."""
@@ -240,186 +167,124 @@ class Region:
             live.append(step.reads | live[-1] & ~step.writes)
         return live[::-1]
 
-    def _followers(self, part: Part) -> list[int]:
-        if part.end < len(self.steps[part.block]):
-            return []
-        return [s for s in self.program.successors[part.block] if s in self.steps]
-
-    def _changed_at(self, part: Part, step: int) -> int:
-        changed = part.changed
-        for s in self.steps[part.block][part.first : step]:
-            changed |= s.writes
-        return changed
-
-    def _find_changed(self) -> None:
-        work = [p for p in self.parts.values() if p.native]
-        while work:
-            part = work.pop()
-            changed = self._changed_at(part, part.end)
-            for s in self._followers(part):
-                follower = self.parts[s, 0]
-                if changed & ~follower.changed:
-                    follower.changed |= changed
-                    if follower.native:
-                        work.append(follower)
-
     def _find_exits(self) -> None:
-        self.exits: dict[str, Exit] = {}  # by label
-        for part in self.parts.values():
-            b, steps = part.block, self.steps[part.block]
-            if not part.native:
-                if part.first == 0:  # reached from other blocks
-                    self.exits[f"python.{b}.0"] = Exit(b, 0, saved=part.changed & self.live[b][0])
-                continue
-            for n in range(part.first, part.end):
-                if steps[n].bails:
-                    self.exits[f"bail.{b}.{n}"] = Exit(b, n, saved=self._changed_at(part, n) & self.live[b][n])
-            changed = self._changed_at(part, part.end)
-            if part.end < len(steps):
-                self.exits[f"python.{b}.{part.end}"] = Exit(b, part.end, saved=changed & self.live[b][part.end])
-                continue
-            for s in self._ways(steps[-1].text or [], b):
-                live = self.program.live[s] if s >= 0 else 0
-                self.exits[f"leave.{b}.{s}"] = Exit(b, None, s, saved=changed & live)
+        """Each takes back what has changed since Python last ran, and is read again."""
+        program, self.exits = self.program, dict[str, Exit]()  # by label
+        steps = {program.start[b] + n: step for b in self.blocks for n, step in enumerate(self.steps[b])}
+        changed: dict[int, int] = {}  # before an instruction
 
-    @staticmethod
-    def _ways(text: list[str], b: int) -> dict[int, None]:
-        """The blocks that may follow, in the order of the text: each process has to write the same one."""
-        mark = f"label %leave.{b}."
-        return {int(line.split(mark)[1].split(",")[0]): None for line in text if mark in line}
+        def change(i: int, now: int) -> int:
+            changed[i] = now
+            return now | steps[i].writes if steps[i].text is not None else 0
 
-    def _find_needed(self) -> None:
-        again = True
-        while again:
-            again = False
-            for part in reversed(self.parts.values()):
-                if not part.native:
-                    continue
-                b, steps = part.block, self.steps[part.block]
-                if part.end < len(steps):
-                    needed = self.exits[f"python.{b}.{part.end}"].saved
-                else:
-                    needed = 0
-                    for way in self.exits.values():
-                        if way.step is None and way.block == b:
-                            needed |= way.saved
-                    for s in self._followers(part):
-                        follower = self.parts[s, 0]
-                        needed |= follower.needed if follower.native else self.exits[f"python.{s}.0"].saved
-                for n in reversed(range(part.first, part.end)):
-                    needed = steps[n].reads | needed & ~steps[n].writes
-                    if steps[n].bails:
-                        needed |= self.exits[f"bail.{b}.{n}"].saved
-                if needed & ~part.needed:
-                    part.needed |= needed
-                    again = True
+        program.forward(change, self.blocks)
+        for b in self.blocks:
+            for n, step in enumerate(self.steps[b]):
+                now = changed[program.start[b] + n]
+                if step.bails or step.text is None and (b, n) in self.parts:
+                    self.exits[f"python.{b}.{n}"] = Exit(b, n, saved=now & self.live[b][n])
+                for s in step.ways:
+                    live = program.live[s] if s >= 0 else 0
+                    self.exits[f"leave.{b}.{s}"] = Exit(b, None, s, saved=(now | step.writes) & live)
+
+    def _need(self, b: int, needed: int) -> int:
+        """What is needed where a block begins, and its parts, given that where it ends."""
+        for n, step in reversed([*enumerate(self.steps[b])]):
+            for s in step.ways:
+                needed |= self.exits[f"leave.{b}.{s}"].saved
+            needed = step.reads | needed & ~step.writes if step.text is not None else 0
+            if (way := self.exits.get(f"python.{b}.{n}")) is not None:
+                needed |= way.saved
+            if (b, n) in self.parts:
+                self.parts[b, n].needed = needed
+        return needed
 
     # -- machine code ------------------------------------------------------------------------------------------
     def compile(self) -> None:
         """Divide what is translated, compile; write the Python around it."""
         self.divide()
-        used = 0
-        for part in self.parts.values():
-            used |= part.needed | part.changed
-        for e in self.exits.values():
-            used |= e.saved
-        self.used = list(bits_of(used | mask_of(self.code.registers)))
-        inputs = list(self.code.inputs.values())
+        used = mask_of(self.code.registers)
+        for found in (*(p.needed for p in self.parts.values()), *(e.saved for e in self.exits.values())):
+            used |= found
+        self.names: dict[Input | int, str] = {r: f"%r{r}" for r in bits_of(used)}
+        self.names |= {what: self.code.place_of(what) for what in self.code.inputs.values()}
         self.numbers: dict[Input | int, int] = {}  # a register or an input of one value -> its place
         self.rows: dict[Input | int, int] = {}
-        used_and_given: list[Input | int] = [*self.used, *inputs]
-        for what in used_and_given:
-            vary = what.vary if isinstance(what, Input) else what in self.varying
-            table = self.rows if vary else self.numbers
+        for what in self.names:
+            table = self.rows if self._shape(what)[1] else self.numbers
             table[what] = len(table)
-        self.rows_at = -(-(NUMBERS + 8 * len(self.numbers)) // 64) * 64
+        self.rows_at = -(-8 * len(self.numbers) // 64) * 64
         size = self.rows_at + ROW * len(self.rows)
         raw = np.zeros(size + 64, np.uint8)
         start = -raw.ctypes.data % 64
         self.buffer = raw[start : start + size]
+        self.memory = memory.Memory(self.code.forms, self.units["access"].local_memory)
         access.export(self.code.forms)
-        address = compiler().function(self._text(inputs))
+        address = compiler().function(self._text())
         function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
         self.call = lambda at=self.buffer.ctypes.data: function(at)
         self.views: dict[Input | int, np.ndarray] = {}
         for what, k in self.rows.items():
-            bits = what.bits if isinstance(what, Input) else self.bits[what]
-            at = self.rows_at + ROW * k
+            bits, at = self._shape(what)[0], self.rows_at + ROW * k
             self.views[what] = self.buffer[at : at + LANES * max(1, bits // 8)].view(U[bits])
         self.by_number = list(self.exits.values())
         self.enters: dict[tuple[int, int], Callable] = {}
 
-    def _text(self, inputs: list[Input]) -> str:
+    def _text(self) -> str:
         code, code.lines = self.code, []
-        names = {what: f"%r{what}" for what in self.used} | {what: f"%input{k}" for k, what in enumerate(inputs)}
-        shapes = {what: (self._bits(what), what in self.rows) for what in names}
-        for what, name in names.items():
-            code.emit(f"{name} = alloca {type_of(*shapes[what])}, align 64")
+        for what, name in self.names.items():
+            code.emit(f"{name} = alloca {type_of(*self._shape(what))}, align 64")
         for name, size in sorted(code.scratch.items()):
             code.emit(f"%{name} = alloca [{size} x i8], align 64")
-        for name, (at, kind) in HEADER_PLACES.items():
-            code.emit(f"%{name} = alloca {kind}")
-            code.emit(f"%h.{name} = getelementptr i8, ptr %base, i64 {at}")
-            code.emit(f"%l.{name} = load {kind}, ptr %h.{name}")
-            code.emit(f"store {kind} %l.{name}, ptr %{name}")
-        if code.forms:
-            code.emit("%context = load i64, ptr %context.at")
-            active = int64(Value("%context", 64, 0, False, code))[layout.ACTIVE]
-            code.emit("%active = alloca i32")
-            code.emit(f"store {code.cast(active, 32)}, ptr %active")
-        for what, name in names.items():
-            code.emit(f"%p.{name[1:]} = getelementptr i8, ptr %base, i64 {self._place(what)}")
-            self._move(name, *shapes[what], load=True)
-        code.emit("%entry.number = load i64, ptr %base")
-        targets = [f"i64 {n}, label %block.{b}.{i}" for (b, i), n in self.entries.items() if self.parts[b, i].native]
-        code.emit(f"switch i64 %entry.number, label %nowhere [{' '.join(targets)}]")
+        for what, name in self.names.items():
+            at = 8 * self.numbers[what] if what in self.numbers else self.rows_at + ROW * self.rows[what]
+            code.emit(f"%p.{name[1:]} = getelementptr i8, ptr %base, i64 {at}")
+            self._move(what, load=True)
+        targets = [f"i64 {n}, label %block.{b}.{i}" for (b, i), n in self.entries.items()]
+        code.emit(f"switch {code.given(ENTRY)}, label %nowhere [{' '.join(targets)}]")
         code.label("nowhere")
         code.emit("unreachable")
-        for part in self.parts.values():
-            b, steps = part.block, self.steps[part.block]
-            if part.native or part.first == 0:
-                code.label(f"block.{b}.{part.first}")
-            if not part.native:
-                if part.first == 0:
-                    code.jump(f"python.{b}.0")
-                continue
-            for step in steps[part.first : part.end]:
+        for (b, first), part in self.parts.items():
+            if part.native or first == 0:
+                code.label(f"block.{b}.{first}")
+            for step in self.steps[b][first : part.end]:
                 code.lines += step.text or []
-            if part.end < len(steps):
-                code.jump(f"python.{b}.{part.end}")
+            if not part.native:  # behind machine code, or from other blocks
+                code.jump(f"python.{b}.{first}")
         for n, (label, e) in enumerate(self.exits.items()):
             code.label(label)
-            for name in ("time", *["epoch"] * code.meets):
-                kind = HEADER_PLACES[name][1]
-                code.emit(f"%x{n}.{name} = load {kind}, ptr %{name}")
-                code.emit(f"store {kind} %x{n}.{name}, ptr %h.{name}")
-            for r in bits_of(e.saved):
-                self._move(names[r], *shapes[r], load=False)
+            for what in (*code.outputs, *bits_of(e.saved)):
+                self._move(what, load=False)
             code.emit(f"ret i64 {n}")
         code.lines.insert(0, "entry:")
         code.close("define i64 @block(ptr noalias %base)")
         return code.module()
 
-    def _place(self, what) -> int:
-        return NUMBERS + 8 * self.numbers[what] if what in self.numbers else self.rows_at + ROW * self.rows[what]
+    def _shape(self, what: Input | int) -> tuple[int, bool, bool]:
+        if isinstance(what, Input):
+            return what.bits, what.vary, what.real
+        return self.bits[what], what in self.varying, False
 
-    def _move(self, name: str, bits: int, vary: bool, load: bool) -> None:
+    def _move(self, what: Input | int, load: bool) -> None:
         """Load a variable from its place in the buffer, where it has whole bytes, or store it there."""
-        code, there, wide = self.code, f"%p.{name[1:]}, align {64 if vary else 8}", max(bits, 8) if vary else 64
-        if load:
-            found = code.value(f"load {type_of(wide, vary)}, ptr {there}", wide, vary)
-            code.emit(f"store {code.cast(found, bits)}, ptr {name}")
-        else:
-            found = code.value(f"load {type_of(bits, vary)}, ptr {name}", bits, vary)
-            code.emit(f"store {code.cast(found, wide)}, ptr {there}")
+        code, name, (bits, vary, real) = self.code, self.names[what], self._shape(what)
+        there, wide = f"%p.{name[1:]}, align {64 if vary else 8}", max(bits, 8) if vary else 64
+        (first, source), (then, to) = ((wide, there), (bits, name)) if load else ((bits, name), (wide, there))
+        found = code.value(f"load {type_of(first, vary, real)}, ptr {source}", first, vary, real)
+        code.emit(f"store {code.cast(found, then)}, ptr {to}")
 
     # -- the Python around it ----------------------------------------------------------------------------------
+    @staticmethod
+    def _told(what: Input | int) -> str:
+        return what.text if isinstance(what, Input) else f"R[{what}]"
+
     def _enterer(self, position: tuple[int, int]):
         """A function of a group that fills the buffer for an entry and runs the machine code; returns its exit."""
         read: list[Input | int] = [*bits_of(self.parts[position].needed), *self.code.inputs.values()]
-        texts = {what: what.text if isinstance(what, Input) else f"R[{what}]" for what in read}
+        texts = {what: self._told(what) for what in read}
         rows = [what for what in read if what in self.rows]
-        scope: dict[str, Any] = {"buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
+        scope = {**self.units, "buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
+        scope |= {"entry": self.entries[position], "begin": self.memory.begin}
         scope |= {f"i{self.rows[what]}": self.views[what] for what in rows}
         lines = ["def enter(g):", "    R, n, heap, join = g.R, g.n, g.engine.heap, g.join"]
         predicates = [what for what in rows if not isinstance(what, Input) and self.bits[what] == 1]
@@ -428,44 +293,31 @@ class Region:
             lines += [f"    if n == {LANES}:", *(f"        i{self.rows[what]}[:] = {texts[what]}" for what in rows)]
             lines += ["    else:", *(f"        fill(i{self.rows[what]}, {texts[what]}, n)" for what in rows)]
         layout, numbers = self._layout(read, "B7x")
-        scope["pack"] = struct.Struct(f"{HEADER}{NUMBERS - struct.calcsize(HEADER)}x{layout}").pack_into
-        scope.update(self.units)
-        limit = "heap[0][0] + g.clock.quantum if heap else inf"
-        scope["begin"] = self.memory.begin
-        shared = any(form.shared for form in self.code.forms)
-        copies = any(form.rule is access.begin_copy for form in self.code.forms)
-        header = [f"{self.entries[position]}", "g.t", limit, "join.block if join else -9", "g.lane_mask"]
-        local = any(form.rule is access.access_local for form in self.code.forms)
-        memory = f"begin(g, {shared}, {copies}, {'access.local_memory(g, 1)' if local else None})"
-        context = memory if self.code.forms else "0"
-        header += ["g.warp.live_mask", context, "g.warp.actor.epoch"]
-        lines.append(f"    pack(buffer, 0, {', '.join([*header, *(texts[what] for what in numbers)])})")
+        scope["pack"] = layout.pack_into
+        lines.append(f"    pack(buffer, 0, {', '.join(texts[what] for what in numbers)})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
         self.enters[position] = scope["enter"]
         return scope["enter"]
 
-    def _bits(self, what) -> int:
-        return what.bits if isinstance(what, Input) else self.bits[what]
-
-    def _layout(self, those: list, predicate: str) -> tuple[str, list]:
+    def _layout(self, those: list, predicate: str) -> tuple[struct.Struct, list]:
         """How the numbers among registers and inputs lie in the buffer, and which these are, in their order."""
         found = {self.numbers[what]: what for what in those if what in self.numbers}
-        kinds = {k: predicate if self._bits(what) == 1 else "Q" for k, what in found.items()}
-        places = range(max(found, default=-1) + 1)
-        return "".join(kinds.get(k, "8x") for k in places), [found[k] for k in sorted(found)]
+        kinds = ["8x"] * (max(found, default=-1) + 1)
+        for k, what in found.items():
+            bits, _, real = self._shape(what)
+            kinds[k] = predicate if bits == 1 else "d" if real else "Q"
+        return struct.Struct("<" + "".join(kinds)), [found[k] for k in sorted(found)]
 
     def _saver(self, e: Exit):
         """A function of a group that takes back what an exit says."""
-        scope: dict[str, Any] = {"buffer": self.buffer}
-        saved = list(bits_of(e.saved))
+        saved = [*self.code.outputs, *bits_of(e.saved)]
         rows = [r for r in saved if r in self.rows]
         layout, numbers = self._layout(saved, "?7x")
-        targets = ["g.t", "g.warp.actor.epoch", *(f"R[{r}]" for r in numbers)]
-        layout = f"<{TIME}xd{EPOCH - TIME - 8}xq{NUMBERS - EPOCH - 8}x{layout}"
-        scope["unpack"] = struct.Struct(layout).unpack_from
-        lines = ["def save(g):", "    R, n = g.R, g.n", f"    {', '.join(targets)}, = unpack(buffer)"]
-        lines.append(f"    g.pc = {e.block}")
+        scope: dict[str, Any] = {"buffer": self.buffer, "unpack": layout.unpack_from}
+        lines = ["def save(g):", "    R, n = g.R, g.n", f"    g.pc = {e.block}"]
+        if numbers:
+            lines.append(f"    {', '.join(map(self._told, numbers))}, = unpack(buffer)")
         if rows:
             lines.append(f"    if n == {LANES}:")
             for r in rows:
@@ -494,14 +346,11 @@ class Region:
                 reads |= step.reads & ~writes
                 writes |= step.writes
             program = self.program
-            last = end == len(self.steps[b])
-            if last:
+            if end == len(self.steps[b]):
                 reads |= program.define[b] & program.live_out[b] & ~writes
             reads &= ~program.in_place[b]
             saved = bits_of(writes & self.live[b][end] & ~program.in_place[b])
             writer = program.written(b)[0]
-            if not program.line_maps[b]:
-                program.line_maps[b] = writer.finish()[1]
             source = writer.part(first, end, bits_of(reads), saved)
             self.tails[key] = program.load(b, source, writer, self.units)
         return self.tails[key]
@@ -549,8 +398,6 @@ class Region:
         b = bisect_right(self.program.start, index) - 1
         n = index - self.program.start[b]
         writer = self.program.written(b)[0]
-        if not self.program.line_maps[b]:
-            self.program.line_maps[b] = writer.finish()[1]
         texts = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
         called, k = next((m[1], k) for k, text in enumerate(texts) if (m := ACCESS.search(text)))
         label = {"cp_async": "cp.async", "fetch": "texture fetch"}.get(called, called)

@@ -35,11 +35,20 @@ PLACES = ROWS.ravel(), ROWS.swapaxes(1, 2).ravel()
 
 @dataclass(frozen=True)
 class Input:
-    """Describes a value that code reads from the group, by its text; it is constant while machine code runs."""
+    """Describes a value that code reads from the group, by its text; what machine code assigns to it goes back."""
 
     text: str
     bits: int
-    vary: bool
+    vary: bool = False
+    real: bool = False
+
+
+# What all machine code may ask: where it begins; its time, when it gives up its turn, the block where its lanes meet
+# others; lanes here, alive, those here without gaps; the epoch; see Memory.begin
+ENTRY, TIME, EPOCH = Input("entry", 64), Input("g.t", 64, real=True), Input("g.warp.actor.epoch", 64)
+LIMIT = Input("heap[0][0] + g.clock.quantum if heap else inf", 64, real=True)
+MEETING, CONTEXT = Input("join.block if join else 1 << 63", 64), Input("begin(g)", 64)
+HERE, ALIVE, ACTIVE = Input("g.lane_mask", 32), Input("g.warp.live_mask", 32), Input("(1 << n) - 1", 32)
 
 
 def input_of(node: ast.AST) -> Input | None:
@@ -95,19 +104,34 @@ class Translator(Interpreter):
         self.bits, self.varying = bits, varying  # which only grows
         self.alike: set[int] = set()  # registers that were taken for one value
         self.registers: set[int] = set()  # that are used
-        self.inputs: dict[str, Input] = {}
+        self.inputs = {ENTRY.text: ENTRY}
+        self.outputs: dict[Input, None] = {}  # of those what is assigned
         self.scratch: dict[str, int] = {}  # bytes of memory by name
-        self.bail_to: Callable[[], str] | None = None
+        self.bail_to: Callable[[], str]
+        self.leave_to: Callable[[int], None]
         self.index = 0  # of the instruction in its program
         self.forms: set[access.Form | textures.Fetch] = set()  # of accesses
-        self.meets = False  # whether lanes of the warp meet anywhere
 
-    def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str]) -> list[str]:
-        """The text of one instruction. bail_to: names, and so makes, the place where Python takes over from it."""
-        self.lines, self.local, self.bail_to = [], {}, bail_to
-        for statement in body:
-            self.statement(statement)
-        return self.lines
+    def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str], leave_to: Callable[[int], None]) -> bool:
+        """Write one instruction; returns whether it ends its block. bail_to: names, and so makes, the place where
+        Python takes over from it; leave_to: writes the way to another block."""
+        self.lines, self.local, self.bail_to, self.leave_to = [], {}, bail_to, leave_to
+        return self.block(body)
+
+    def returns(self, value: int | None) -> None:
+        if value is None:
+            self.emit("unreachable")
+        else:
+            self.leave_to(value)
+
+    def decide(self, node: ast.expr, yes: str, no: str) -> bool | None:
+        """Where lanes may part, whether a guard holds in all of them, or fails in all."""
+        match node:
+            case ast.Compare(left=guard, ops=[ast.Is()], comparators=[ast.Constant(bool(every))]):
+                if isinstance(p := self.expression(guard), Value):
+                    p = self.lanes_true(p) == -every if p.vary else p ^ (not every)
+                    return self.branch(p, yes, no)
+        return super().decide(node, yes, no)
 
     # -- names -------------------------------------------------------------------------------------------------
     def statement(self, node: ast.stmt):
@@ -166,16 +190,22 @@ class Translator(Interpreter):
         value = self.given(found)
         return (self.cast(value, max(found.bits, 16)),) if found.text.startswith("g.launch.params") else value
 
-    def given(self, what: Input) -> Value:
+    def place_of(self, what: Input) -> str:
         self.inputs[what.text] = what
-        name = f"%input{list(self.inputs).index(what.text)}"
-        return self.value(f"load {type_of(what.bits, what.vary)}, ptr {name}", what.bits, what.vary)
+        return f"%input{list(self.inputs).index(what.text)}"
+
+    def given(self, what: Input) -> Value:
+        shape = what.bits, what.vary, what.real
+        return self.value(f"load {type_of(*shape)}, ptr {self.place_of(what)}", *shape)
+
+    def give(self, what: Input, value: Value) -> None:
+        self.outputs[what] = None
+        self.emit(f"store {value}, ptr {self.place_of(what)}")
 
     # -- what instructions call: see Unit --------------------------------------------------------------------------
     def fences_meet(self, _) -> None:
         """The next epoch of the warp: Actor.meet."""
-        self.meets = True
-        self.emit(f"store {self.header('epoch', 64) + STRIDE & EPOCHS - 1}, ptr %epoch")
+        self.give(EPOCH, self.given(EPOCH) + STRIDE & EPOCHS - 1)
 
     def access_load(self, _, space, address, size, count, mask, *strong, nc=False):
         if strong:
@@ -196,7 +226,7 @@ class Translator(Interpreter):
             raise Untranslated("this access")
         if form.shared and not address.vary and address.bits == 64:
             address = self.cast(address, 32)
-        active = self.header("active") if form.write else self.constant(FULL if vary else 1, 32)
+        active = self.given(ACTIVE) if form.write else self.constant(FULL if vary else 1, 32)
         active = self.guarded(active, mask)
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         values = form.kind(self.room("values"))
@@ -216,8 +246,8 @@ class Translator(Interpreter):
         self.forms.add(form)
         self.declarations[str(form)] = f"declare i1 @{form}({', '.join(f'i{bits}' for bits in access.ARGUMENTS)})"
         if sizes is None:
-            sizes = self.cast(self.cast(self.header("epoch", 64) << LANE_BITS, 32), 64)
-        given = f"i64 %context, {addresses}, {self.cast(active, 64)}, {self.room('values')}, i64 {self.index}"
+            sizes = self.cast(self.cast(self.given(EPOCH) << LANE_BITS, 32), 64)
+        given = f"{self.given(CONTEXT)}, {addresses}, {self.cast(active, 64)}, {self.room('values')}, i64 {self.index}"
         self.bail_where(self.value(f"call i1 @{form}({given}, {sizes}, {self.constant(one, 1)})", 1, 0))
 
     def async_copy_cp_async_commit(self, _) -> None:
@@ -227,7 +257,7 @@ class Translator(Interpreter):
     def async_copy_cp_async(self, _, to, source, size, some, mask) -> None:
         if not all(isinstance(at, Value) for at in (to, source)):
             raise Untranslated("a constant address")
-        active = self.guarded(self.header("active"), mask)
+        active = self.guarded(self.given(ACTIVE), mask)
         rows = [self.spread(self.cast(v, 64)) for v in (to, source, some)]
         to, source, sizes = (self.kept(v, name) for v, name in zip(rows, ("s64.0", "values", "s64.1"), strict=True))
         self.ask(access.copy_of(size), to, active, sizes)
@@ -249,7 +279,7 @@ class Translator(Interpreter):
         differ = [v.vary for v in (*where, mask) if isinstance(v, Value)]
         if geometry not in textures.AXES or not isinstance(handle, Value) or handle.vary or not any(differ):
             raise Untranslated("this fetch")
-        active = self.guarded(self.header("active"), mask)
+        active = self.guarded(self.given(ACTIVE), mask)
         self.bail_where(handle >= OBJECTS.ROOM)
         coordinates = self.room("coordinates")
         for k, v in enumerate(where):
@@ -262,14 +292,14 @@ class Translator(Interpreter):
 
     @property
     def g_lane_mask(self) -> Value:
-        return self.header("lane_mask")
+        return self.given(HERE)
 
     def g_converged(self, members) -> bool:
         """Python waits where lanes that an instruction needs are elsewhere. A guard that fails makes no difference."""
         if isinstance(members, Value) and members.vary:
             raise Untranslated("masks that differ")
         members = self.cast(members, 32)
-        here, alive = self.header("lane_mask"), self.header("live_mask")
+        here, alive = self.given(HERE), self.given(ALIVE)
         self.bail_where((here & ~members | members & alive & ~here) != 0)
         return True
 
@@ -281,10 +311,13 @@ class Translator(Interpreter):
         self.bail_where(~every & (bits != 0))
         return every
 
-    # -- what formats/ asks for of a warp --------------------------------------------------------------------------
-    def header(self, name: str, bits: int = 32) -> Value:
-        return self.value(f"load i{bits}, ptr %{name}", bits, False)
+    def g_branch(self, guard, _there, _here, _join, together) -> int | None:
+        """The block to which lanes go together that part at a guard, if there is one; else Python parts them."""
+        if guard.vary and together is None:
+            self.bail_where(self.constant(True, 1))
+        return together if guard.vary else None
 
+    # -- what formats/ asks for of a warp --------------------------------------------------------------------------
     def bail_where(self, condition: Value) -> None:
         """Leave the instruction to Python if the condition holds in any lane."""
         if condition.vary:
@@ -295,7 +328,7 @@ class Translator(Interpreter):
 
     def need_whole_warp(self) -> None:
         """Leave the instruction to Python unless all lanes are here."""
-        self.bail_where(self.header("lane_mask") != FULL)
+        self.bail_where(self.given(HERE) != FULL)
 
     def across(self, what: str, a: Value) -> Value:
         """Reduce a over the lanes."""

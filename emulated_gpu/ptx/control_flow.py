@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import ModuleType
 
@@ -162,24 +162,10 @@ class ControlFlow:
             self.use.append(used)
             self.define.append(defined)
             self.in_place.append(self.registers_in_place(b))
-        live = list(self.use)
-        changed = True
-        while changed:
-            changed = False
-            for b in reversed(range(n)):
-                out = 0
-                for s in self.successors[b]:
-                    out |= live[s]
-                new = self.use[b] | (out & ~self.define[b])
-                if new != live[b]:
-                    live[b], changed = new, True
-        self.live = live
+        self.live = self.backward(lambda b, now: self.use[b] | now & ~self.define[b], range(n))
         self.find_deliveries()
         self.results = Results(self)
-        self.live_out = [0] * n
-        for b in range(n):
-            for s in self.successors[b]:
-                self.live_out[b] |= live[s]
+        self.live_out = [functools.reduce(int.__or__, (self.live[s] for s in out), 0) for out in self.successors]
 
     def initial_registers(self, seed: int) -> tuple:
         """Return a warp's first registers: None, which faults when read; garbage where only some paths read them, or
@@ -239,23 +225,35 @@ class ControlFlow:
             now = now | written if is_load else now & ~written
             return 0 if handler is not None and handler.settles else now
 
-        self.forward(step)
+        self.forward(step, range(len(self.start)))
 
-    def forward(self, step: Callable[[int, int], int]) -> list[int]:
-        """Return what holds when each block begins, a bit each, on any way to it: step(i, now) is what holds behind
-        instruction i, before which `now` does."""
-        before = [0] * len(self.start)
-        work = list(reversed(range(len(self.start))))  # the first block first
+    def forward(self, step: Callable[[int, int], int], blocks: Sequence[int]) -> list[int]:
+        """Return what holds when each of some blocks begins, a bit each, on any way to it through these: step(i, now)
+        is what holds behind instruction i, before which `now` does."""
+        before = dict.fromkeys(blocks, 0)
+        work = list(reversed(blocks))  # the first block first
         while work:
             b = work.pop()
             now = before[b]
             for i in range(self.start[b], self.end[b]):
                 now = step(i, now)
             for s in self.successors[b]:
-                if now & ~before[s]:
+                if s in before and now & ~before[s]:
                     before[s] |= now
                     work.append(s)
-        return before
+        return [*before.values()]
+
+    def backward(self, step: Callable[[int, int], int], blocks: Sequence[int]) -> list[int]:
+        """Return what holds when each of some blocks begins, a bit each, on any way on through these: step(b, now) is
+        what holds before block b, behind which `now` does."""
+        before, again = dict.fromkeys(blocks, 0), True
+        while again:
+            again = False
+            for b in reversed(blocks):
+                new = step(b, functools.reduce(int.__or__, (before.get(s, 0) for s in self.successors[b]), 0))
+                if new != before[b]:
+                    before[b], again = new, True
+        return [*before.values()]
 
     def registers_in_place(self, block: int) -> int:
         """Return the registers that a block's code neither loads nor saves, a bit each: see Handler.in_place."""
@@ -428,6 +426,7 @@ class ControlFlow:
         """The writer of a block that may become machine code, and what it has of each instruction."""
         if index not in self._written:
             writer = self.write(index)
+            self.line_maps[index] = writer.finish()[1]
             texts = ["\n".join(text for text, _ in writer.lines[a:b]) for a, b in itertools.pairwise(writer.marks)]
             self._written[index] = writer, [ast.parse(textwrap.dedent(text)).body for text in texts]
         return self._written[index]

@@ -43,7 +43,7 @@ class Results:
             return now | written if loads[i] or reads_results else now & ~written
 
         if self.come:
-            program.forward(step)
+            program.forward(step, range(len(program.start)))
         found = (instrs[i] for i, now in touching.items() if decides(instrs[i], handlers[i], now))
         self.decides: Instr | None = next(found, None)
 

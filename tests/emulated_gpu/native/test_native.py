@@ -472,12 +472,6 @@ def test_a_kernel_leaves_the_same(monkeypatch):
         assert getattr(mine, name) == value, name
 
 
-def test_ways_out_come_in_the_order_of_the_text():
-    """Else what one process has compiled no other finds."""
-    for ways in ([55, 7], [7, 55]):
-        assert [*Region._ways([f"  br i1 %p, label %leave.3.{w}, label %on.9" for w in ways], 3)] == ways
-
-
 def test_rows_leave_the_same(monkeypatch):
     """Elements of all widths by whole warps, one lane's behind the other's, and all at one address."""
     mine, theirs = both(ROWS, monkeypatch)
