@@ -2,7 +2,7 @@
 
 A rule's arguments are integers of 64 bits without a sign, arrays in memory by their addresses, tuples of those, and
 constants. In machine code each set of constants gives a function of its own: what hangs on constants alone is decided
-when it is written. There a rule may have `if`, `while`, `for k in range(..)`, `for k in ones(mask)`, loops over
+when it is written. There a rule may have `if`, `for k in range(..)`, `for k in ones(mask)`, loops over
 constants, which are written turn by turn, `return`, assignments, calls of rules, and of Python that computes with what
 it is given. A slice `[a:a + n]` of an array, n constant, is a vector. Both sides of what has no branches (`where`, `&`)
 are computed, not of `and`.
@@ -258,7 +258,7 @@ class Interpreter(Code):
     def __init__(self):
         super().__init__()
         self.heads: list[str] = []  # of what lies in memory
-        self.loops: list[tuple[str, str]] = []  # where turns end, and the loops
+        self.loops: list[str] = []  # where their turns begin
         self.local: dict[str, Any] = {}
         self.variables: dict[str, tuple[str, tuple[int, int, bool]]] = {}
 
@@ -284,8 +284,6 @@ class Interpreter(Code):
                 return True
             case ast.If():
                 return self.branches(node)
-            case ast.While():
-                self.turn(node, lambda inside, end: self.decide(node.test, inside, end))
             case ast.For(iter=ast.Call(func=ast.Name(id="range" | "ones"))):
                 self.count_up(node)
             case ast.For():
@@ -293,8 +291,8 @@ class Interpreter(Code):
                     self.local[ast.unparse(node.target)] = each
                     if self.block(node.body):
                         return True
-            case ast.Break() | ast.Continue():
-                self.jump(self.loops[-1][isinstance(node, ast.Break)])
+            case ast.Continue():
+                self.jump(self.loops[-1])
                 return True
             case _:
                 raise Untranslated(ast.unparse(node))
@@ -350,38 +348,24 @@ class Interpreter(Code):
         self.label(end)
         return self.value(f"phi i1 [true, %{yes}], [false, %{no}]", 1, 0)
 
-    def turn(self, node: ast.While | ast.For, test, begin=lambda: None) -> None:
-        """A loop: test(label of its body, label behind it); begin() is the first thing of a turn."""
-        head, inside, end = (self.name(what) for what in ("head", "body", "end"))
-        self.jump(head)
-        self.label(head)
-        if test(inside, end):
-            self.jump(inside)
-        self.label(inside)
-        self.loops.append((head, end))
-        begin()
-        if not self.block(node.body):
-            self.jump(head)
-        self.loops.pop()
-        self.label(end)
-
     def count_up(self, node: Any) -> None:
         """A loop over a range, or over the ones of a mask: what is left of it lies in memory."""
         ends, of_bits = [self.expression(a) for a in node.iter.args], node.iter.func.id == "ones"
         first, end, step = (0, *ends, 1) if len(ends) == 1 and not of_bits else (*ends, 1, 1)[:3]
-        left = self.variable((64, 0, False))
+        left, (head, inside, behind) = self.variable((64, 0, False)), map(self.name, ("head", "body", "end"))
         self.emit(f"store {self.shaped(first, WORD)}, ptr {left}")
-
-        def test(inside: str, behind: str) -> None:
-            now = self.value(f"load i64, ptr {left}", 64, 0)
-            self.branch(now != 0 if of_bits else now < end, inside, behind)
-
-        def begin() -> None:
-            now = self.value(f"load i64, ptr {left}", 64, 0)
-            self.local[node.target.id] = trailing_zeros(now) if of_bits else now
-            self.emit(f"store {now & (now - 1) if of_bits else now + step}, ptr {left}")
-
-        self.turn(node, test, begin)
+        self.jump(head)
+        self.label(head)
+        now = self.value(f"load i64, ptr {left}", 64, 0)
+        self.branch(now != 0 if of_bits else now < end, inside, behind)
+        self.label(inside)
+        self.local[node.target.id] = trailing_zeros(now) if of_bits else now
+        self.emit(f"store {now & (now - 1) if of_bits else now + step}, ptr {left}")
+        self.loops.append(head)
+        if not self.block(node.body):
+            self.jump(head)
+        self.loops.pop()
+        self.label(behind)
 
     def variable(self, kind: tuple[int, int, bool]) -> str:
         name = f"%{self.name('a')}"
@@ -497,9 +481,7 @@ class Writer(Interpreter):
         if self.rule.assigned[name] == 1 or not isinstance(value, (int, float, Value)):
             self.local[name] = value
             return
-        if not isinstance(value, Value):
-            value = self.constant(value, 1 if isinstance(value, bool) else 64)
-        kind = value.bits, value.vary, value.real
+        value, kind = self.typed(value)
         if name not in self.variables:
             self.variables[name] = self.variable(kind), kind
             self.local.pop(name, None)
@@ -508,13 +490,16 @@ class Writer(Interpreter):
             raise Untranslated(f"{name} of two types in {self.rule.__name__}")
         self.emit(f"store {value}, ptr {place}")
 
+    def typed(self, value: Any) -> tuple[Value, tuple[int, int, bool]]:
+        if not isinstance(value, Value):
+            value = self.constant(value, 1 if isinstance(value, bool) else 64)
+        return value, (value.bits, value.vary, value.real)
+
     def returns(self, value: Any) -> None:
         if value is None:
             self.emit("ret void")
             return
-        if not isinstance(value, Value):
-            value = self.constant(value, 1 if isinstance(value, bool) else 64)
-        kind = value.bits, value.vary, value.real
+        value, kind = self.typed(value)
         if self.result not in (None, kind):
             raise Untranslated(f"results of two types of {self.rule.__name__}")
         self.result = kind

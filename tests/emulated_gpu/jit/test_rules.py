@@ -42,24 +42,18 @@ def first_of(numbers, n, wanted):
 
 @rule
 def loops(at, n, wanted, unused):
-    """Turns that are left, skipped, counted down, and made for constants."""
+    """Turns that are skipped, counted, and made for constants."""
     numbers, total = int32(at), 0
     for k in range(1, n, 2):
         if numbers[k] == 7:
             continue
-        if numbers[k] > 900:
-            break
         total += numbers[k] * k
     for k in ones(wanted):
         for low in ones(wanted & 5):
             if low == 2:
                 continue
             total += k * 3 + low
-        if k > 4:
-            break
-    left = n
-    while left and total < 1 << 40:
-        left -= 1
+    for left in range(n):
         for step in (1, 3):
             total = total + (left ^ step)
             if step == 3:
