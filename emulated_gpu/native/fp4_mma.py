@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,61 +23,40 @@ SOME = 8  # rows of an operand that are decoded together
 COLD = 250  # MMAs of a process before machine code pays
 CHUNK, BLOCK = 16, 8  # bytes: what a swizzle leaves together, what one scale factor belongs to
 BLOCKS, SUMS = range(4), range(TALL)
-PARTS = 3  # A, and B of both CTAs of a pair
-
-
-class Part(NamedTuple):
-    """Rows of an operand in the shared memory of a CTA: how many, the number of the first; the addresses of that
-    memory, of their chunks there, the column of their scale factors, and the address of those by their codes; where
-    elements go, how far one is from the next one of its row, and where it is noted which scale factors there are."""
-
-    rows: int
-    first: int
-    bytes: int
-    chunks: int
-    column: int
-    values: int
-    to: int
-    by_k: int
-    seen: int
-
-    @classmethod
-    def at(cls, table) -> Part:
-        return cls(*(table[k] for k in range(len(cls._fields))))
 
 
 @rule
-def decode(parts, cells, written, table):
-    """Parts of A and B, times their scale factors, as floats: element k of row r goes to k * by_k + r.
+def decode(cells, written, rows, number, memory, chunks, column, values, to, by_k, seen):
+    """Rows of an operand, from this number on, times their scale factors, as floats: element k of row r goes to
+    k * by_k + r of `to`. memory: a CTA's shared one, where their chunks are; column: of their scale factors' codes,
+    which have these values.
 
-    Each byte of a part's `seen` whose number is that of a scale factor becomes 1. False if a scale factor has not been
-    written, or is not the same in all 32-lane partitions.
+    Each byte of `seen` whose number is that of a scale factor becomes 1. False if a scale factor has not been written,
+    or is not the same in all 32-lane partitions.
     """
     good, scales, turned = True, room(len(BLOCKS) * SOME, float32), room(K // 2 * SOME, int8)
-    for number in range(parts):
-        part = Part.at(int64(table).at(number * len(Part._fields)))
-        for row in range(0, part.rows, SOME):
-            first = row + part.first
-            for i in range(SOME):
-                cell = (first + i & 31) * COLUMNS + part.column + (first + i >> 5)
-                word = int32(cells)[cell]
-                good = good & is_replicated(cells, written, cell, word)
-                for block in BLOCKS:
-                    code = word >> 8 * block & 255
-                    int8(part.seen)[code] = 1
-                    scales[block * SOME + i] = float32(part.values)[code] * 0.5
-                for half in PAIR:  # of a row
-                    chunk = part.bytes + int64(part.chunks)[(row + i) * 2 + half] * CHUNK
-                    for byte in range(CHUNK):
-                        turned[(half * CHUNK + byte) * SOME + i] = int8(chunk)[byte]
-            halves = doubled(turned[0 : K // 2 * SOME])
-            for which in PAIR:  # of a byte's two numbers, in its lower and in its upper half
-                turned[0 : K // 2 * SOME] = halves[which]
-                for at in range(K // 2):
-                    here, block = at * SOME, at // BLOCK * SOME
-                    place = (2 * at + which) * part.by_k + first
-                    element = whole_number(turned[here : here + SOME], 8, True, 32)
-                    float32(part.to)[place : place + SOME] = element * scales[block : block + SOME]
+    for row in range(0, rows, SOME):
+        first = row + number
+        for i in range(SOME):
+            cell = (first + i & 31) * COLUMNS + column + (first + i >> 5)
+            word = int32(cells)[cell]
+            good = good & is_replicated(cells, written, cell, word)
+            for block in BLOCKS:
+                code = word >> 8 * block & 255
+                int8(seen)[code] = 1
+                scales[block * SOME + i] = float32(values)[code] * 0.5
+            for half in PAIR:  # of a row
+                chunk = memory + int64(chunks)[(row + i) * 2 + half] * CHUNK
+                for byte in range(CHUNK):
+                    turned[(half * CHUNK + byte) * SOME + i] = int8(chunk)[byte]
+        halves = doubled(turned[0 : K // 2 * SOME])
+        for which in PAIR:  # of a byte's two numbers, in its lower and in its upper half
+            turned[0 : K // 2 * SOME] = halves[which]
+            for at in range(K // 2):
+                here, block = at * SOME, at // BLOCK * SOME
+                place = (2 * at + which) * by_k + first
+                element = whole_number(turned[here : here + SOME], 8, True, 32)
+                float32(to)[place : place + SOME] = element * scales[block : block + SOME]
     return good
 
 
@@ -161,28 +139,25 @@ class Fp4Mma:
 
     def __init__(self):
         self.decode, self.survey, self.multiply = map(Function, (decode, survey, multiply))
-        self.parts = np.zeros((PARTS, len(Part._fields)), np.int64)
         self.room = np.zeros(2 * K * (ROWS + MOST) * 4 + 64, np.uint8)
         first = pointer(self.room) + -pointer(self.room) % 64
         self.a = [first + cta * K * ROWS * 4 for cta in range(2)]
         self.b = [first + 2 * K * ROWS * 4 + cta * K * MOST * 4 for cta in range(2)]
         self.seen = np.zeros(512, np.uint8)  # of A, of B
         self.largest, self.magic = np.zeros(WIDE, np.float32), np.zeros(1, np.float32)
-        noted = self.seen, self.largest, self.magic, self.parts
-        self.seen_at, self.largest_at, self.magic_at, self.parts_at = map(pointer, noted)
+        self.seen_at, self.largest_at, self.magic_at = map(pointer, (self.seen, self.largest, self.magic))
         self.lock = threading.Lock()
 
     def operands(self, place: tuple[int, int], cta: int, n: int, a: tuple, *b: tuple) -> tuple[bytes, bytes] | None:
         """Decode A and B of a CTA of the pair; returns which codes the scale factors of each have, a byte for each, or
         None if those are not all written and the same in all partitions.
 
-        place: addresses of tensor memory's cells, and of what says which are written. n: rows of B. a, b: Part's first
-        fields, of B for the rows that each CTA of the pair has.
+        place: addresses of tensor memory's cells, and of what says which are written. n: rows of B. a, b: what `decode`
+        takes behind that, up to `values`, of B for the rows that each CTA of the pair has.
         """
         self.seen.fill(0)
         parts = (*a, self.a[cta], ROWS, self.seen_at), *((*one, self.b[cta], n, self.seen_at + 256) for one in b)
-        self.parts[: len(parts)] = parts
-        if not self.decode(len(parts), *place, self.parts_at):
+        if not all(self.decode(*place, *part) for part in parts):
             return None
         seen = self.seen.tobytes()
         return seen[:256], seen[256:]
