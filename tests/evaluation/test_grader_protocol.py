@@ -142,12 +142,13 @@ def test_secret_seed_changes_the_inputs_and_stays_secret(honest, call_grader):
         "import os\nfrom reference import ref_kernel\n"
         "def custom_kernel(data):\n"
         "    assert 'POPCORN_SEED' not in os.environ\n"
-        "    print('digest', data[0][0][1].view(__import__('torch').uint8).double().sum().item())\n"
+        "    digest = data[0][0][1].view(__import__('torch').uint8).double().sum().item()\n"
+        "    print('digest', digest, file=open('said', 'w'))\n"
         "    return ref_kernel(data)\n"
     )
-    printed = [call_grader("test", ONE, fresh=True, **env)[2] for env in ({}, {"POPCORN_SEED": "123456"})]
-    seeds = [7, task.combine_seeds(7, 123456)]
-    for text, seed in zip(printed, seeds):
+    for seed, env in ((task.combine_seeds(7, 123456), {"POPCORN_SEED": "123456"}), (7, {})):
+        call_grader("test", ONE, fresh=bool(env), **env)  # a fresh one has the environment
+        text = honest.with_name("said").read_text()
         (((_, b, _),), *_) = reference.generate_input((8,), (16,), (64,), 1, seed)
         assert f"digest {b.view(reference.torch.uint8).double().sum().item()}" in text
 

@@ -1,8 +1,6 @@
 """What is guarded of the emulator is replaced by nobody but a submission: not when CUDA C++ is first served."""
 
-import subprocess
-import sys
-from pathlib import Path
+from tests import forked
 
 SCRIPT = """
 import sys
@@ -17,6 +15,5 @@ print(guards.replaced())
 
 
 def test_serving_cuda_cpp_replaces_nothing():
-    root = Path(__file__).resolve().parents[2]
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, capture_output=True, text=True)
+    ran = forked.module("-c", SCRIPT)
     assert ran.stdout == "[]\n", ran.stdout + ran.stderr
