@@ -5,7 +5,7 @@ eval.py benchmark, profile and sweep --task fp8_grouped_gemm do many problems at
 
 import click
 
-from ragged_moe.commands.modelled import say
+from ragged_moe.commands.modelled import FORMAT, MACHINE, say
 
 
 def rows(_ctx, _param, value: str) -> tuple[int, ...]:
@@ -27,10 +27,8 @@ def multiple(_ctx, _param, value: int) -> int:
 @click.option("--m", required=True, callback=rows, help="Rows of each expert: 64,0,5.")
 @click.option("--n", type=int, required=True, callback=multiple)
 @click.option("--k", type=int, required=True, callback=multiple)
-@click.option(
-    "--format", "kind", type=click.Choice(["fp8", "nvfp4", "mxfp4", "w4a16"]), default="fp8", show_default=True
-)
-@click.option("--machine", type=click.Choice(["b200", "h200"]), default="b200", show_default=True)
+@FORMAT
+@MACHINE
 @click.option("--calls", type=click.IntRange(1), default=15, show_default=True, help="Back to back, on sets in turn.")
 def main(m: tuple[int, ...], n: int, k: int, kind: str, machine: str, calls: int) -> None:
     """Model the time of the grouped GEMM."""

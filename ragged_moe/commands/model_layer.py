@@ -5,15 +5,13 @@ eval.py benchmark and profile --task fp8_moe do many problems at once.
 
 import click
 
-from ragged_moe.commands.modelled import say
+from ragged_moe.commands.modelled import FORMAT, MACHINE, say
 
 
 @click.command()
 @click.option("--tokens", type=click.IntRange(1, 16384), required=True)
-@click.option(
-    "--format", "kind", type=click.Choice(["fp8", "nvfp4", "mxfp4", "w4a16"]), default="fp8", show_default=True
-)
-@click.option("--machine", type=click.Choice(["b200", "h200"]), default="b200", show_default=True)
+@FORMAT
+@MACHINE
 @click.option("--calls", type=click.IntRange(1), default=3, show_default=True, help="Back to back, on sets in turn.")
 def main(tokens: int, kind: str, machine: str, calls: int) -> None:
     """Model the time of the layer."""

@@ -8,6 +8,11 @@ from emulated_gpu.model.steady import Steady
 from emulated_gpu.model.time_of_call import replied
 from emulated_gpu.serve.host.timed_run import answering
 
+FORMAT = click.option(
+    "--format", "kind", type=click.Choice(["fp8", "nvfp4", "mxfp4", "w4a16"]), default="fp8", show_default=True
+)
+MACHINE = click.option("--machine", type=click.Choice(["b200", "h200"]), default="b200", show_default=True)
+
 
 def say(kind: str, args: dict, machine: str, count: int) -> None:
     """Say the modelled time of a call, back to back with as many as count, and of each launch of a layer.

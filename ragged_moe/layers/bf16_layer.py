@@ -12,7 +12,6 @@ import torch
 from ragged_moe.kernels.config import Activation, Config
 from ragged_moe.layers.deepseek_layer import Space
 from ragged_moe.layers.fp4_layer import COPIED_ENTRIES, Fp4Layer
-from ragged_moe.layers.grouped_gemm_fp8 import launcher
 from ragged_moe.layers.signatures import HOPPER
 from ragged_moe.runtime.device import device_of
 from ragged_moe.runtime.sizes import Inputs, Sizes
@@ -38,19 +37,15 @@ class Bf16Layer(Fp4Layer):
 
     def gemm1(self, x: Inputs, space: Space, config: Config) -> None:
         """From m_indptr and permuted to c."""
-        self.launch_gemm(config, space.permuted, x.gemm1_weights, space, space.c, x.hidden_states.shape[0])
+        operands = space.permuted, NO_SCALES, x.gemm1_weights.data_ptr(), NO_SCALES, space.c
+        shape = 2 * self.sizes.intermediate, 2 * self.sizes.hidden  # K in bytes
+        self.launch_gemm(config, space, operands, shape, x.hidden_states.shape[0])
 
     def gemm2(self, x: Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""
-        self.launch_gemm(config, space.c, x.gemm2_weights, space, space.o, x.hidden_states.shape[0])
-
-    def launch_gemm(
-        self, config: Config, a: int, weights: torch.Tensor, space: Space, out: int, tokens: int
-    ) -> None:
-        """Launch one. a, out: addresses."""
-        made, (experts, n, k) = launcher(self.torch_device, config), weights.shape
-        words = made.words(self.grid(config), space.total, n, 2 * k, experts, self.rows(tokens))
-        made.launch((a, NO_SCALES, weights.data_ptr(), NO_SCALES, space.m_indptr, out), words)
+        operands = space.c, NO_SCALES, x.gemm2_weights.data_ptr(), NO_SCALES, space.o
+        shape = self.sizes.hidden, 2 * self.sizes.intermediate
+        self.launch_gemm(config, space, operands, shape, x.hidden_states.shape[0])
 
 
 @functools.lru_cache(maxsize=16)

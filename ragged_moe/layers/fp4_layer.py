@@ -107,12 +107,9 @@ class Fp4Layer(Layer):
 
     def launch_gemm1(self, x: Fp4Inputs, tokens: int, space: Space, config: Config, more: tuple[int, ...]) -> None:
         """Launch GEMM1. tokens: their address. more: its kernel's words behind the sizes'."""
-        h, i, e = self.sizes.hidden, self.sizes.intermediate, self.sizes.local
-        weights = x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr()
-        operands = tokens, x.gemm1_global.data_ptr(), *weights, space.m_indptr, space.c
-        made = launcher(self.torch_device, config)
-        words = made.words(self.grid(config), space.total, 2 * i, h, e, self.rows(x.hidden_states.shape[0]))
-        made.launch(operands, (*words, *more))
+        weights = x.gemm1_global.data_ptr(), x.gemm1_weights.data_ptr(), x.gemm1_weights_scale.data_ptr()
+        shape = 2 * self.sizes.intermediate, self.sizes.hidden
+        self.launch_gemm(config, space, (tokens, *weights, space.c), shape, x.hidden_states.shape[0], more)
 
     def gemm2(self, x: Fp4Inputs, space: Space, config: Config) -> None:
         """From m_indptr and c to o."""
@@ -120,12 +117,18 @@ class Fp4Layer(Layer):
 
     def launch_gemm2(self, x: Fp4Inputs, c: int, space: Space, config: Config, more: tuple[int, ...]) -> None:
         """Launch GEMM2. c: its address. more: its kernel's words behind the sizes'."""
-        weights, sizes = (x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()), self.sizes
-        operands = c, x.gemm2_global.data_ptr(), *weights, space.m_indptr, space.o
-        made = launcher(self.torch_device, config)
-        shape = space.total, sizes.hidden, sizes.intermediate, sizes.local
-        words = made.words(self.grid(config), *shape, self.rows(x.hidden_states.shape[0]))
-        made.launch(operands, (*words, *more))
+        weights = x.gemm2_global.data_ptr(), x.gemm2_weights.data_ptr(), x.gemm2_weights_scale.data_ptr()
+        shape = self.sizes.hidden, self.sizes.intermediate
+        self.launch_gemm(config, space, (c, *weights, space.o), shape, x.hidden_states.shape[0], more)
+
+    def launch_gemm(
+        self, config: Config, space: Space, operands: tuple[int, ...], shape: tuple[int, int], tokens: int,
+        more: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Launch one. operands: addresses as its kernel's words have them, but m_indptr's. shape: N, K."""
+        made, (*read, out) = launcher(self.torch_device, config), operands
+        words = made.words(self.grid(config), space.total, *shape, self.sizes.local, self.rows(tokens))
+        made.launch((*read, space.m_indptr, out), (*words, *more))
 
 
 class ByE4m3Layer(Fp4Layer):
