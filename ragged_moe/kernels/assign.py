@@ -19,6 +19,7 @@ from cutlass import Float32, Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 from ragged_moe.kernels.exchange import DISPATCH, MOST, STAGE, Layout
+from ragged_moe.kernels.host import own_place
 from ragged_moe.kernels.permute import copy_row
 from ragged_moe.kernels.ptx import (
     as_int,
@@ -175,9 +176,7 @@ class Assign:
 
     @cute.kernel
     def kernel(self, of, awaiting: tuple, of_hidden: tuple):  # Lists: a type here becomes part of the kernel's name
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        block, _, _ = cute.arch.block_idx()
+        warp, lane, block, _ = own_place()
         follow_previous_kernel()
         of_map = ()
         if const_expr(self.layout is not None):

@@ -11,7 +11,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ragged_moe.kernels import quantise
-from ragged_moe.kernels.host import words_and_launch
+from ragged_moe.kernels.host import own_place, words_and_launch
 from ragged_moe.kernels.permute import copy_row
 from ragged_moe.kernels.ptx import (
     as_int,
@@ -54,9 +54,7 @@ class ListBatch:
         self, counts: Int64, m_indptr: Int64, rows: Int64, scales: Int64, to: Int64, of_expert: Int64, of_token: Int64,
         of_block: Int64, experts: Int32, most: Int32, blocks: Int32,
     ):  # fmt: skip
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        cta, _, _ = cute.arch.block_idx()
+        warp, lane, cta, _ = own_place()
         expert = divide(cta, PARTS)
         slice = (cta - expert * PARTS) * WARPS + warp  # this warp's, of an expert's
         follow_previous_kernel()
@@ -97,10 +95,7 @@ class QuantiseRows:
 
     @cute.kernel
     def kernel(self, x: Int64, values: Int64, scales: Int64, rows: Int64, used: Int64, tokens: Int32, hidden: Int32):
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        cta, _, _ = cute.arch.block_idx()
-        grid, _, _ = cute.arch.grid_dim()
+        warp, lane, cta, grid = own_place()
         follow_previous_kernel()
         for row in cutlass.range(cta, load_relaxed(used), grid, unroll=1):
             token = load_relaxed(rows + Int64(row) * 4)
@@ -120,10 +115,7 @@ class UnpackRows:
 
     @cute.kernel
     def kernel(self, o: Int64, rows: Int64, used: Int64, out: Int64, hidden: Int32):
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        cta, _, _ = cute.arch.block_idx()
-        grid, _, _ = cute.arch.grid_dim()
+        warp, lane, cta, grid = own_place()
         follow_previous_kernel()
         for row in cutlass.range(cta * WARPS + warp, load_relaxed(used), grid * WARPS, unroll=1):
             place = out + Int64(load_relaxed(rows + Int64(row) * 4)) * Int64(hidden) * 2

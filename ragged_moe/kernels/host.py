@@ -1,9 +1,11 @@
-"""What most kernels' host functions do: read words of the host, and launch on the CUDA stream that is the last."""
+"""How most kernels begin: on the host, which reads their words and launches on the CUDA stream that is the last; and on
+the GPU.
+"""
 
 from collections.abc import Callable
 
 import cutlass.cute as cute
-from cutlass import Int64
+from cutlass import Int32, Int64
 from cutlass._mlir.dialects import cuda as cuda_ir
 
 
@@ -19,3 +21,11 @@ def words_and_launch(host: cute.Pointer, count: int) -> tuple[list[Int64], Calla
         kernel.launch(grid=(ctas, 1, 1), block=(threads, 1, 1), stream=stream, use_pdl=True, **options)
 
     return [words[i] for i in range(count - 1)], launch
+
+
+def own_place() -> tuple[Int32, Int32, Int32, Int32]:
+    """Return a thread's warp in its CTA, its lane, its CTA, and how many of these there are."""
+    warp, lane = cute.arch.make_warp_uniform(cute.arch.warp_idx()), cute.arch.lane_idx()
+    block, _, _ = cute.arch.block_idx()
+    grid, _, _ = cute.arch.grid_dim()
+    return warp, lane, block, grid

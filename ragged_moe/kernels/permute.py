@@ -14,7 +14,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ragged_moe.kernels import quantise
-from ragged_moe.kernels.host import words_and_launch
+from ragged_moe.kernels.host import own_place, words_and_launch
 from ragged_moe.kernels.ptx import (
     as_int,
     follow_previous_kernel,
@@ -72,10 +72,7 @@ class Permute:
         self, hidden: Int64, scales: Int64, m_indptr: Int64, rows: Int64, to: Int64, to_scales: Int64, tokens: Int32,
         h: Int32, total_m: Int32, experts: Int32,
     ):  # fmt: skip
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        block, _, _ = cute.arch.block_idx()
-        grid, _, _ = cute.arch.grid_dim()
+        warp, lane, block, grid = own_place()
         follow_previous_kernel()
         used = load_relaxed(m_indptr + Int64(experts) * 4)
         for first in cutlass.range(block * ROWS, used, grid * ROWS, unroll=1):
@@ -113,10 +110,7 @@ class PermuteQuantised:
         self, hidden: Int64, m_indptr: Int64, rows: Int64, to: Int64, to_scales: Int64, h: Int32, total_m: Int32,
         experts: Int32,
     ):  # fmt: skip
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        block, _, _ = cute.arch.block_idx()
-        grid, _, _ = cute.arch.grid_dim()
+        warp, lane, block, grid = own_place()
         follow_previous_kernel()
         used = load_relaxed(m_indptr + Int64(experts) * 4)
         for row in cutlass.range(block * ROWS + warp, used, grid * ROWS, unroll=1):

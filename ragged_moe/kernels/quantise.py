@@ -8,7 +8,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from ragged_moe.kernels.epilogue.swiglu_fp8 import inverse
-from ragged_moe.kernels.host import words_and_launch
+from ragged_moe.kernels.host import own_place, words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
     as_int,
@@ -82,9 +82,7 @@ class Quantise:
 
     @cute.kernel
     def kernel(self, x: Int64, values: Int64, scales: Int64, weights: Int64, tokens: Int32, hidden: Int32):
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        token, _, _ = cute.arch.block_idx()
+        warp, lane, token, _ = own_place()
         follow_previous_kernel()
         self.quantise(x, values, scales, weights, tokens, hidden, token, warp, lane, WARPS)
 

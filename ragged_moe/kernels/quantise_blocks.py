@@ -8,7 +8,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ragged_moe.kernels.block_scaled import BlockScaled
-from ragged_moe.kernels.host import words_and_launch
+from ragged_moe.kernels.host import own_place, words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
     follow_previous_kernel,
@@ -46,10 +46,7 @@ class QuantiseBlocks:
 
     @cute.kernel
     def kernel(self, x: Int64, to: Int64, of_all: Int64, count: Int32, k: Int32):
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        block, _, _ = cute.arch.block_idx()
-        grid, _, _ = cute.arch.grid_dim()
+        warp, lane, block, grid = own_place()
         follow_previous_kernel()
         self.rows(x, to, of_all, count, k, block, grid, 32 * warp + lane)
 

@@ -13,7 +13,7 @@ import dataclasses
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ragged_moe.kernels.host import words_and_launch
+from ragged_moe.kernels.host import own_place, words_and_launch
 from ragged_moe.kernels.ptx import (
     as_float,
     as_int,
@@ -72,9 +72,7 @@ class Router:
 
     @cute.kernel
     def kernel(self, logits: Int64, bias: Int64, ids: Int64, weights: Int64, tokens: Int32, factor: Int32):
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        block, _, _ = cute.arch.block_idx()
+        warp, lane, block, _ = own_place()
         token = block * WARPS + warp
         follow_previous_kernel()
         if token < tokens:
