@@ -10,6 +10,13 @@ import emulated_gpu
 from tests.ragged_moe.emulated import compiled_anew
 
 GPT_OSS = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
+ORDERED = "the ring goes round", "cut into many parts", "many tiles of a CTA", "one expert has all"
+
+
+def check_order(fp4, cases: dict, configs: tuple, schedule: int, written: bool) -> None:
+    """An order of events, of one of the ORDERED under one of two configs. fp4, written: as of its `error_of`."""
+    config = configs[schedule // 4 % 2]
+    assert fp4.error_of(cases[ORDERED[schedule % 4]], config, schedule, written=written) <= fp4.BOUND
 
 
 def drawn(

@@ -9,7 +9,7 @@ import torch
 import emulated_gpu
 from tests.ragged_moe import fp4_layer
 from tests.ragged_moe.emulated import SMS, without_cuda
-from tests.ragged_moe.fp4_layer import GPT_OSS, drawn, gpt_oss_layer, planted
+from tests.ragged_moe.fp4_layer import GPT_OSS, check_order, drawn, gpt_oss_layer, planted
 from tests.thorough import all_but
 
 
@@ -41,13 +41,6 @@ def test_cases(fp4, name, config):
     assert fp4.error_of(fp4.CASES[name], configs()[config]) <= fp4.BOUND
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("schedule", range(1, 13))
-def test_orders_of_events(fp4, schedule):
-    name = ("the ring goes round", "cut into many parts", "many tiles of a CTA", "one expert has all")[schedule % 4]
-    assert fp4.error_of(fp4.CASES[name], configs()[schedule // 4 % 2], schedule, written=schedule < 4) <= fp4.BOUND
-
-
 def test_call_with_a_checkpoints_tensors(fp4):
     """The public way: packed as for Hopper, chosen config, a new output, tokens exact; and what is refused."""
     import ragged_moe
@@ -71,6 +64,12 @@ def test_call_with_a_checkpoints_tensors(fp4):
         ragged_moe.grouped_gemm_nvfp4(a, packed[0], packed[1][..., :128], *packed[2:], m_indptr)
     with pytest.raises(ValueError, match='^activation is "fp8", but must be None or "bf16" for NVFP4$'):
         ragged_moe.pack_nvfp4(b, b_scale, activation="fp8")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("schedule", range(1, 13))
+def test_orders_of_events(fp4, schedule):
+    check_order(fp4, fp4.CASES, configs(), schedule, written=schedule < 4)
 
 
 FAULTS = ["wait", "no wait for stores", "rows of the other warpgroup", "MMA before its weights"]

@@ -9,7 +9,7 @@ import torch
 import emulated_gpu
 from tests.ragged_moe import fp4_layer
 from tests.ragged_moe.emulated import SMS, without_cuda
-from tests.ragged_moe.fp4_layer import GPT_OSS, drawn, planted
+from tests.ragged_moe.fp4_layer import GPT_OSS, check_order, drawn, planted
 from tests.thorough import all_but
 
 
@@ -50,9 +50,7 @@ def test_edges(fp4, name):
 @pytest.mark.thorough
 @pytest.mark.parametrize("schedule", range(1, 21))
 def test_orders_of_events(fp4, schedule):
-    name = ("the ring goes round", "cut into many parts", "many tiles of a CTA", "one expert has all")[schedule % 4]
-    config = configs()[schedule // 4 % 2]
-    assert fp4.error_of(fp4.W4A4_CASES[name], config, schedule, written=schedule < 8) <= fp4.BOUND
+    check_order(fp4, fp4.W4A4_CASES, configs(), schedule, written=schedule < 8)
 
 
 def records(x: torch.Tensor, of_all: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 import emulated_gpu
 from tests.ragged_moe import fp4_layer
 from tests.ragged_moe.emulated import SMS, without_cuda
-from tests.ragged_moe.fp4_layer import GPT_OSS, gpt_oss_layer, planted
+from tests.ragged_moe.fp4_layer import GPT_OSS, check_order, gpt_oss_layer, planted
 from tests.thorough import all_but
 
 
@@ -42,9 +42,7 @@ def test_cases(fp4, name, config):
 @pytest.mark.thorough
 @pytest.mark.parametrize("schedule", range(1, 21))
 def test_orders_of_events(fp4, schedule):
-    name = ("the ring goes round", "cut into many parts", "many tiles of a CTA", "one expert has all")[schedule % 4]
-    config = configs()[schedule // 4 % 2]
-    assert fp4.error_of(fp4.W4A8_CASES[name], config, schedule, written=schedule < 8) <= fp4.BOUND
+    check_order(fp4, fp4.W4A8_CASES, configs(), schedule, written=schedule < 8)
 
 
 def test_tokens_are_quantised_to_the_references_bits(fp4):
