@@ -31,7 +31,7 @@ from ..formats.alu import U
 from ..jit.llvm import LANES, Untranslated, compiler, type_of
 from ..ptx.control_flow import EXIT, ControlFlow, bits_of
 from . import access, memory
-from .translate import ENTRY, LIMIT, MEETING, TIME, Input, Translator
+from .translate import ENTRY, LIMIT, MEETING, ROOM, TIME, Input, Translator
 
 ROW = 8 * LANES  # in the buffer of what varies, behind all numbers of one value
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
@@ -62,16 +62,15 @@ class Part:
 
 @dataclass
 class Exit:
-    """Where machine code ends: before step `step` of a block, for Python to go on, or behind it, to `following`."""
+    """Where machine code ends: before a step of a block, for Python to go on up to `end`, or behind it, to the block
+    `following`."""
 
     block: int
-    step: int | None
-    following: int = 0
-    saved: int = 0
-    # Made when it is first taken, as few are: the Python that goes on, where machine code follows, what takes back
-    code: Callable | None = None
-    resume: tuple[int, int] | None = None
-    save: Callable | None = None
+    saved: int
+    step: int = 0
+    end: int = 0
+    following: int | None = None
+    save: Callable | None = None  # takes back; made when it is first taken, as few are
 
 
 def mask_of(registers) -> int:
@@ -182,10 +181,11 @@ class Region:
             for n, step in enumerate(self.steps[b]):
                 now = changed[program.start[b] + n]
                 if step.bails or step.text is None and (b, n) in self.parts:
-                    self.exits[f"python.{b}.{n}"] = Exit(b, n, saved=now & self.live[b][n])
+                    end = self.parts[b, n].end if step.text is None else len(self.steps[b])
+                    self.exits[f"python.{b}.{n}"] = Exit(b, now & self.live[b][n], n, end)
                 for s in step.ways:
                     live = program.live[s] if s >= 0 else 0
-                    self.exits[f"leave.{b}.{s}"] = Exit(b, None, s, saved=(now | step.writes) & live)
+                    self.exits[f"leave.{b}.{s}"] = Exit(b, (now | step.writes) & live, following=s)
 
     def _need(self, b: int, needed: int) -> int:
         """What is needed where a block begins, and its parts, given that where it ends."""
@@ -234,8 +234,8 @@ class Region:
         code, code.lines = self.code, []
         for what, name in self.names.items():
             code.emit(f"{name} = alloca {type_of(*self._shape(what))}, align 64")
-        for name, size in sorted(code.scratch.items()):
-            code.emit(f"%{name} = alloca [{size} x i8], align 64")
+        for name in sorted(code.scratch):
+            code.emit(f"%{name} = alloca [{ROOM} x i8], align 64")
         for what, name in self.names.items():
             at = 8 * self.numbers[what] if what in self.numbers else self.rows_at + ROW * self.rows[what]
             code.emit(f"%p.{name[1:]} = getelementptr i8, ptr %base, i64 {at}")
@@ -328,15 +328,6 @@ class Region:
         e.save = scope["save"]
         return e.save
 
-    def _continue(self, e: Exit):
-        """Give an exit the Python that goes on there: a part without translation, or the rest of the block."""
-        assert e.step is not None  # before it, not behind the block
-        b, steps = e.block, self.steps[e.block]
-        part = self.parts.get((b, e.step))
-        end = part.end if part is not None and not part.native else len(steps)
-        e.code, e.resume = self.python(b, e.step, end), (b, end) if end < len(steps) else None
-        return e.code
-
     def python(self, b: int, first: int, end: int):
         """The Python function of steps `first` to `end` of a block."""
         key = b, first, end
@@ -379,12 +370,10 @@ class Region:
                 b, first = position
                 g.pc = b
                 return self.python(b, first, len(self.steps[b]))(g)
-            if e.step is None:
-                return e.following
-            following = (e.code or self._continue(e))(g)
-            if following is not None or e.resume is None:
+            following = self.python(e.block, e.step, e.end)(g) if e.following is None else e.following
+            if following is not None:
                 return following
-            position = e.resume
+            position = e.block, e.end
 
     def origin(self, g, index: int):
         """Return the origin of an access by an instruction of this number, as its Python form would name it."""

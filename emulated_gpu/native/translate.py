@@ -22,6 +22,7 @@ from . import access, textures
 FORMATS = {"alu": alu, "convert": convert, "lanes": lanes}
 KNOWN = {"select": alu.select, "computes_mma": True}  # machine code does not run where the clock moves no data
 FULL = (1 << LANES) - 1
+ROOM = 32 * LANES  # bytes, of which any access of a warp has place
 EVERY_LANE = np.arange(LANES, dtype=np.uint32)
 # State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
 WINDOWS = {"shared": "shared", "global": "global", "generic": "global", "local": "local"}
@@ -106,7 +107,7 @@ class Translator(Interpreter):
         self.registers: set[int] = set()  # that are used
         self.inputs = {ENTRY.text: ENTRY}
         self.outputs: dict[Input, None] = {}  # of those what is assigned
-        self.scratch: dict[str, int] = {}  # bytes of memory by name
+        self.scratch: set[str] = set()  # names of memory, of ROOM bytes each
         self.bail_to: Callable[[], str]
         self.leave_to: Callable[[int], None]
         self.index = 0  # of the instruction in its program
@@ -356,13 +357,13 @@ class Translator(Interpreter):
 
     def kept(self, v: Value, name: str) -> Value:
         """Store a vector in scratch memory; returns its address."""
-        place = self.room(name, v.bits // 8 * LANES)
+        place = self.room(name)
         self.emit(f"store {v}, ptr %{name}")
         return place
 
-    def room(self, name: str, size: int = 32 * LANES) -> Value:
-        """The address of this much scratch memory, or more."""
-        self.scratch[name] = max(self.scratch.get(name, 0), size)
+    def room(self, name: str) -> Value:
+        """The address of scratch memory."""
+        self.scratch.add(name)
         return self.value(f"ptrtoint ptr %{name} to i64", 64, 0)
 
 

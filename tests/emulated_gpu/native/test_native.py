@@ -247,7 +247,7 @@ def differences(program: ControlFlow, region: Region, rng, stock, n: int, unifor
             except EmulatorError:
                 continue
             end = region.by_number[(region.enters.get((b, 0)) or region._enterer((b, 0)))(g)]
-            if end.step is not None:
+            if end.following is None:
                 continue
             (end.save or region._saver(end))(g)
             done = True
