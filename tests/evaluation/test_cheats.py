@@ -40,8 +40,12 @@ def reason(cheat: Path, key: str) -> str | None:
     return attacks.told(cheat).get(key)
 
 
-def those(key: str) -> list:
-    return [path for path in attacks.files() if reason(path, key)]
+def those(key: str, every: int) -> list:
+    """The cheats with such a line; `make test` has one of `every`. Not those that are judged so by their family."""
+    chosen = all_but_every(every, [path for path in attacks.files() if reason(path, key)])
+    known = [TESTS / "cheats" / f"{name}.py" for name in ACCEPTED.values()]
+    known = [path for path in known if (path in HOST) == (key == "caught")]
+    return [one for one in chosen if (one if isinstance(one, Path) else one.values[0]) not in known]
 
 
 @pytest.fixture
@@ -77,7 +81,7 @@ def test_what_a_leaderboard_accepted_is_caught(family, submission, judged):
     (test_cheat_is_caught if cheat in HOST else test_cheat_is_caught_by_the_benchmark)(cheat, submission, judged)
 
 
-@pytest.mark.parametrize("cheat", all_but_every(5, those("caught")), ids=STEM)
+@pytest.mark.parametrize("cheat", those("caught", 5), ids=STEM)
 def test_cheat_is_caught(cheat, submission, judged):
     hangs = "hang" in str(reason(cheat, "caught"))
     (verdict,) = judged(submission(cheat), SIZES, timeout=5 if hangs else 60, calls=4)
@@ -85,7 +89,7 @@ def test_cheat_is_caught(cheat, submission, judged):
     assert re.search(reason(cheat, "caught"), verdict.reason), verdict.reason
 
 
-@pytest.mark.parametrize("cheat", all_but_every(7, those("benchmark")), ids=STEM)
+@pytest.mark.parametrize("cheat", those("benchmark", 7), ids=STEM)
 def test_cheat_is_caught_by_the_benchmark(cheat, submission, judged):
     """It fails, or its results are right and it gets no time."""
     (verdict,) = judged(submission(cheat), SMALL, timed=True, calls=attacks.timed_calls(cheat))
@@ -118,7 +122,7 @@ def test_corpus_is_complete():
     record = json.loads(attacks.RESULTS.read_text())
     assert record.keys() == told.keys()
     assert all(attacks.held(told[name], each, row[each]) for name, row in record.items() for each in attacks.SIZES)
-    assert len(those("caught")) >= 15 and len(those("benchmark")) >= 15
+    assert len(those("caught", 5)) >= 15 and len(those("benchmark", 7)) >= 15
 
 
 def test_the_reference_itself_passes(honest, judged):
