@@ -47,7 +47,7 @@ def made(monkeypatch) -> list[tuple[str, str]]:
         monkeypatch.setattr(module, "device_of", lambda *_: gpu)
     for module in (grouped_gemm_fp8, grouped_gemm_fp4, deepseek_layer, experts, batched_experts, route):
         monkeypatch.setattr(module, "Program", program)
-    for module in (grouped_gemm_fp8, deepseek_layer, fp4_layer, bf16_layer):
+    for module in (grouped_gemm_fp8, deepseek_layer, fp4_layer):
         monkeypatch.setattr(module, "launcher", launchers)
     for module, name in ((experts, "assign_program"), (experts, "quantise_program"),
                          (batched_experts, "program"), (route, "program")):  # fmt: skip
