@@ -58,14 +58,13 @@ def _follow(program: ControlFlow, kinds: dict[str, str]) -> tuple[list[int], set
     """Return what instructions of these classes may owe at each block's beginning, and those that use it first."""
     classes = classes_of(program)
     together: dict[int, int] = {}  # register -> those, a bit each, that whatever delivers it delivers with it
-    for kind, (_, writes) in zip(classes, program.effects, strict=True):
+    for kind, (_, writes), (_, mask) in zip(classes, program.effects, program.masks, strict=True):
         for r in writes if kind in kinds else ():
-            together[r] = together.get(r, -1) & sum(1 << w for w in writes)
-    masks = [[sum(1 << r for r in registers) for registers in effect] for effect in program.effects]
+            together[r] = together.get(r, -1) & mask
     uses: set[int] = set()
 
     def step(i: int, now: int) -> int:
-        reads, writes = masks[i]
+        reads, writes = program.masks[i]
         if classes[i] == VANISHING:
             return now | writes if now & reads else now & ~writes
         if now & reads:

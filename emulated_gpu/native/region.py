@@ -29,7 +29,7 @@ import numpy as np
 from ..errors import EmulatorError
 from ..formats.alu import U
 from ..jit.llvm import LANES, Untranslated, compiler, type_of
-from ..ptx.control_flow import EXIT, ControlFlow, bits_of
+from ..ptx.control_flow import EXIT, ControlFlow, bits_of, mask_of
 from . import access, memory
 from .translate import ENTRY, LIMIT, MEETING, ROOM, TIME, Input, Translator
 
@@ -73,15 +73,10 @@ class Exit:
     save: Callable | None = None  # takes back; made when it is first taken, as few are
 
 
-def mask_of(registers) -> int:
-    return sum(1 << r for r in registers)
-
-
 def steps_of(program: ControlFlow, block: int) -> list[Step]:
     """The instructions of a block, with their Python."""
-    effects = program.effects[program.start[block] : program.end[block]]
-    bodies = program.written(block)[1]
-    return [Step(body, mask_of(reads), mask_of(writes)) for body, (reads, writes) in zip(bodies, effects, strict=True)]
+    masks = program.masks[program.start[block] : program.end[block]]
+    return [Step(body, *effect) for body, effect in zip(program.written(block)[1], masks, strict=True)]
 
 
 class Region:

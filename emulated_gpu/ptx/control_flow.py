@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import ModuleType
 
@@ -62,6 +62,7 @@ class ControlFlow:
         self.followed_lines: dict[int, dict[int, Instr]] = {}  # the same of blocks that are `followed`
         self.shares = any(map(shares, kernel.instrs)) or shares_global(kernel.instrs)  # so that lanes' meetings matter
         self.effects = [self.reads_writes(instr) for instr in kernel.instrs]
+        self.masks = [(mask_of(reads), mask_of(writes)) for reads, writes in self.effects]
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
         self._followed: dict[int, object] = {}  # by block
@@ -153,12 +154,9 @@ class ControlFlow:
         self.use, self.define, self.in_place = [], [], []
         for b in range(n):
             used = defined = 0
-            for reads, writes in self.effects[self.start[b] : self.end[b]]:
-                for r in reads:
-                    if not defined >> r & 1:
-                        used |= 1 << r
-                for r in writes:
-                    defined |= 1 << r
+            for reads, writes in self.masks[self.start[b] : self.end[b]]:
+                used |= reads & ~defined
+                defined |= writes
             self.use.append(used)
             self.define.append(defined)
             self.in_place.append(self.registers_in_place(b))
@@ -193,8 +191,7 @@ class ControlFlow:
         but a `prmt` may be one of bytes that a later one leaves out, and a `shfl` of a struct's word that is padding.
         """
         parts, elsewhere = 0, 0
-        for instr, (reads, _) in zip(self.kernel.instrs, self.effects, strict=True):
-            mask = sum(1 << r for r in reads)
+        for instr, (mask, _) in zip(self.kernel.instrs, self.masks, strict=True):
             items = ()
             if instr.parts[0] == "mov" and isinstance(instr.operands[1], Vec):
                 items = leaves(instr.operands[1])
@@ -217,12 +214,11 @@ class ControlFlow:
             is_load = handler is not None and handler.owes
             if not now and not is_load:
                 return 0
-            reads, writes = self.effects[i]
-            if any(now >> r & 1 for r in reads):
+            reads, writes = self.masks[i]
+            if now & reads:
                 self.deliveries[i] = now
                 now = 0
-            written = sum(1 << r for r in writes)
-            now = now | written if is_load else now & ~written
+            now = now | writes if is_load else now & ~writes
             return 0 if handler is not None and handler.settles else now
 
         self.forward(step, range(len(self.start)))
@@ -260,7 +256,7 @@ class ControlFlow:
         instrs = self.kernel.instrs[self.start[block] : self.end[block]]
         if not instrs or (handler := lookup(instrs[0])) is None or not handler.in_place:
             return 0
-        return sum(1 << r for o in instrs[0].operands if isinstance(o, Vec) for r in _registers(o))
+        return mask_of(r for o in instrs[0].operands if isinstance(o, Vec) for r in _registers(o))
 
     def live_registers(self, block: int) -> list[int]:
         """Numbers of the registers that block `block` or a later one reads."""
@@ -451,6 +447,11 @@ class ControlFlow:
         while lineno > 0 and lineno not in lines:
             lineno -= 1
         return lines.get(lineno)
+
+
+def mask_of(registers: Iterable[int]) -> int:
+    """A bit for each of some registers."""
+    return sum(1 << r for r in registers)
 
 
 def bits_of(mask: int) -> list[int]:

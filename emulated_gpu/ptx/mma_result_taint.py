@@ -34,13 +34,12 @@ class Results:
         self.come = any(loads)
 
         def step(i: int, now: int) -> int:
-            reads, writes = program.effects[i]
+            reads, writes = program.masks[i]
             if asking[i]:
                 self.held[i] = now
-            written = sum(1 << r for r in writes)
-            if reads_results := any(now >> r & 1 for r in reads):
+            if reads_results := now & reads:
                 touching[i] = now
-            return now | written if loads[i] or reads_results else now & ~written
+            return now | writes if loads[i] or reads_results else now & ~writes
 
         if self.come:
             program.forward(step, range(len(program.start)))
