@@ -118,15 +118,15 @@ def note_reads(asker, reads, slots, row_size, index, first, count, number, compo
     return True
 
 
-def told(order, space, by, row: int) -> tuple[tuple[int, ...], np.ndarray | None]:
+def told(order, space, by, row: int) -> tuple[tuple[int, ...], tuple[np.ndarray, np.ndarray] | None]:
     """What rules are told of who asks: an actor with a row of its clocks, or None for who knows nothing of a space; and
-    an array of the past, which is to live as long."""
+    arrays that this points to, which are to live as long."""
     known = (0, 0, 0, 0) if by is None else by.knowledge.address()
     numbers = *order.addresses(), space.index, *known, row
     if by is None or not order.histories:
         return (*numbers, 0, 0), None
-    history = by.history(row)
-    return (*numbers, pointer(order.devices_by_space()), pointer(history)), history
+    past = order.devices_by_space(), by.history(row)
+    return (*numbers, *map(pointer, past)), past
 
 
 class Happened:
@@ -137,11 +137,11 @@ class Happened:
         self.known: dict[int, tuple[np.ndarray, tuple[int, int, int]]] = {}  # by id of an array, which is kept
         self.asker = np.zeros(ASKER, np.int64)
         self.asker_at, self.pack = pointer(self.asker), struct.Struct(f"<{ASKER}q").pack_into
-        self.history: np.ndarray | None = None  # which `asker` points to
+        self.past: tuple[np.ndarray, np.ndarray] | None = None  # which `asker` points to
 
     def asks(self, order, space, by, row: int) -> int:
         """Write who asks; returns where that is."""
-        numbers, self.history = told(order, space, by, row)
+        numbers, self.past = told(order, space, by, row)
         self.pack(self.asker, 0, *numbers)
         return self.asker_at
 

@@ -148,7 +148,7 @@ class Memory:
         self.copies = np.zeros((COPIES_OF_A_TURN, of.COPY), np.int64)
         self.events_at, self.copies_at = pointer(self.events), pointer(self.copies)
         self.every_lane = pointer(EVERY_LANE)
-        self.history: np.ndarray | None = None  # which the context points to
+        self.past: tuple[np.ndarray, np.ndarray] | None = None  # which the context points to
         self.context: Context | None = None
 
     def begin(self, g) -> int:
@@ -170,7 +170,7 @@ class Memory:
         copier = actor.copier()[1] if self.uses_copies else 0
         local = self.local_memory(g, 1) if self.uses_local else None
         order = actor.order
-        numbers, self.history = told(order, actor.space, actor, KNOWN)
+        numbers, self.past = told(order, actor.space, actor, KNOWN)
         lanes = self.every_lane if g.n == LANES else pointer(g.lanes)
         HEAD.pack_into(
             context.head, 0, *numbers, launch.checks, order.now, len(order.component) - 1, actor.uid,

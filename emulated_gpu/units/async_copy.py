@@ -577,7 +577,8 @@ def _have_landed(g: LaneGroup, group) -> bool:
         if not op.row or region is None:
             return False
         rows.append(op.row)
-    _end_copies()(pointer(smem.window.refresh(smem)), pointer(np.array(rows)), len(rows))
+    addresses = np.array(rows)  # which live as long as the call
+    _end_copies()(pointer(smem.window.refresh(smem)), pointer(addresses), len(rows))
     for *_, op in group:
         smem.has_ended(op)
     return True
