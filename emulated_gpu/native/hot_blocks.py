@@ -136,11 +136,12 @@ def _reachable(program: ControlFlow, first: int, without: set[int] = frozenset()
 
 def gain(region: Region, b: int) -> float:
     """Microseconds that a pass of a block gains as machine code, without the way in."""
-    steps, program = region.steps[b], region.program
+    program = region.program
     won, python = 0.0, False
-    for step, instr in zip(steps, program.kernel.instrs[program.start[b] : program.end[b]], strict=True):
+    for i in range(program.start[b], program.end[b]):
+        step = region.steps[i]
         if step.text is not None:
-            won += price(instr, bool((step.reads | step.writes) & region.varies))
+            won += price(program.kernel.instrs[i], bool((step.reads | step.writes) & region.varies))
         elif not python:
             won -= CROSSING
         python = step.text is None
@@ -149,7 +150,7 @@ def gain(region: Region, b: int) -> float:
 
 def _cycles(region: Region) -> set[int]:
     """The blocks of machine code alone that lie on a way back to themselves through such blocks."""
-    pure = {b for b in region.blocks if all(s.text is not None for s in region.steps[b])}
+    pure = {*region.blocks} - {step.block for step in region.steps.values() if step.text is None}
 
     def reached(first: int) -> list[int]:
         work = [first]

@@ -18,7 +18,6 @@ import math
 import re
 import struct
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -41,23 +40,22 @@ AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
 
 @dataclass
 class Step:
-    """An instruction in its block: its Python, what it reads and writes, and LLVM's text for it, None for none."""
+    """An instruction of a block: its Python, what it reads and writes, and LLVM's text for it, None for none.
 
+    Then, as masks of registers, what is read from here on, what machine code has changed since Python last ran, and
+    what it needs to begin here.
+    """
+
+    block: int
     body: list[ast.stmt]
     reads: int
     writes: int
     text: list[str] | None = None
     bails: bool = False
     ways: dict[int, None] = field(default_factory=dict)  # blocks that may follow, in the order of the text
-
-
-@dataclass
-class Part:
-    """Steps of a block, up to `end`, all machine code or all Python."""
-
-    end: int
-    native: bool
-    needed: int = 0  # registers that are to be there when it begins, a bit each
+    live: int = 0
+    changed: int = 0
+    needed: int = 0
 
 
 @dataclass
@@ -73,21 +71,19 @@ class Exit:
     save: Callable | None = None  # takes back; made when it is first taken, as few are
 
 
-def steps_of(program: ControlFlow, block: int) -> list[Step]:
-    """The instructions of a block, with their Python."""
-    masks = program.masks[program.start[block] : program.end[block]]
-    return [Step(body, *effect) for body, effect in zip(program.written(block)[1], masks, strict=True)]
-
-
 class Region:
-    """blocks: their numbers; varying: registers that are known to have a value for each lane."""
+    """blocks: their numbers; varying: registers that are known to have a value for each lane. Steps go by the numbers
+    of their instructions."""
 
     def __init__(self, program: ControlFlow, blocks: list[int], costs: list[float], units: Mapping[str, ModuleType]):
         self.program, self.blocks, self.costs, self.units = program, blocks, costs, units
-        self.steps = {b: steps_of(program, b) for b in blocks}
+        self.steps = {
+            i: Step(b, body, *program.masks[i])
+            for b in blocks for i, body in enumerate(program.written(b)[1], program.start[b])
+        }  # fmt: skip
         self.bits = {r.index: r.bits for r in program.kernel.registers}
         self.varying: set[int] = set()
-        self.tails: dict[tuple[int, int, int], Callable] = {}
+        self.tails: dict[tuple[int, int], Callable] = {}
         self.buffer_lock = threading.Lock()
         self.places: dict[int, tuple[str, int, int]] = {}
 
@@ -99,26 +95,29 @@ class Region:
         while some := [b for b in self.blocks if b not in alike or alike[b] & self.varying]:
             for b in some:
                 code.alike = alike[b] = set()
-                for n, step in enumerate(self.steps[b]):
-                    self._translate(b, n, step)
+                for i in self._numbers(b):
+                    self._translate(i, self.steps[i])
         self.varies = mask_of(self.varying)
 
-    def _translate(self, b: int, n: int, step: Step) -> None:
-        code, used = self.code, set(self.code.registers)
+    def _numbers(self, b: int) -> range:
+        return range(self.program.start[b], self.program.end[b])
+
+    def _translate(self, i: int, step: Step) -> None:
+        b, code, used = step.block, self.code, set(self.code.registers)
         step.text, step.bails, step.ways = None, False, {}
 
         def bail() -> str:
             step.bails = True
-            return f"python.{b}.{n}"
+            return f"python.{i}"
 
         def leave(following: int) -> None:
             step.ways[following] = None
             self._go(b, following)
 
-        code.index = self.program.start[b] + n
+        code.index = i
         try:
             ended = code.instruction(step.body, bail, leave)
-            if n == len(self.steps[b]) - 1 and not ended:
+            if i + 1 == self.program.end[b] and not ended:
                 leave(b + 1 if b + 1 < len(self.program.start) else EXIT)
             step.text = code.lines
         except Untranslated:
@@ -129,77 +128,59 @@ class Region:
     def _go(self, b: int, following: int) -> None:
         """Write the way from the end of block b to another, if the turn lasts."""
         code, out, on = self.code, f"leave.{b}.{following}", self.code.name("on")
-        if following not in self.steps:
+        if following not in self.blocks:
             code.jump(out)
             return
         later = code.given(TIME) + float(self.costs[b])
         code.branch((later > code.given(LIMIT)) | (code.given(MEETING) == following), out, on)
         code.label(on)
         code.give(TIME, later)
-        code.jump(f"block.{following}.0")
+        code.jump(f"block.{self.program.start[following]}")
 
     # -- analysis ----------------------------------------------------------------------------------------------
     def divide(self) -> None:
-        """Find the parts, and what goes into machine code and comes back where."""
-        self.parts: dict[tuple[int, int], Part] = {}
-        self.entries: dict[tuple[int, int], int] = {}  # where machine code may begin
-        for b in self.blocks:
-            first = 0
-            for native, steps in itertools.groupby(self.steps[b], lambda step: step.text is not None):
-                self.parts[b, first] = Part(first + len(list(steps)), native)
-                if native:
-                    self.entries[b, first] = len(self.entries)
-                first = self.parts[b, first].end
-        self.live = {b: self._live(b) for b in self.blocks}
-        self._find_exits()
-        self.program.backward(self._need, self.blocks)
-
-    def _live(self, b: int) -> list[int]:
-        """The registers that are read after the point before each step of a block, and after the last."""
-        live = [self.program.live_out[b]]
-        for step in reversed(self.steps[b]):
-            live.append(step.reads | live[-1] & ~step.writes)
-        return live[::-1]
-
-    def _find_exits(self) -> None:
-        """Each takes back what has changed since Python last ran, and is read again."""
-        program, self.exits = self.program, dict[str, Exit]()  # by label
-        steps = {program.start[b] + n: step for b in self.blocks for n, step in enumerate(self.steps[b])}
-        changed: dict[int, int] = {}  # before an instruction
+        """Find the parts of blocks, all machine code or all Python; where machine code ends, each time to take back
+        what has changed and is read again; and what it needs where it begins."""
+        program, steps, self.exits = self.program, self.steps, dict[str, Exit]()  # by label
+        self.parts: dict[int, int] = {}  # where each begins, and where it ends
 
         def change(i: int, now: int) -> int:
-            changed[i] = now
+            steps[i].changed = now
             return now | steps[i].writes if steps[i].text is not None else 0
+
+        def need(b: int, now: int) -> int:
+            for i in reversed(self._numbers(b)):
+                step, way = steps[i], self.exits.get(f"python.{i}")
+                for s in step.ways:
+                    now |= self.exits[f"leave.{b}.{s}"].saved
+                now = step.reads | now & ~step.writes if step.text is not None else 0
+                step.needed = now = now | (way.saved if way else 0)
+            return now
 
         program.forward(change, self.blocks)
         for b in self.blocks:
-            for n, step in enumerate(self.steps[b]):
-                now = changed[program.start[b] + n]
-                if step.bails or step.text is None and (b, n) in self.parts:
-                    end = self.parts[b, n].end if step.text is None else len(self.steps[b])
-                    self.exits[f"python.{b}.{n}"] = Exit(b, now & self.live[b][n], n, end)
-                for s in step.ways:
-                    live = program.live[s] if s >= 0 else 0
-                    self.exits[f"leave.{b}.{s}"] = Exit(b, (now | step.writes) & live, following=s)
-
-    def _need(self, b: int, needed: int) -> int:
-        """What is needed where a block begins, and its parts, given that where it ends."""
-        for n, step in reversed([*enumerate(self.steps[b])]):
+            for _, part in itertools.groupby(self._numbers(b), lambda i: steps[i].text is None):
+                first, *more = part
+                self.parts[first] = first + 1 + len(more)
+            live = program.live_out[b]
+            for i in reversed(self._numbers(b)):
+                steps[i].live = live = steps[i].reads | live & ~steps[i].writes
+        for i, step in steps.items():
+            b = step.block
+            if step.bails or step.text is None and i in self.parts:
+                end = program.end[b] if step.text is not None else self.parts[i]
+                self.exits[f"python.{i}"] = Exit(b, step.changed & step.live, i, end)
             for s in step.ways:
-                needed |= self.exits[f"leave.{b}.{s}"].saved
-            needed = step.reads | needed & ~step.writes if step.text is not None else 0
-            if (way := self.exits.get(f"python.{b}.{n}")) is not None:
-                needed |= way.saved
-            if (b, n) in self.parts:
-                self.parts[b, n].needed = needed
-        return needed
+                live = program.live[s] if s >= 0 else 0
+                self.exits[f"leave.{b}.{s}"] = Exit(b, (step.changed | step.writes) & live, following=s)
+        program.backward(need, self.blocks)
 
     # -- machine code ------------------------------------------------------------------------------------------
     def compile(self) -> None:
         """Divide what is translated, compile; write the Python around it."""
         self.divide()
         used = mask_of(self.code.registers)
-        for found in (*(p.needed for p in self.parts.values()), *(e.saved for e in self.exits.values())):
+        for found in (*(self.steps[i].needed for i in self.parts), *(e.saved for e in self.exits.values())):
             used |= found
         self.names: dict[Input | int, str] = {r: f"%r{r}" for r in bits_of(used)}
         self.names |= {what: self.code.place_of(what) for what in self.code.inputs.values()}
@@ -223,7 +204,7 @@ class Region:
             bits, at = self._shape(what)[0], self.rows_at + ROW * k
             self.views[what] = self.buffer[at : at + LANES * max(1, bits // 8)].view(U[bits])
         self.by_number = list(self.exits.values())
-        self.enters: dict[tuple[int, int], Callable] = {}
+        self.enters: dict[int, Callable] = {}
 
     def _text(self) -> str:
         code, code.lines = self.code, []
@@ -235,17 +216,18 @@ class Region:
             at = 8 * self.numbers[what] if what in self.numbers else self.rows_at + ROW * self.rows[what]
             code.emit(f"%p.{name[1:]} = getelementptr i8, ptr %base, i64 {at}")
             self._move(what, load=True)
-        targets = [f"i64 {n}, label %block.{b}.{i}" for (b, i), n in self.entries.items()]
-        code.emit(f"switch {code.given(ENTRY)}, label %nowhere [{' '.join(targets)}]")
+        native = [i for i in self.parts if self.steps[i].text is not None]
+        targets = " ".join(f"i64 {i}, label %block.{i}" for i in native)
+        code.emit(f"switch {code.given(ENTRY)}, label %nowhere [{targets}]")
         code.label("nowhere")
         code.emit("unreachable")
-        for (b, first), part in self.parts.items():
-            if part.native or first == 0:
-                code.label(f"block.{b}.{first}")
-            for step in self.steps[b][first : part.end]:
-                code.lines += step.text or []
-            if not part.native:  # behind machine code, or from other blocks
-                code.jump(f"python.{b}.{first}")
+        for first, end in self.parts.items():
+            if first in native or first == self.program.start[self.steps[first].block]:
+                code.label(f"block.{first}")
+            for i in range(first, end):
+                code.lines += self.steps[i].text or []
+            if first not in native:  # behind machine code, or from other blocks
+                code.jump(f"python.{first}")
         for n, (label, e) in enumerate(self.exits.items()):
             code.label(label)
             for what in (*code.outputs, *bits_of(e.saved)):
@@ -273,13 +255,13 @@ class Region:
     def _told(what: Input | int) -> str:
         return what.text if isinstance(what, Input) else f"R[{what}]"
 
-    def _enterer(self, position: tuple[int, int]):
+    def _enterer(self, position: int):
         """A function of a group that fills the buffer for an entry and runs the machine code; returns its exit."""
-        read: list[Input | int] = [*bits_of(self.parts[position].needed), *self.code.inputs.values()]
+        read: list[Input | int] = [*bits_of(self.steps[position].needed), *self.code.inputs.values()]
         texts = {what: self._told(what) for what in read}
         rows = [what for what in read if what in self.rows]
         scope = {**self.units, "buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
-        scope |= {"entry": self.entries[position], "begin": self.memory.begin}
+        scope |= {"entry": position, "begin": self.memory.begin}
         scope |= {f"i{self.rows[what]}": self.views[what] for what in rows}
         lines = ["def enter(g):", "    R, n, heap, join = g.R, g.n, g.engine.heap, g.join"]
         predicates = [what for what in rows if not isinstance(what, Input) and self.bits[what] == 1]
@@ -323,34 +305,33 @@ class Region:
         e.save = scope["save"]
         return e.save
 
-    def python(self, b: int, first: int, end: int):
-        """The Python function of steps `first` to `end` of a block."""
-        key = b, first, end
-        if key not in self.tails:
+    def python(self, first: int, end: int):
+        """The Python function of some steps of a block."""
+        if (first, end) not in self.tails:
+            program, b = self.program, self.steps[first].block
             reads = writes = 0
-            for step in self.steps[b][first:end]:
-                reads |= step.reads & ~writes
-                writes |= step.writes
-            program = self.program
-            if end == len(self.steps[b]):
-                reads |= program.define[b] & program.live_out[b] & ~writes
-            reads &= ~program.in_place[b]
-            saved = bits_of(writes & self.live[b][end] & ~program.in_place[b])
-            writer = program.written(b)[0]
-            source = writer.part(first, end, bits_of(reads), saved)
-            self.tails[key] = program.load(b, source, writer, self.units)
-        return self.tails[key]
+            for i in range(first, end):
+                reads |= self.steps[i].reads & ~writes
+                writes |= self.steps[i].writes
+            last = end == program.end[b]
+            reads |= program.define[b] & program.live_out[b] & ~writes if last else 0
+            saved = 0 if last else writes & self.steps[end].live
+            used, kept = (bits_of(some & ~program.in_place[b]) for some in (reads, saved))
+            writer, before = program.written(b)[0], program.start[b]
+            source = writer.part(first - before, end - before, used, kept)
+            self.tails[first, end] = program.load(b, source, writer, self.units)
+        return self.tails[first, end]
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self, g, block: int) -> int:
         """Execute blocks from `block` on; returns what a block's function returns, of the last one: g.pc."""
-        position = block, 0
-        part = self.parts[position]
-        if not part.native:
-            following = self.python(block, 0, part.end)(g)
+        position = self.program.start[block]
+        if self.steps[position].text is None:
+            end = self.parts[position]
+            following = self.python(position, end)(g)
             if following is not None:
                 return following
-            position = block, part.end
+            position = end
         while True:
             enter = self.enters.get(position) or self._enterer(position)
             try:
@@ -362,13 +343,12 @@ class Region:
                         self.units["async_copy"].begun(g, copies, self.origin)
             except AMISS:
                 self.widen(g, position)
-                b, first = position
-                g.pc = b
-                return self.python(b, first, len(self.steps[b]))(g)
-            following = self.python(e.block, e.step, e.end)(g) if e.following is None else e.following
+                g.pc = self.steps[position].block
+                return self.python(position, self.program.end[g.pc])(g)
+            following = self.python(e.step, e.end)(g) if e.following is None else e.following
             if following is not None:
                 return following
-            position = e.block, e.end
+            position = e.end
 
     def origin(self, g, index: int):
         """Return the origin of an access by an instruction of this number, as its Python form would name it."""
@@ -379,7 +359,7 @@ class Region:
 
     def _place_in_python(self, index: int) -> tuple[str, int, int]:
         """The label of an access, its block, and the line of that one's Python that calls for it."""
-        b = bisect_right(self.program.start, index) - 1
+        b = self.steps[index].block
         n = index - self.program.start[b]
         writer = self.program.written(b)[0]
         texts = [text for text, _ in writer.lines[writer.marks[n] : writer.marks[n + 1]]]
@@ -387,9 +367,9 @@ class Region:
         label = {"cp_async": "cp.async", "fetch": "texture fetch"}.get(called, called)
         return label, b, len(writer.opening([])) + writer.marks[n] + k + 1
 
-    def widen(self, g, position: tuple[int, int]) -> None:
+    def widen(self, g, position: int) -> None:
         """Compile again if a register that had one value for all lanes has not."""
-        more = {r for r in bits_of(self.parts[position].needed) if r in self.numbers and type(g.R[r]) is np.ndarray}
+        more = {r for r in bits_of(self.steps[position].needed) if r in self.numbers and type(g.R[r]) is np.ndarray}
         if more:
             self.varying |= more
             self.translate()

@@ -146,10 +146,10 @@ def forms(region) -> list[Instr]:
     """One instruction of each form that has a translation and Python of its own, in the registers of the pool."""
     kept = {}
     for b in region.blocks:
-        steps = region.steps[b]
         index = region.program.start[b]
-        if steps[0].text is not None and region.program.kernel.instrs[index].op != "bra.uni":
-            kept.setdefault("".join(map(ast.unparse, steps[0].body)), region.program.kernel.instrs[index])
+        step = region.steps[index]
+        if step.text is not None and region.program.kernel.instrs[index].op != "bra.uni":
+            kept.setdefault("".join(map(ast.unparse, step.body)), region.program.kernel.instrs[index])
     return list(kept.values())
 
 
@@ -162,7 +162,8 @@ def test_arithmetic_has_one_text(region):
     """Machine code comes of all functions that handlers of the registry write calls of."""
     left = set()
     for b in region.blocks:
-        instr, step = region.program.kernel.instrs[region.program.start[b]], region.steps[b][0]
+        index = region.program.start[b]
+        instr, step = region.program.kernel.instrs[index], region.steps[index]
         called = {ast.unparse(n.func) for s in step.body for n in ast.walk(s) if isinstance(n, ast.Call)}
         of_formats = {name for name in called if name.split(".")[0] in FORMATS and name != "alu.some"}
         text = "".join(map(ast.unparse, step.body))
@@ -232,9 +233,9 @@ def group(rng, stock: dict[int, np.ndarray], n: int, uniform: bool) -> Lanes:
 def differences(program: ControlFlow, region: Region, rng, stock, n: int, uniform: bool) -> tuple[list[str], set[str]]:
     """(instructions that machine code and Python execute differently, those that it left to Python every time)"""
     wrong, left = [], set()
-    for b in region.blocks:
-        instr = program.kernel.instrs[program.start[b]]
-        if instr.op == "bra.uni" or region.steps[b][0].text is None:
+    for first in map(program.start.__getitem__, region.blocks):
+        instr = program.kernel.instrs[first]
+        if instr.op == "bra.uni" or region.steps[first].text is None:
             continue
         registers = [o.index for p in instr.operands for o in leaves(p) if isinstance(o, Reg)]
         done = False
@@ -243,10 +244,10 @@ def differences(program: ControlFlow, region: Region, rng, stock, n: int, unifor
             other = Lanes(**{**vars(g), "R": list(g.R)})
             before = list(g.R)
             try:
-                region.python(b, 0, 1)(other)
+                region.python(first, first + 1)(other)
             except EmulatorError:
                 continue
-            end = region.by_number[(region.enters.get((b, 0)) or region._enterer((b, 0)))(g)]
+            end = region.by_number[(region.enters.get(first) or region._enterer(first))(g)]
             if end.following is None:
                 continue
             (end.save or region._saver(end))(g)
