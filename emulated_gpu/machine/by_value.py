@@ -12,8 +12,6 @@ before the store to decide about it: which of them made the order, nobody knows.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..ptx.control_flow import ControlFlow
@@ -38,7 +36,7 @@ class ByValue:
             return False
         parties: list[tuple[ControlFlow, Instr | None, bool]] = [(program, store, False)]
         for number in loads:
-            who: Any = self.order.log[number]
+            who = self.order.origin(number)
             parties.append((who.program, who.instruction(), True))
         return all(self._depends(*party) for party in parties)
 

@@ -448,12 +448,12 @@ class Launch:
             return
         fault.event = self.order.now
         if fault.other:
-            that, this = getattr(self.order.log[fault.other], "actor", None), actor_of(sys._getframe(1))
+            that, this = getattr(self.order.origin(fault.other), "actor", None), actor_of(sys._getframe(1))
             parties = ("that", that, fault.other), ("this", this, EVER)
             fault.before = tuple(f"last wait before {of}: {by.before(n)}" for of, by, n in parties if by is not None)
         if fault.kind == "uninitialized-read" and not fault.note and selects_alone(sys._getframe(1)):
             fault.note = "selected-away"
-        if fault.kind == "race" and not fault.note and guesses(sys._getframe(1), self.order.log[fault.other]):
+        if fault.kind == "race" and not fault.note and guesses(sys._getframe(1), self.order.origin(fault.other)):
             fault.note = "cas-guess"
         if fault.elements is not None and not fault.note:
             fault.where = place_of(sys._getframe(1))

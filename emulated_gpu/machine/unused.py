@@ -38,7 +38,7 @@ class Done:
         new = slice(first, order.now + 1)
         own = (order.component[new] == actor.uid) & (order.space[new] == actor.space.index)
         for number in (first + own.nonzero()[0]).tolist():
-            who: Any = order.log[number]
+            who = order.origin(number)
             self.last[id(who.instruction())] = number
 
 
@@ -62,7 +62,7 @@ class Unused:
         """
         loads: dict[tuple[Actor, int], tuple[int, Stores]] = {}
         for number in race.loads:
-            who: Any = self.order.log[number]
+            who = self.order.origin(number)
             instr = who.instruction()
             stores = self._stores_of(who.program, instr)
             if stores is None or self._executed(who.actor, number, stores):

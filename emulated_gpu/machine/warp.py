@@ -72,8 +72,8 @@ class Origin:
 
     __slots__ = ("label", "actor", "program", "block", "lineno")
 
-    def __init__(self, label: str, group: Group, block: int, lineno: int):
-        self.label, self.actor, self.program = label, group.warp.actor, group.program
+    def __init__(self, actor: Actor, program: ControlFlow, label: str, block: int, lineno: int):
+        self.label, self.actor, self.program = label, actor, program
         self.block, self.lineno = block, lineno
 
     def instruction(self):
@@ -204,6 +204,10 @@ class WarpActor(Actor):
         self.index, self.ctaid, self.sm, self.place = index, cta.ctaid, cta.sm, cta.launch.place
         self.bulk: dict[int, object] = {}
 
+    def origin(self, *place) -> Origin:
+        """A name for what an instruction of its does, see Origin."""
+        return Origin(self, *place)
+
     def __str__(self):
         return f"warp {self.index} of CTA {self.ctaid}{self.place}"
 
@@ -220,8 +224,7 @@ class Warp:
         self.depends = cta.launch.depends  # griddepcontrol.wait has not been passed
         self.live_mask = (1 << threads) - 1
         self.groups: list[Group] = []
-        self.origins: dict[tuple, Origin] = {}  # by label, and block and line or place in its code
-        self.turns: dict[bytes, list[Origin]] = {}  # by the numbers of instructions that machine code has executed
+        self.origins: dict[tuple, Origin] = {}  # by label, and the code of a block and a place there
         self.leader = 0  # which lane elect.sync picks, if it is a member
         self.cluster_phase = 0  # of the cluster's barrier, when lanes last arrived there
         self.cluster_released: Released | None = None  # what those hand on who come to that phase
@@ -579,14 +582,7 @@ class Group(LaneGroup):
         found = self.warp.origins.get(key)
         if found is None:
             line = self.program.lines.get(at) or self.program.lines.setdefault(at, frame.f_lineno)
-            found = self.warp.origins[key] = self.origin_at(label, self.pc, line)
-        return found
-
-    def origin_at(self, label: str, block: int, line: int) -> Origin:
-        """A name for the instruction at a line of a block's Python."""
-        found = self.warp.origins.get((label, block, line))
-        if found is None:
-            found = self.warp.origins[label, block, line] = Origin(label, self, block, line)
+            found = self.warp.origins[key] = Origin(self.warp.actor, self.program, label, self.pc, line)
         return found
 
     def later(self, when: float, origin: Origin, call):

@@ -19,14 +19,13 @@ from ..jit.happens_before import told
 from ..jit.llvm import LANES
 from ..jit.rules import pointer
 from ..state.global_memory import Region
-from ..state.order import KNOWN
+from ..state.order import KNOWN, Turn
 from ..state.shadow import Shadow
 from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
 from . import context_fields as of
 from .access import access_local, begin_copy
 
 EVENTS_OF_A_TURN = 4096
-TURNS = 16  # of a warp whose events are kept by name: those of a loop are always the same
 HEAD, CHANGING = struct.Struct(f"<{of.SHARED}q"), struct.Struct("<6q")  # of a context, of shared memory's window
 COPIES_OF_A_TURN = 1024  # more than a region has instructions (hot_blocks.py); only rows that are used take memory
 # Of each program where the last regions begin that it has looked at: the next launch has their shadows from the start
@@ -181,7 +180,7 @@ class Memory:
         return context.at
 
     def finish(self, g, origin) -> np.ndarray | None:
-        """Take over what has happened. origin: names the instruction of an entry of the events.
+        """Take over what has happened. origin: see state/order.py, Turn.
 
         Returns the rows of copies that have begun, which the caller is to take over, too.
         """
@@ -195,19 +194,11 @@ class Memory:
             g.engine.changes += 1
         g.clock.global_bytes(numbers[of.BYTES_LOADED], numbers[of.BYTES_STORED], numbers[of.BYTES_COPIED])
         if count := numbers[of.EVENT_COUNT]:
-            warp = g.warp
-            order, events = warp.actor.order, self.events[:count]
-            order.now = numbers[of.NOW]
-            turn = events.tobytes()
-            origins = warp.turns.get(turn)
-            if origins is None:
-                named = {e: origin(g, e) for e in set(events.tolist())}
-                origins = [named[e] for e in events.tolist()]
-                if len(warp.turns) < TURNS:
-                    warp.turns[turn] = origins
-            order.log.extend(origins)
+            actor, now = g.warp.actor, numbers[of.NOW]
+            actor.order.now = now
+            actor.order.log += [Turn(actor, now - count + 1, self.events[:count].copy(), origin)] * count
             if stored := numbers[of.STORED]:
-                warp.actor.unfenced |= g.lanes_at(stored)
+                actor.unfenced |= g.lanes_at(stored)
                 g.engine.changes += 1
         if not numbers[of.COPY_COUNT]:
             return None

@@ -350,12 +350,12 @@ class Region:
                 return following
             position = e.end
 
-    def origin(self, g, index: int):
-        """Return the origin of an access by an instruction of this number, as its Python form would name it."""
+    def origin(self, by, index: int):
+        """Return the origin of a warp's access by the instruction of this number, as its Python form would name it."""
         place = self.places.get(index)
         if place is None:
             place = self.places[index] = self._place_in_python(index)
-        return g.origin_at(*place)
+        return by.origin(self.program, *place)
 
     def _place_in_python(self, index: int) -> tuple[str, int, int]:
         """The label of an access, its block, and the line of that one's Python that calls for it."""

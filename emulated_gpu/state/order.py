@@ -17,6 +17,8 @@ arrivals behind it hand it on (8.8), and those of the async proxy (8.6), without
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +37,16 @@ FRESH = "parity 1 of {}, of which no phase was complete: a fresh mbarrier passes
 STRONG, GENERIC, SYSTEM = 1, 2, 4
 
 
+class Turn(NamedTuple):
+    """Events one behind the other that machine code has made of a warp's: from `first` on, the numbers of instructions,
+    and what says the origin of an actor's event by such a number."""
+
+    by: Actor
+    first: int
+    steps: np.ndarray
+    origin: Callable[[Actor, int], object]
+
+
 class Order:
     """The events of one launch, numbered from 1; of each: its component and that one's cluster, marks, and who it was.
 
@@ -45,7 +57,7 @@ class Order:
 
     def __init__(self, devices: int = 1, listens: bool = False):
         self.now = 0
-        self.log: list[object] = [None]
+        self.log: list[object] = [None]  # see Order.origin
         self.component, self.space = np.zeros((2, 1024), np.int32)
         self.marks = np.zeros(1024, np.uint8)
         self.spaces: list[Space] = []
@@ -119,9 +131,14 @@ class Order:
             self._addresses = pointer(self.component), pointer(self.space), pointer(self.marks)
         return self._addresses
 
+    def origin(self, number: int) -> Any:
+        """Who an event was; None of event 0."""
+        who = self.log[number]
+        return who.origin(who.by, int(who.steps[number - who.first])) if type(who) is Turn else who
+
     def who(self, number: int) -> str:
         """Return the instruction of an event; event 0 has none."""
-        who = self.log[number]
+        who = self.origin(number)
         return "another warp" if who is None else str(who)
 
 

@@ -392,7 +392,7 @@ class SharedMemory:
 
     def _note_of(self, late: list[Conflict], old: np.ndarray, new: np.ndarray, who: object) -> str:
         """Return which note it is that stores of several warps are in no order, if it is one."""
-        alike = (one.use == "write" and of_one_instruction(self.order.log[one.number], who) for one in late)
+        alike = (one.use == "write" and of_one_instruction(self.order.origin(one.number), who) for one in late)
         return "rounded-stores" if all(alike) and differ_in_rounding(old, new) else ""
 
     def _unwaited(self, conflicts: list[Conflict], by: Actor, note: str) -> None:

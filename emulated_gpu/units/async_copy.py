@@ -117,7 +117,7 @@ def changes_nothing(g: LaneGroup, source, write, conflicts) -> bool:
         touched.append((piece, piece.copy()))
         return piece
 
-    for who in {g.warp.actor.order.log[conflict.number] for conflict in conflicts}:
+    for who in {g.warp.actor.order.origin(conflict.number) for conflict in conflicts}:
         for groups in who.actor.bulk.values():
             for op in groups.under_way():
                 op.write(op.source(), view)
@@ -513,14 +513,14 @@ def _words_of(to: np.ndarray, size: int) -> np.ndarray:
 
 def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
     """Machine code has begun copies, and ended groups. rows: see native/access.py, begin_copy. origin: names an
-    instruction by its number."""
+    warp's instruction by its number."""
     cta, by, at = g.cta, g.warp.actor, pointer(rows)
     key = by.copier()
     for row, (number, step, size, count, lo, hi, gaps) in zip(rows, rows[:, : fields.GAPS + 1].tolist(), strict=True):
         if size:
             to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
             words = partial(_words_of, to, size) if gaps else None
-            op = InFlight(lo, hi, True, origin(g, step), key, number, "", words, by, at)
+            op = InFlight(lo, hi, True, origin(by, step), key, number, "", words, by, at)
             cta.smem.has_begun(op)
             open_copies(g).append((cta, to, read, n, size, op))
         else:

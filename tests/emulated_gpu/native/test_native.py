@@ -441,7 +441,7 @@ class Seen:
         self.noted = [f"{note} {note.where}" for note in launch.notes]
         self.counted = launch.counted
         self.events = [a[: order.now + 1].tolist() for a in (order.component, order.space, order.marks)]
-        self.who = [str(w) for w in order.log]
+        self.who = [str(order.origin(n)) for n in range(order.now + 1)]
         shadows = [shadow for _, shadow in launch.shadow.regions.values() if shadow.words.written.any()]
         shadows += [smem.shadow for smem in shared]
         self.shadows = [
