@@ -471,7 +471,7 @@ def exactly(near, f: Callable, *numbers):
 def fused(x, y, z):
     """x * y + z of numbers of 32 or 64 bits, rounded once, to their own format."""
     if (code := writer_of(x, y, z)) is not None:
-        return code.intrinsic("fma", *code.pair(x, y, z))
+        return code.intrinsic("fma", x, y, z)
     if precision(x) == 32:  # the product of two f32 is exact in f64
         x, y, z = (np.asarray(v, np.float64) for v in (x, y, z))
         s = x * y + z

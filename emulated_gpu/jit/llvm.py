@@ -7,9 +7,9 @@ wraps. Python ints are constants of whatever width is asked for.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import hashlib
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +111,9 @@ class Value:
         return self ^ -1
 
 
+WORD = Value("", 64, 0)  # of whose shape most are
+
+
 def type_of(bits: int, vary: int, real: bool = False) -> str:
     one = REALS[bits] if real else f"i{bits}"
     return f"<{LANES if vary is True else vary} x {one}>" if vary else one
@@ -179,40 +182,35 @@ class Code:
         return "\n".join([*self.declarations.values(), *self.helpers.values()])
 
     # -- constants, shapes, types ------------------------------------------------------------------------------
-    def constant(self, value: Any, bits: int, vary: int = 0) -> Value:
-        value = int(value) & ((1 << bits) - 1)
-        one = str(value) if bits > 1 else ("true" if value else "false")
-        return Value(f"splat (i{bits} {one})" if vary else one, bits, vary, False, self)
-
-    def real(self, value: float, bits: int, vary: int = 0) -> Value:
-        """A constant number, which a float of this many bits represents exactly."""
-        one = f"0x{int.from_bytes(bytes(ctypes.c_double(value)), 'little'):016X}"
-        return Value(f"splat ({REALS[bits]} {one})" if vary else one, bits, vary, True, self)
+    def constant(self, value: Any, bits: int, vary: int = 0, real: bool = False) -> Value:
+        """A constant; a real one is represented exactly by floats of this many bits."""
+        one = f"0x{struct.pack('>d', value).hex()}" if real else str(int(value) & (1 << bits) - 1)
+        return Value(f"splat ({type_of(bits, 0, real)} {one})" if vary else one, bits, vary, real, self)
 
     def constants(self, array: np.ndarray) -> Value:
         """A vector of known elements."""
         bits, real = 1 if array.dtype == bool else 8 * array.itemsize, array.dtype.kind == "f"
-        each = ", ".join(str((self.real if real else self.constant)(v, bits)) for v in array)
+        each = ", ".join(str(self.constant(v, bits, 0, real)) for v in array)
         return Value(f"<{each}>", bits, len(array), real, self)
 
     def pair(self, *values) -> tuple[Value, ...]:
-        """Operands in the type of one of them."""
+        """Operands in the type of one of them, constants as words."""
         each = [self.constants(v) if isinstance(v, np.ndarray) else v for v in values]
-        like = max((v for v in each if isinstance(v, Value)), key=lambda v: (v.real, v.vary, v.bits))
+        given = [v for v in each if isinstance(v, Value)]
+        like = max(given, key=lambda v: (v.real, v.vary, v.bits), default=WORD)
         return tuple(self.shaped(v, like) for v in each)
 
     def shaped(self, v, like: Value) -> Value:
         """A value in the type of another one, or as it is if it is a vector or wider; it becomes no other number."""
         if not isinstance(v, Value):
-            make = self.real if like.real else self.constant
-            return make(v, like.bits, like.vary)
+            return self.constant(v, like.bits, like.vary, like.real)
         if not v.real and not like.real and (like.vary and not v.vary or v.bits < like.bits):
             v = self.cast(v, like.bits)
-        return self.spread(v, like.vary) if like.vary else v
+        return self.spread(v, like.vary)
 
     def spread(self, v: Value, n: int = LANES) -> Value:
-        """The same value in all of n lanes."""
-        if v.vary:
+        """The same value in all of n lanes, as it is for none."""
+        if v.vary or not n:
             return v
         if v.text[0] != "%":
             one = f"{type_of(v.bits, False, v.real)} {v.text}"
@@ -235,14 +233,12 @@ class Code:
         return self.value(f"{how} {v} to {type_of(bits, v.vary, real)}", bits, v.vary, real)
 
     # -- operations --------------------------------------------------------------------------------------------
-    def intrinsic(self, what: str, *values: Value) -> Value:
-        """llvm.WHAT of values of one shape, as which its result is."""
-        if n := max(v.vary for v in values):
-            values = tuple(self.spread(v, n) for v in values)
-        out = values[0]
-        name = f"@llvm.{what}.{f'v{n}' if n else ''}{'f' if out.real else 'i'}{out.bits}"
+    def intrinsic(self, what: str, *values) -> Value:
+        """llvm.WHAT of operands of one shape, as which its result is."""
+        out, *_ = values = self.pair(*values)
+        name = f"@llvm.{what}.{f'v{out.vary}' if out.vary else ''}{'f' if out.real else 'i'}{out.bits}"
         self.declarations[name] = f"declare {out.type} {name}({', '.join(v.type for v in values)})"
-        return self.value(f"call {out.type} {name}({', '.join(map(str, values))})", out.bits, n, out.real)
+        return self.value(f"call {out.type} {name}({', '.join(map(str, values))})", out.bits, out.vary, out.real)
 
     def lanes_true(self, p: Value) -> Value:
         """The lanes in which p holds, a bit each."""

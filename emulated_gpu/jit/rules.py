@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .llvm import Code, Untranslated, Value, compiler, type_of, values_of, writer_of
+from .llvm import WORD, Code, Untranslated, Value, compiler, type_of, values_of, writer_of
 
 
 def pointer(array: Any) -> int:
@@ -53,7 +53,7 @@ int8, int16, int32, int64, float32, float64 = Kind(8), Kind(16), Kind(32), Kind(
 
 
 class Array:
-    """Elements of a kind from an address on. One of them is an int of 64 bits, or a float."""
+    """Elements of a kind from an address on. One of them is an int of 64 bits, or a float; several are a vector."""
 
     __slots__ = ("kind", "address", "_base")
 
@@ -70,42 +70,32 @@ class Array:
         memory: Any = (ctypes.c_char * (n * self.kind.bits // 8)).from_address(int(self.at(int(first)).address))
         return np.frombuffer(memory, self.kind.dtype)
 
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return self._memory(index.start, index.stop - index.start).copy()
-        if (code := writer_of(self, index)) is not None:
-            return self.load(code, index)
-        return self._memory(index, 1)[0].item()
-
-    def __setitem__(self, index, value):
-        if isinstance(index, slice):
-            self._memory(index.start, index.stop - index.start)[:] = value
-        elif (code := writer_of(self, index)) is not None:
-            self.store(code, index, value)
-        else:
-            mask = (1 << self.kind.bits) - 1
-            self._memory(index, 1)[0] = value if self.kind.real else value & mask
-
     def _place(self, code: Code, index) -> str:
         bits, real = self.kind
         kind, index = type_of(bits, 0, real), code.shaped(index, WORD)
-        return code.value(f"getelementptr {kind}, ptr {self._base}, {index}", 64, 0).text
+        return code.value(f"getelementptr {kind}, ptr {self._base}, {index}", 64, 0).text + f", align {bits // 8}"
 
-    def load(self, code: Code, index, n: int = 0) -> Value:
-        bits, real = self.kind
-        text = f"load {type_of(bits, n, real)}, ptr {self._place(code, index)}, align {bits // 8}"
-        found = code.value(text, bits, n, real)
+    def __getitem__(self, index):
+        (first, n), (bits, real) = _reach(index), self.kind
+        if (code := writer_of(self, first)) is None:
+            return self._memory(first, n).copy() if n else self._memory(first, 1)[0].item()
+        found = code.value(f"load {type_of(bits, n, real)}, ptr {self._place(code, first)}", bits, n, real)
         return found if n or real else code.cast(found, 64)
 
-    def store(self, code: Code, index, value, n: int = 0) -> None:
-        bits, real = self.kind
+    def __setitem__(self, index, value):
+        (first, n), (bits, real) = _reach(index), self.kind
+        if (code := writer_of(self, first)) is None:
+            self._memory(first, n or 1)[:] = value if n or real else value & (1 << bits) - 1
+            return
         value = code.shaped(value, Value("", bits, n, real, code))
-        if not real:
-            value = code.cast(value, bits)
-        code.emit(f"store {value}, ptr {self._place(code, index)}, align {bits // 8}")
+        code.emit(f"store {value if real else code.cast(value, bits)}, ptr {self._place(code, first)}")
 
 
-WORD = Value("", 64, 0)
+def _reach(index) -> tuple[Any, int]:
+    """The first element and how many, 0 of one alone. index: of several a slice, or both of these."""
+    if isinstance(index, slice):
+        return index.start, index.stop - index.start
+    return index if isinstance(index, tuple) else (index, 0)
 
 
 # -- what rules call, beside operators ---------------------------------------------------------------------------------
@@ -113,11 +103,10 @@ def where(p, a, b):
     """p ? a : b, element by element; both are computed."""
     if (code := writer_of(p, a, b)) is None:
         return np.where(p, a, b) if isinstance(p, np.ndarray) else a if p else b
-    p, a, b = (code.constants(x) if isinstance(x, np.ndarray) else x for x in (p, a, b))
+    p = code.constants(p) if isinstance(p, np.ndarray) else p
     if not isinstance(p, Value):
         return a if p else b
-    a, b = code.pair(a if isinstance(a, Value) or isinstance(b, Value) else code.constant(a, 64), b)
-    a, b = (code.spread(v, p.vary) for v in (a, b)) if p.vary else (a, b)
+    a, b = (code.spread(v, p.vary) for v in code.pair(a, b))
     return code.value(f"select {p}, {a}, {b}", a.bits, a.vary, a.real)
 
 
@@ -126,13 +115,6 @@ def bits(mask) -> Any:
     if isinstance(mask, Value):
         return mask.code.cast(mask.code.lanes_true(mask), 64)
     return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
-
-
-def mask(given, n: int):
-    """n bits as a mask."""
-    if isinstance(given, Value):
-        return given.code.value(f"bitcast {given.code.cast(given, n)} to <{n} x i1>", 1, n)
-    return np.unpackbits(np.frombuffer(given.to_bytes(n // 8, "little"), np.uint8), bitorder="little").astype(bool)
 
 
 def real(x):
@@ -155,16 +137,6 @@ def count_ones(x) -> Any:
     if isinstance(x, np.ndarray):
         return np.array([v.bit_count() for v in x.tolist()], x.dtype)
     return x.code.intrinsic("ctpop", x) if isinstance(x, Value) else x.bit_count()
-
-
-def fill(array: Array, first, count, value: int) -> None:
-    """`count` bytes of an array of bytes become a value."""
-    if (code := writer_of(array, first, count)) is None:
-        array[first : first + count] = value
-        return
-    code.declarations["memset"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
-    size = code.shaped(count, WORD)
-    code.emit(f"call void @llvm.memset.p0.i64(ptr {array._place(code, first)}, i8 {value}, {size}, i1 false)")
 
 
 def room(n: int, kind: Kind = int64) -> Array:
@@ -379,9 +351,6 @@ class Interpreter(Code):
             case ast.Tuple(elts=each):
                 for one, v in zip(each, value, strict=True):
                     self.assign(one, v)
-            case ast.Subscript(slice=ast.Slice()):
-                first, n = self.piece(target.slice)
-                self.expression(target.value).store(self, first, value, n)
             case ast.Subscript():
                 self.expression(target.value)[self.expression(target.slice)] = value
             case _:
@@ -398,11 +367,13 @@ class Interpreter(Code):
                 return tuple(map(self.expression, node.elts))
             case ast.Attribute():
                 return getattr(self.expression(node.value), node.attr)
-            case ast.Subscript(slice=ast.Slice()) if isinstance(array := self.expression(node.value), Array):
-                first, n = self.piece(node.slice)
-                return array.load(self, first, n)
             case ast.Subscript():
                 return self.expression(node.value)[self.expression(node.slice)]
+            case ast.Slice(lower=ast.Constant(value=first), upper=ast.expr() as end):
+                return first, self.expression(end) - first
+            case ast.Slice(lower=ast.expr() as low, upper=ast.BinOp(left=left, op=ast.Add(), right=size)):
+                if ast.dump(low) == ast.dump(left):
+                    return self.expression(low), self.expression(size)
             case ast.UnaryOp(op=ast.Not()) | ast.BoolOp():
                 return self.truth(node)
             case ast.BinOp():
@@ -436,16 +407,6 @@ class Interpreter(Code):
         found = self.expression(function.body)
         self.local = outer
         return found
-
-    def piece(self, part: Any) -> tuple:
-        """The first element and the size of a slice."""
-        match part:
-            case ast.Slice(lower=low, upper=ast.BinOp(left=left, op=ast.Add(), right=size)):
-                if low is not None and ast.dump(low) == ast.dump(left):
-                    return self.expression(low), self.expression(size)
-            case ast.Slice(lower=ast.Constant(value=first), upper=ast.expr() as end):
-                return first, self.expression(end) - first
-        raise Untranslated("a slice that is not [a:a + n]")
 
 
 class Writer(Interpreter):

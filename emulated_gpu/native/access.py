@@ -21,12 +21,10 @@ from ..jit.rules import (
     Rule,
     bits,
     count_ones,
-    fill,
     int8,
     int16,
     int32,
     int64,
-    mask,
     ones,
     rule,
     trailing_zeros,
@@ -37,7 +35,7 @@ from ..state.order import GENERIC
 from ..state.shadow import WORD
 from . import context_fields as of
 
-FULL = (1 << LANES) - 1
+FULL, EACH_LANE = (1 << LANES) - 1, np.uint32(1) << np.arange(LANES, dtype=np.uint32)
 LEFT, PLAIN, KEPT = 0, 1, 3  # an access is left to Python, only moves data, is kept by shadows
 KEYS = 32  # of words in the table of lanes that are looked at together: of who wrote either half, of who read it
 
@@ -297,7 +295,7 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
         if alike:
             for k in range(form.elements):
                 row = k * LANES
-                values[row : row + LANES] = where(mask(active, LANES), values[row + lead], 0)
+                values[row : row + LANES] = where(active & EACH_LANE != 0, values[row + lead], 0)
     if form.write:  # to shared memory its lanes, else all, which wait for a fence then
         c[of.STORED] |= active if form.shared else c[of.ACTIVE]
     if not form.shared:
@@ -365,9 +363,9 @@ def note_access(c, w, a, n, key, number, form):
     it was used."""
     word, used = (a - w[of.ORIGIN]) // WORD, w[of.WROTE if form.write else of.WAS_READ]
     if form.shared and form.write:
-        fill(int8(w[of.VALID]), a, n * form.bytes, 1)
+        int8(w[of.VALID])[a : a + n * form.bytes] = 1
     if not form.shared and used:
-        fill(int8(used), word, max(1, n * form.bytes // WORD), 1)
+        int8(used)[word : word + max(1, n * form.bytes // WORD)] = 1
     if form.keeps_lanes and w[of.LANE_TABLE]:
         among_lanes(w, a, n, key, True, form)
     for k in range(where(number != 0, form.places, 0)):
@@ -378,8 +376,9 @@ def note_access(c, w, a, n, key, number, form):
             for byte in range(each):
                 keep(c, plane, first + byte, n, number, form)
             # No more reads are kept of what two clusters have read and nobody has written
-            if form.settles and w[of.SETTLED] and int32(c[SPACE])[plane.reads[first]] != c[OWN_SPACE]:
-                fill(int8(w[of.SETTLED]), at, where((plane.written[first] == 0) & (each == 1), n, 0), 1)
+            fresh = (each == 1) & (plane.written[first] == 0)
+            if form.settles and w[of.SETTLED] and fresh and int32(c[SPACE])[plane.reads[first]] != c[OWN_SPACE]:
+                int8(w[of.SETTLED])[at : at + n] = 1
 
 
 # -- local memory: of each lane its own, which nobody else sees --------------------------------------------------------
@@ -403,7 +402,7 @@ def access_local(context, addresses_at, active, values_at, _step, _epoch, _one_a
         place = place_in_local(c, lane, addresses[lane])
         move(c[of.LOCAL] + place, 1, values.at(lane), form)
         if form.write:
-            fill(int8(c[of.LOCAL_WRITTEN]), place, form.bytes, 1)
+            int8(c[of.LOCAL_WRITTEN])[place : place + form.bytes] = 1
             c[of.LOCAL_STORED] = 1
     return False
 
@@ -460,7 +459,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
         if reading >> lane & 1 and w[of.FLAGS] & of.SHADOWED:
             note_access(c, w, source[lane], 1, 0, number, form.source)
         if begun == KEPT:
-            fill(int8(s[of.VALID]), to[lane], size, 0)
+            int8(s[of.VALID])[to[lane] : to[lane] + size] = 0
             for k in range(size // WORD):
                 place = a // WORD + k
                 words = words + where(int16(s[of.IN_FLIGHT])[place] == 0, 1, 0)
@@ -493,7 +492,7 @@ def end_copies(window, rows, count):
                         int16(w[of.IN_FLIGHT])[place] -= 1
                     for byte in range(each):
                         plane.written[first + byte] = number
-                    fill(int8(w[of.VALID]), to, WORD, 1)
+                    int8(w[of.VALID])[to : to + WORD] = 1
 
 
 @rule

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..formats.texels import BORDER, FAR, FRACTION, MIRROR, WRAP
 from ..jit.llvm import LANES, Value
-from ..jit.rules import Rule, fill, float32, float64, int8, int16, int32, int64, ones, real, room, rule, where
+from ..jit.rules import Rule, float32, float64, int8, int16, int32, int64, ones, real, room, rule, where
 from ..state import images
 from ..state.shadow import WORD
 from . import access
@@ -231,7 +231,7 @@ def fetch(context, coordinates, active, values_at, step, row, _, form):
     Returns whether it is left to Python. First all is looked at, then all is done.
     """
     c, t, values = int64(context), int64(row), int32(values_at)
-    fill(int8(values_at), 0, 4 * 4 * LANES, 0)
+    values[0 : 4 * LANES] = 0
     if active == 0:
         return False
     if t[images.GEOMETRY] != form.number or t[images.ONLY_INTEGERS] and not form.integers:

@@ -213,7 +213,7 @@ class Translator(Interpreter):
             raise Untranslated("a strong load")
         vary = space == "local" or any(isinstance(v, Value) and v.vary for v in (address, mask))
         values = self.access(access.Form(False, WINDOWS.get(space, ""), size, count, nc), address, mask, vary)
-        found = [values.load(self, k * LANES, LANES * vary) for k in range(count)]
+        found = [values[k * LANES, LANES * vary] for k in range(count)]
         return tuple(self.cast(v, max(8 * size, 16)) for v in found)
 
     def access_store(self, _, space, address, size, given, mask, *_results, sync=""):
@@ -232,7 +232,7 @@ class Translator(Interpreter):
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         values = form.kind(self.room("values"))
         for k in range(form.elements):
-            values.store(self, k * LANES, self.cast(given[k], 8 * form.size) if form.write else 0, LANES)
+            values[k * LANES, LANES] = self.cast(given[k], 8 * form.size) if form.write else 0
         self.ask(form, addresses, active, one=not vary)
         return values
 
@@ -273,7 +273,7 @@ class Translator(Interpreter):
         values, out = self.room("values"), self.room("matrices")
         places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans])
         access.gathered(values, out, places, 2 * LANES * count)
-        return tuple(int32(out).load(self, k * LANES, LANES) for k in range(count))
+        return tuple(int32(out)[k * LANES, LANES] for k in range(count))
 
     def textures_fetch(self, _, geometry, handle, where, mask, integers) -> tuple:
         """A fetch from one texture, at places that differ."""
@@ -284,10 +284,10 @@ class Translator(Interpreter):
         self.bail_where(handle >= OBJECTS.ROOM)
         coordinates = self.room("coordinates")
         for k, v in enumerate(where):
-            int32(coordinates).store(self, k * LANES, self.spread(self.cast(v, 32)), LANES)
+            int32(coordinates)[k * LANES, LANES] = self.cast(v, 32)
         row = handle * (8 * FIELDS) + self.given(Input("textures.rows()", 64, False))
         self.ask(textures.Fetch(geometry, integers), coordinates, active, row)
-        return tuple(int32(self.room("values")).load(self, k * LANES, LANES) for k in range(4))
+        return tuple(int32(self.room("values"))[k * LANES, LANES] for k in range(4))
 
     g_lanes = EVERY_LANE
 
@@ -343,12 +343,12 @@ class Translator(Interpreter):
             text = f"shufflevector {a}, {a.type} poison, {self.constants(source.astype(np.uint32))}"
             return self.value(text, a.bits, LANES)
         permute(self.kept(a, "s32.0"), places := self.kept(source, "s32.1"))
-        return int32(places).load(self, 0, LANES)
+        return int32(places)[0:LANES]
 
     def library(self, name: str, x: Value) -> Value:
         """A function of the C library of a double, or of each lane's."""
         apply_each(values := self.kept(self.spread(x), "s64.0"), name, x.vary or 1)
-        return float64(values).load(self, 0, x.vary)
+        return float64(values)[0, x.vary]
 
     def constant_memory(self, name: str, array: np.ndarray) -> Value:
         """Put constants into memory that comes with the code; returns its address."""

@@ -12,12 +12,10 @@ from emulated_gpu.jit.rules import (
     Later,
     bits,
     count_ones,
-    fill,
     float32,
     int8,
     int32,
     int64,
-    mask,
     ones,
     pointer,
     room,
@@ -91,10 +89,10 @@ def vectors(at, n, wanted, unused):
     low = (row ^ wanted) - 1 < 0x80000000
     numbers[n : n + 16] = where(low, row + np.arange(16, dtype=np.uint32), row[3])
     numbers[0:4] = 77
-    fill(bytes_, 4 * n + 20, 3, 1)
+    bytes_[4 * n + 20 : 4 * n + 20 + 3] = 1
     copied(Pair(kept, int64(at).at(20)), 8, True)
     some = (row > 500).any() and not (row > 0).all()
-    if (where(mask(wanted, 16), row, 1) == 1).all():
+    if (where(wanted >> np.arange(16) & 1 != 0, row, 1) == 1).all():
         return bits(low)
     return bits(low) * 4 + where(some, 1, 0) + count_ones(n) + trailing_zeros(n + 1)
 
