@@ -3,19 +3,29 @@
 From the CUDA C++ programming guide, "Texture Fetching". Where it leaves something open: the fraction of a linear filter
 is rounded to nearest to its 8 bits; sums are exact and rounded once; addressing modes act on each texel of a filter; a
 normalized coordinate times the size is rounded to a float, so that k / N is the edge of texel k.
+
+Registers and numbers, float64, are arrays, or in machine code Values, as in alu.py; `t` has the fields of a texture.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..jit.rules import real, rule, where
+from .alu import ieee, number, raw, resized
+from .convert import whole_number
+
 WRAP, CLAMP, MIRROR, BORDER = range(4)  # CUaddress_mode
-FRACTION = 8  # bits of a weight
+ONE = 256.0  # the sum of a filter's weights along an axis
 FAR = float(1 << 40)  # texels: as far as coordinates go
+# Registers of a coordinate: the layer, if any, and one for each axis of the texture, or of a cube's directions
+COORDINATES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 2, "a2d": 3, "cube": 3, "acube": 4}
+# Fields of a texture, ints but for its border. GEOMETRY: 0 of what machine code does not know; SIGN: that bit, or 0;
+# LARGEST: the number that stands for 1
+GEOMETRY, ADDRESS, LAYER, LAYERS, TEXEL, BITS, CHANNELS, SIGN, LARGEST, REAL, LINEAR, NORMALIZED = range(12)
+FRACTIONS, ONLY_INTEGERS, SIZES, MODES, STRIDES, BORDERS, FIELDS = 12, 13, 14, 17, 20, 23, 27
 
 
 @dataclass(frozen=True)
@@ -43,85 +53,110 @@ FORMATS = {  # CUarray_format -> kind and bits of a channel
 }  # fmt: skip
 
 
-def integers(raw: np.ndarray, form: TexelForm) -> np.ndarray:
-    """Channels, unsigned integers of their bytes, as registers uint32: signs are extended, halves become floats."""
-    if form.kind == "f":
-        return raw.view(f"f{form.bits // 8}").astype(np.float32).view(np.uint32)
-    if form.kind == "s":
-        return raw.view(f"i{form.bits // 8}").astype(np.int32).view(np.uint32)
-    return raw.astype(np.uint32)
-
-
-def floats(raw: np.ndarray, form: TexelForm, srgb: bool) -> np.ndarray:
-    """Channels [channels, ...], unsigned integers of their bytes, as float64: integers become fractions of the largest
-    number. srgb: the first three are in that encoding."""
-    if form.kind == "f":
-        return raw.view(f"f{form.bits // 8}").astype(np.float64)
-    if form.kind == "s":
-        return np.maximum(raw.view(f"i{form.bits // 8}") / ((1 << form.bits - 1) - 1), -1.0)
-    values = raw / ((1 << form.bits) - 1)
-    if srgb:
-        coded = values[:3]
-        values[:3] = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
-    return values
-
-
-def in_texels(coordinate: np.ndarray, size: int, mode: int, normalized: bool) -> np.ndarray:
-    """Coordinates of floats, float64, in texels from the first one's edge."""
-    x = np.minimum(np.maximum(np.where(coordinate == coordinate, coordinate, 0.0), -FAR), FAR)
-    if normalized and mode in (WRAP, MIRROR):
-        whole = np.floor(x)
-        x = x - whole
-        if mode == MIRROR:
-            x = np.where(whole % 2 == 1, 1 - x, x)
-    return (x * size).astype(np.float32).astype(np.float64) if normalized else x
-
-
-def placed(index: np.ndarray, size: int, mode: int) -> tuple[np.ndarray, np.ndarray | bool]:
-    """Indices of texels, int64, that may be outside -> (where they are taken from, whether they are inside: True where
-    all are). A coordinate that is mirrored is outside by at most one texel, which clamping mirrors."""
-    if mode == WRAP:
-        return index % size, True
-    inside = (index >= 0) & (index < size) if mode == BORDER else True
-    return np.minimum(np.maximum(index, 0), size - 1), inside
-
-
-def nearest(x: np.ndarray) -> np.ndarray:
-    """The texel that a coordinate in texels is in."""
-    return np.floor(x).astype(np.int64)
-
-
-def between(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first of the two texels whose centres a coordinate in texels is between, and the second's weight of 256."""
-    fixed = np.floor((x - 0.5) * (1 << FRACTION) + 0.5).astype(np.int64)
-    return fixed >> FRACTION, fixed & (1 << FRACTION) - 1
-
-
-@functools.cache
-def corners(axes: int) -> list[tuple[int, ...]]:
-    """Which texels of each axis a linear filter takes, 0 the first; the first axis changes fastest."""
-    return [corner[::-1] for corner in itertools.product((0, 1), repeat=axes)]
-
-
-def filtered(values: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
-    """The linear filter of values [channels, corners, n]; weights: of each axis, as of `between`. Returns float32."""
-    total = np.zeros(values.shape[::2])
-    with np.errstate(all="ignore"):
-        for k, corner in enumerate(corners(len(weights))):
-            weight = np.ones(values.shape[-1])
-            for second, of_second in zip(corner, weights, strict=True):
-                weight = weight * (of_second if second else (1 << FRACTION) - of_second)
-            total += values[:, k] * (weight / (1 << FRACTION * len(weights)))
-        return total.astype(np.float32)
-
-
-def on_cube(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+# -- places ------------------------------------------------------------------------------------------------------------
+def on_cube(x, y, z) -> tuple:
     """A direction -> the face of a cube and the normalized coordinates there ("Cubemap Textures")."""
-    ax, ay, az = np.abs(x), np.abs(y), np.abs(z)
-    along = [(ax >= ay) & (ax >= az), ay >= az]
-    face = np.select(along, [np.where(x >= 0, 0, 1), np.where(y >= 0, 2, 3)], np.where(z >= 0, 4, 5))
-    m = np.select(along, [ax, ay], az)
-    s = np.choose(face, [-z, z, x, x, x, -x])
-    t = np.choose(face, [-y, -y, z, -z, -y, -y])
-    with np.errstate(all="ignore"):
-        return face.astype(np.int64), (s / m + 1) / 2, (t / m + 1) / 2
+    along_x, along_y = (abs(x) >= abs(y)) & (abs(x) >= abs(z)), abs(y) >= abs(z)
+    major = where(along_x, x, where(along_y, y, z))
+    face = where(along_x, 0, where(along_y, 2, 4)) + where(major >= 0.0, 0, 1)
+    s = where(along_x, where(x >= 0.0, -z, z), where(along_y | (z >= 0.0), x, -x))
+    t = where(along_x, -y, where(along_y, where(y >= 0.0, z, -z), -y))
+    return whole_number(face, 32, True), (s / abs(major) + 1.0) / 2.0, (t / abs(major) + 1.0) / 2.0
+
+
+@rule
+def in_texels(given, size, mode, normalized):
+    """Coordinates of floats, in texels from the first one's edge."""
+    x = where(given == given, given, 0.0)
+    x = where(x < -FAR, -FAR, where(x > FAR, FAR, x))
+    if normalized:
+        if mode == WRAP or mode == MIRROR:  # noqa: SIM109
+            turns = ieee("floor", x)
+            x = x - turns
+            if mode == MIRROR:
+                x = where(turns != ieee("floor", turns / 2.0) * 2.0, 1.0 - x, x)
+        x = resized(resized(x * size, 32), 64)
+    return x
+
+
+@rule
+def taken_from(index, size, mode):
+    """Indices of texels, which may be outside, as their axis has them. A coordinate that is mirrored is outside by at
+    most one texel, which clamping mirrors."""
+    if mode == WRAP:
+        return index - ieee("floor", index / size) * size
+    return where(index < 0.0, 0.0, where(index > size - 1.0, size - 1.0, index))
+
+
+def places(t, geometry: str, coordinates, integers: bool, filters: bool) -> tuple[list, list]:
+    """Coordinates, registers -> the addresses of the texels that they ask for, 0 of one outside; and of each axis the
+    weight of the second texel. A linear filter takes two along each axis, the first axis changing fastest.
+
+    integers: coordinates are texels, not floats.
+    """
+    layer = 0.0
+    if geometry.startswith("a"):
+        layer, coordinates = whole_number(coordinates[0], 32, True), coordinates[1:]
+        layer = taken_from(layer, real(t[LAYERS]), CLAMP)
+    numbers = [whole_number(x, 32, True) if integers else number(x, "f32", 64) for x in coordinates]
+    if geometry.endswith("cube"):
+        face, *numbers = on_cube(*numbers)
+        layer = layer * 6.0 + face
+    found, weights = [(layer * real(t[LAYER]), True)], []
+    for axis, x in enumerate(numbers):
+        size, mode, along = real(t[SIZES + axis]), t[MODES + axis], []
+        x = x if integers else in_texels(x, size, mode, t[NORMALIZED])
+        if filters:
+            fixed = ieee("floor", (x - 0.5) * ONE + 0.5)
+            first = ieee("floor", fixed / ONE)
+            weights.append(fixed - first * ONE)
+        else:
+            first = ieee("floor", x)
+        for index in (first, first + 1.0) if filters else (first,):
+            inside = (mode != BORDER) | (index >= 0.0) & (index < size)
+            along.append((taken_from(index, size, mode) * real(t[STRIDES + axis]), inside))
+        found = [(before + offset, ok & inside) for offset, inside in along for before, ok in found]
+    return [where(inside, t[ADDRESS] + whole(offset), 0) for offset, inside in found], weights
+
+
+def whole(x):
+    """Numbers without a fraction as integers."""
+    return x.astype(np.int64) if isinstance(x, np.ndarray) else x.code.convert("fptosi", x, 64)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+def extended(t, bits):
+    """A channel's bits, uint32, with their sign."""
+    return (bits ^ t[SIGN]) - t[SIGN]
+
+
+@rule
+def value(t, bits, place, border, srgb):
+    """Channels as numbers, the border's where their place is 0: integers become fractions of the largest number. srgb:
+    the first three are in that encoding, which machine code does not know."""
+    if t[REAL]:
+        x = number(bits, "f32", 64)
+    else:
+        x = whole_number(extended(t, bits), 32, True) / real(t[LARGEST])
+        x = where(x < -1.0, -1.0, x)
+    if srgb:
+        x[:3] = where(x[:3] <= 0.04045, x[:3] / 12.92, ((x[:3] + 0.055) / 1.055) ** 2.4)
+    return where(place != 0, x, border)
+
+
+def filtered(values, weights):
+    """The linear filter of values by corner; a single one as it is. weights: see `places`."""
+    if len(values) == 1:
+        return values[0]
+    factors, total = [ONE ** -len(weights)], 0.0
+    for second in weights:
+        factors = [factor * weight for weight in (ONE - second, second) for factor in factors]
+    for x, factor in zip(values, factors, strict=True):
+        total = x * factor + total
+    return total
+
+
+def registers(t, values, bits, places, weights):
+    """What lanes get, by corner of a filter: of values, or as integers, which have no filter."""
+    as_integers = where(places[0] != 0, extended(t, bits[0]), 0)
+    return where(t[FRACTIONS] != 0, raw(resized(filtered(values, weights), 32)), as_integers)

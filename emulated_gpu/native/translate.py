@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formats import alu, convert, lanes
+from ..formats import alu, convert, lanes, texels
 from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
 from ..jit.rules import Array, Interpreter, float64, int32, rule, where
-from ..state.images import FIELDS, OBJECTS
+from ..state.images import OBJECTS
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, textures
 
@@ -275,17 +275,17 @@ class Translator(Interpreter):
         access.gathered(values, out, places, 2 * LANES * count)
         return tuple(int32(out)[k * LANES, LANES] for k in range(count))
 
-    def textures_fetch(self, _, geometry, handle, where, mask, integers) -> tuple:
+    def textures_fetch(self, _, geometry, handle, where, mask, integers, component=None) -> tuple:
         """A fetch from one texture, at places that differ."""
         differ = [v.vary for v in (*where, mask) if isinstance(v, Value)]
-        if geometry not in textures.AXES or not isinstance(handle, Value) or handle.vary or not any(differ):
+        if component is not None or not isinstance(handle, Value) or handle.vary or not any(differ):
             raise Untranslated("this fetch")
         active = self.guarded(self.given(ACTIVE), mask)
         self.bail_where(handle >= OBJECTS.ROOM)
         coordinates = self.room("coordinates")
         for k, v in enumerate(where):
             int32(coordinates)[k * LANES, LANES] = self.cast(v, 32)
-        row = handle * (8 * FIELDS) + self.given(Input("textures.rows()", 64, False))
+        row = handle * (8 * texels.FIELDS) + self.given(Input("textures.rows()", 64, False))
         self.ask(textures.Fetch(geometry, integers), coordinates, active, row)
         return tuple(int32(self.room("values"))[k * LANES, LANES] for k in range(4))
 

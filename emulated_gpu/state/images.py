@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import Fault, Unsupported
-from ..formats.texels import BORDER as BORDER_MODE
+from ..formats import texels
 from ..formats.texels import TexelForm
 
 
@@ -69,6 +70,22 @@ class Texture:
     srgb: bool
     border: tuple[float, float, float, float]
 
+    @functools.cached_property
+    def fields(self) -> list:
+        """As formats/texels.py reads it."""
+        image, form = self.image, self.image.form
+        known = not self.srgb and (form.kind, form.bits) != ("f", 16)
+        each_slice = image.pitch * image.rows
+        return [
+            known * (1 + list(texels.COORDINATES).index(image.geometry)), image.address, each_slice,
+            image.slices // (6 if image.flags & image.CUBE else 1), form.size, form.bits, form.channels,
+            (form.kind == "s") << form.bits - 1, (1 << form.bits - (form.kind == "s")) - 1, form.kind == "f",
+            self.linear_filter, self.normalized or "cube" in image.geometry, self.fractions, image.linear,
+            image.width, image.rows, image.slices,
+            *(texels.BORDER if image.linear else mode for mode in self.modes),
+            form.size, image.pitch, each_slice, *self.border,
+        ]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Surface:
@@ -77,43 +94,22 @@ class Surface:
     image: Image
 
 
-# A texture as machine code reads it: int64s, and float64s from LARGEST on, the number that stands for 1
-GEOMETRY, ADDRESS, LAYER, LAYERS, TEXEL, BITS, CHANNELS, SIGNED, REAL, LINEAR, NORMALIZED = range(11)
-FRACTIONS, ONLY_INTEGERS, SIZES, MODES, STRIDES, LARGEST, BORDER, FIELDS = 11, 12, 13, 16, 19, 22, 23, 27
-GEOMETRIES = ("", "1d", "2d", "3d", "a1d", "a2d")  # that it knows
-
-
-def row(texture: Texture) -> list:
-    """The fields of a texture; none of one that machine code does not know."""
-    image, form = texture.image, texture.image.form
-    if image.geometry not in GEOMETRIES or texture.srgb or form.kind == "f" and form.bits != 32:
-        return []
-    layers = image.depth if image.flags & image.LAYERED else 1
-    return [
-        GEOMETRIES.index(image.geometry), image.address, image.pitch * image.rows, layers, form.size, form.bits,
-        form.channels, form.kind == "s", form.kind == "f", texture.linear_filter, texture.normalized, texture.fractions,
-        image.linear, image.width, image.rows, image.slices,
-        *(BORDER_MODE if image.linear else mode for mode in texture.modes),
-        form.size, image.pitch, image.pitch * image.rows,
-        *np.array([(1 << form.bits - (form.kind == "s")) - 1, *texture.border], np.float64).view(np.int64).tolist(),
-    ]  # fmt: skip
-
-
 class Objects(dict[int, "Texture | Surface | None"]):
     """Objects by handle; None: destroyed. rows, at `at`: for machine code, of the first ones, or zeros."""
 
     ROOM = 1 << 14
 
     def __init__(self):
-        self.rows = np.zeros((self.ROOM, FIELDS), np.int64)
+        self.rows = np.zeros((self.ROOM, texels.FIELDS), np.int64)
         self.at = self.rows.ctypes.data
 
     def __setitem__(self, handle: int, made: Texture | Surface | None) -> None:
         super().__setitem__(handle, made)
         if handle < self.ROOM:
-            fields = row(made) if isinstance(made, Texture) else []
             self.rows[handle] = 0
-            self.rows[handle, : len(fields)] = fields
+            if isinstance(made, Texture):
+                self.rows[handle, : texels.BORDERS] = made.fields[: texels.BORDERS]
+                self.rows.view(np.float64)[handle, texels.BORDERS :] = made.border
 
 
 OBJECTS = Objects()

@@ -6,12 +6,11 @@ There is no measurement of what they cost: a timed run refuses them.
 from __future__ import annotations
 
 from ...errors import Unsupported
+from ...formats.texels import COORDINATES
 from ..syntax import Mem, Symbol, Vec
 from .memory import write_loaded
 from .registry import CACHE_HINTS, UNTIMED, Mods, flat, op, width
 
-# Registers of a coordinate: the layer, if any, and one for each axis of the texture, or of a cube's directions
-COORDINATES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 2, "a2d": 3, "cube": 3, "acube": 4}
 QUERIES = ("width", "height", "depth", "array_size", "num_mipmap_levels", "num_samples")
 
 
@@ -39,7 +38,7 @@ def _form(m: Mods, geometries) -> tuple[str, str, str]:
     geometry = m.one_of(*geometries)
     m.one_of("v4")
     coordinates = m.type()
-    if coordinates not in ("s32", "f32"):
+    if coordinates != "f32" and (coordinates != "s32" or geometry.endswith("cube")):
         raise Unsupported(f"coordinates of type .{coordinates}")
     return geometry, m.one_of("u32", "s32", "f32", default="f32" if coordinates == "f32" else "s32"), coordinates
 
@@ -70,7 +69,7 @@ def _tld4(w, i, m):
     if len(i.operands) != 2 or coordinates != "f32":
         raise Unsupported("an offset, or a value to compare with")
     handle, where = _place(w, i.operands[1], geometry, True)
-    w.write_all(_results(i), f"textures.gather(g, {geometry!r}, {handle}, {where}, {w.mask()}, {component})")
+    w.write_all(_results(i), f"textures.fetch(g, {geometry!r}, {handle}, {where}, {w.mask()}, False, {component})")
 
 
 @op("txq", "suq", cost=UNTIMED, dst=1)

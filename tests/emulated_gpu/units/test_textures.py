@@ -260,6 +260,8 @@ def test_what_is_no_texture_is_said():
         run(fetch, 8, where, values)
     with pytest.raises(Unsupported, match="an access .3d to a texture of geometry .2d"):
         run(f"tex.3d.v4.f32.f32 {RESULT}, [t, {{c1, c2, c3, c3}}];", handle, where, values)
+    with pytest.raises(Unsupported, match="coordinates of type .s32"):
+        run(f"tex.cube.v4.f32.s32 {RESULT}, [t, {{c1, c2, c3, c3}}];", handle, where, values)
     with pytest.raises(Unsupported, match="a sampler beside the texture"):
         run(f"tex.2d.v4.f32.f32 {RESULT}, [t, a, {{c1, c2}}];", handle, where, values)
     with pytest.raises(Unsupported, match="named: a reference to a texture or surface, which CUDA 12 has removed"):
