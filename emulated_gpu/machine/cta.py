@@ -227,7 +227,7 @@ class Cta:
         if not self.launch.checks:
             return
         smem = vars(self).get("smem")
-        for op in smem.in_flight if smem else ():
+        for op in (one for entry in smem.in_flight for one in entry.each) if smem else ():
             message = f"CTA {self.ctaid} exits while {op.what} is still under way in its shared memory"
             self.launch.found(Fault("unfinished", message, note=op.note))
         for op in (groups.forgotten() for warp in self.warps for groups in warp.bulk.values()):

@@ -184,7 +184,6 @@ CHARGES = {
     "async_copy._bulk_to_global": ("async_copy._bulk_to_global", "bulk_store"),
     "async_copy.bulk_prefetch": ("async_copy.bulk_prefetch", "bulk_prefetch"),
     "async_copy._land_copies": ("async_copy._ask_for", "async_load"),
-    "async_copy._have_landed": ("async_copy._ask_for", "async_load"),
 }
 OTHERWISE = {
     "access.apply_priority": "a hint, which the memory checks",

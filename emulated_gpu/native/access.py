@@ -475,10 +475,10 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
 
 @rule
 def end_copies(window, rows, count):
-    """Copies land in shared memory in the order of their rows, of whose addresses there are `count`."""
+    """Copies land in shared memory in the order of their rows, of which there are `count`."""
     w = int64(window)
     for k in range(count):
-        row = int64(int64(rows)[k])
+        row = int64(rows).at(k * of.COPY)
         for lane in range(row[of.LANE_COUNT]):
             for word in range(row[of.SIZE] // WORD):
                 to, place = w[of.ORIGIN] + row[of.TO + lane] + word * WORD, row[of.TO + lane] // WORD + word

@@ -141,6 +141,7 @@ class GlobalMemory:
     def __init__(self):
         self.others: list[GlobalMemory] = []
         self.gone: deque[Region] = deque(maxlen=KEPT)  # what has been freed last
+        self.drops = 0  # how many regions have ceased to be accessible
         self.starts: list[int] = []
         self.regions: list[Region] = []
         self.last: Region | None = None
@@ -209,7 +210,7 @@ class GlobalMemory:
     def drop(self, region: Region) -> None:
         at = self._position(region)
         del self.regions[at], self.starts[at]
-        self.last = None
+        self.last, self.drops = None, self.drops + 1
 
     def _position(self, region: Region) -> int:
         """Return the index of a region, -1 if it is not one of these. Empty ones may start where others do."""

@@ -46,9 +46,8 @@ def of_one_instruction(one: Any, other: Any) -> bool:
 class InFlight:
     """A range that an asynchronous operation writes or reads and has not finished with.
 
-    told: the numbers of the words that it touches, if not all of the range, or who finds them. owner: a warp whose
-    copies may overlap each other. key, number: its event. note: of an exit before it is done, see errors.NOTES. row:
-    the address of what machine code has kept of it, or 0.
+    words: the numbers of those that it touches, if not all of the range. owner: a warp whose copies may overlap each
+    other. key, number: its event. note: of an exit before it is done, see errors.NOTES.
     """
 
     lo: int
@@ -58,13 +57,12 @@ class InFlight:
     key: tuple[Space, int]
     number: int = 0
     note: str = ""
-    told: np.ndarray | Callable[[], np.ndarray] | None = None
+    words: np.ndarray | None = None
     owner: Actor | None = None
-    row: int = 0
 
     @property
-    def words(self) -> np.ndarray | None:
-        return self.told() if callable(self.told) else self.told
+    def each(self) -> tuple[InFlight, ...]:
+        return (self,)
 
     def touches(self, lo: int, hi: int, words: np.ndarray | None = None) -> bool:
         """Whether it uses anything of a range, or of those words of it."""
@@ -133,7 +131,7 @@ class SharedMemory:
         # an exit before it
         self.visitors: dict[tuple[str, tuple[Space, int]], tuple[int, str]] = {}
         self.rank = rank
-        self.in_flight: dict[InFlight, None] = {}  # in order of issue
+        self.in_flight: dict[Any, None] = {}  # by what is an InFlight, or has `each`; in order of issue
         self.busy = np.zeros(size // WORD, np.uint16)  # by word: how many of those may touch it
         self._in_flight_within: tuple[int, int] | None = None  # see busy_range
         self.barriers: dict[int, object] = {}  # offset -> MBarrier
@@ -362,7 +360,8 @@ class SharedMemory:
         place = slice(lo // WORD, -(-hi // WORD)) if words is None else words
         if not self.in_flight or not self.busy[place].any():
             return []
-        return [op for op in self.in_flight if op.lo < hi and lo < op.hi and op.touches(lo, hi, words)]
+        within = [op for op in self.in_flight if op.lo < hi and lo < op.hi]
+        return [one for op in within for one in op.each if one.touches(lo, hi, words)]
 
     def check_write(self, lo: int, hi: int, what, owner: Actor | None = None, words: np.ndarray | None = None):
         for op in self.users(lo, hi, words):
@@ -474,36 +473,40 @@ class SharedMemory:
             self.has_begun(op)
         return op
 
-    def has_begun(self, op: InFlight) -> None:
+    def has_begun(self, op: Any) -> None:
         """Keep an operation in flight, whose words are counted as busy."""
         if self.checks:
             self.in_flight[op] = None
             if within := self._in_flight_within:
                 self._in_flight_within = min(within[0], op.lo), max(within[1], op.hi)
 
-    def has_ended(self, op: InFlight) -> None:
+    def has_ended(self, op: Any) -> None:
         """Forget such an operation."""
         if self.checks:
             del self.in_flight[op]
             if (within := self._in_flight_within) and (op.lo == within[0] or op.hi == within[1]):
                 self._in_flight_within = None
 
-    def end(self, op: InFlight, late: bool = False):
+    def end(self, op: Any, late: bool = False):
         """late: what an mbarrier completes has happened when it lands; the rest goes by the order of issue."""
         if self.checks:
             self.has_ended(op)
-            self.busy[op.place()] -= 1
-            if late:
-                op.number = self.order.next(op.key, op.what)
-                if op.writes:
-                    self.visitors["copy", op.key] = op.number, op.note
+            for one in op.each:
+                self._end(one, late)
+
+    def _end(self, op: InFlight, late: bool) -> None:
+        self.busy[op.place()] -= 1
+        if late:
+            op.number = self.order.next(op.key, op.what)
             if op.writes:
-                self._set_valid(op, True)
-            for plane, index in self.checked.range(op.lo, op.hi, op.words):
-                if op.writes:
-                    plane.written[index] = op.number
-                else:
-                    plane.note_read(index, op.key, op.number)
+                self.visitors["copy", op.key] = op.number, op.note
+        if op.writes:
+            self._set_valid(op, True)
+        for plane, index in self.checked.range(op.lo, op.hi, op.words):
+            if op.writes:
+                plane.written[index] = op.number
+            else:
+                plane.note_read(index, op.key, op.number)
 
     def _set_valid(self, op: InFlight, valid: bool) -> None:
         if op.words is None:

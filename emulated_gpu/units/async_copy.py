@@ -495,6 +495,67 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
             _begin_copies(g, to[here], read[here], n[here], size, origin, key)
 
 
+class Copying(NamedTuple):
+    """Copies of lanes that Python has begun, to `size` bytes each, ascending: of n bytes at each `read`."""
+
+    cta: Any
+    to: np.ndarray
+    read: np.ndarray
+    n: np.ndarray
+    size: int
+    op: InFlight
+
+    @property
+    def copies(self) -> list[Copying]:
+        return [self]
+
+
+class Turn:
+    """Copies of a group that machine code has begun in one turn: one entry of what is in flight, until somebody asks.
+
+    rows: of each, see native/access.py, begin_copy. number: the event of the last one. origin: names an instruction by
+    its number. drops: how many regions of global memory had gone until then.
+    """
+
+    __slots__ = ("cta", "by", "rows", "origin", "lo", "hi", "number", "drops", "made")
+
+    def __init__(self, g: LaneGroup, rows: np.ndarray, heads: list, origin):
+        self.cta, self.by, self.rows, self.origin = g.cta, g.warp.actor, rows, origin
+        self.lo, self.hi = min(head[fields.FIRST] for head in heads), max(head[fields.END] for head in heads)
+        self.number, self.drops = heads[-1][fields.NUMBER], g.launch.memory.drops
+        self.made: list[Copying] | None = None
+
+    @property
+    def op(self) -> Turn:
+        return self
+
+    @property
+    def copies(self) -> list[Copying]:
+        """They one by one, as Python would have begun them."""
+        if self.made is None:
+            self.made = [self._copy(row) for row in self.rows]
+        return self.made
+
+    @property
+    def each(self) -> list[InFlight]:
+        return [copy.op for copy in self.copies]
+
+    def _copy(self, row: np.ndarray) -> Copying:
+        number, step, size, count, lo, hi, gaps = row[: fields.GAPS + 1].tolist()
+        to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
+        words = _words_of(to, size) if gaps else None
+        op = InFlight(lo, hi, True, self.origin(step), self.by.copier(), number, "", words, self.by)
+        return Copying(self.cta, to, read, n, size, op)
+
+    def land(self) -> None:
+        """Let them land by machine code."""
+        smem = self.cta.smem
+        if smem.checks:
+            smem.window.follow(smem.checked)
+        _end_copies()(pointer(smem.window.window), pointer(self.rows), len(self.rows))
+        smem.has_ended(self)
+
+
 def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray, size: int, origin, key) -> None:
     """Copies to `size` bytes each, ascending, as one operation: of n bytes at each `read`."""
     cta, lo = shared_cta(g, int(to[0]))
@@ -503,7 +564,7 @@ def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray,
     if hi - lo != size * len(to):  # gaps, or two copies to one place
         words = _words_of(np.unique(at) + lo, size)
     op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, words, owner=g.warp.actor)
-    open_copies(g).append((cta, lo + at, read, n, size, op))
+    open_copies(g).append(Copying(cta, lo + at, read, n, size, op))
 
 
 def _words_of(to: np.ndarray, size: int) -> np.ndarray:
@@ -514,18 +575,16 @@ def _words_of(to: np.ndarray, size: int) -> np.ndarray:
 def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
     """Machine code has begun copies, and ended groups. rows: see native/access.py, begin_copy. origin: names an
     warp's instruction by its number."""
-    cta, by, at = g.cta, g.warp.actor, pointer(rows)
-    key = by.copier()
-    for row, (number, step, size, count, lo, hi, gaps) in zip(rows, rows[:, : fields.GAPS + 1].tolist(), strict=True):
-        if size:
-            to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
-            words = partial(_words_of, to, size) if gaps else None
-            op = InFlight(lo, hi, True, origin(by, step), key, number, "", words, by, at)
-            cta.smem.has_begun(op)
-            open_copies(g).append((cta, to, read, n, size, op))
-        else:
+    heads, first = rows[:, : fields.GAPS + 1].tolist(), 0
+    ends = [k for k, head in enumerate(heads) if not head[fields.SIZE]]
+    for end in (*ends, len(heads)):
+        if first < end:
+            turn = Turn(g, rows[first:end], heads[first:end], partial(origin, g.warp.actor))
+            g.cta.smem.has_begun(turn)
+            open_copies(g).append(turn)
+        if end < len(heads):
             cp_async_commit(g)
-        at += row.nbytes
+        first = end + 1
 
 
 def _ask_for(g: LaneGroup, read: np.ndarray, n: np.ndarray, size: int) -> None:
@@ -557,8 +616,7 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
         landing += groups.pop(0)
     if landing:
         _land_copies(g, landing)
-        op = landing[-1][-1]
-        g.warp.actor.completed(op.key, op.number)
+        g.warp.actor.completed(g.warp.actor.copier(), landing[-1].op.number)
     return True
 
 
@@ -567,39 +625,23 @@ def _end_copies() -> Function:
     return Function(rules.end_copies)
 
 
-def _have_landed(g: LaneGroup, group) -> bool:
-    """Let copies land by machine code, where all are machine code's and what they read is still there."""
-    smem, memory, rows, region = g.cta.smem, g.launch.memory, [], None
-    for _, _, read, _, _, op in group:
-        first = int(read[0])
-        if region is None or not region.start <= first < region.end:
-            region = memory.region_of(first)
-        if not op.row or region is None:
-            return False
-        rows.append(op.row)
-    addresses = np.array(rows)  # which live as long as the call
-    _end_copies()(pointer(smem.window.refresh(smem)), pointer(addresses), len(rows))
-    for *_, op in group:
-        smem.has_ended(op)
-    return True
-
-
 def _land_copies(g: LaneGroup, group):
     """What is alike lands at once: where two go to one place, NumPy keeps the later one, too."""
-    if _have_landed(g, group):
-        return
     memory = g.launch.memory
+    if all(type(one) is Turn and one.drops == memory.drops for one in group):  # and what they read is still there
+        for one in group:
+            one.land()
+        return
 
     def alike(copy):
-        cta, _, read, _, size, _ = copy
-        return cta.rank, size, id(memory.region_of(int(read[0])))
+        return copy.cta.rank, copy.size, id(memory.region_of(int(copy.read[0])))
 
-    for _, copies in itertools.groupby(group, alike):
-        ctas, *lanes, sizes, ops = zip(*copies, strict=True)
+    for _, copies in itertools.groupby((copy for one in group for copy in one.copies), alike):
+        ctas, *lanes, sizes, _ = zip(*copies, strict=True)
         to, read, n = map(np.concatenate, lanes)
         _move(memory, ctas[0], to, read, n, sizes[0])
-        for op in ops:
-            ctas[0].smem.end(op)  # its own threads may read them once they have waited, others after a barrier
+    for one in group:
+        one.cta.smem.end(one.op)  # its own threads may read them once they have waited, others after a barrier
 
 
 def _move(memory, cta, to: np.ndarray, read: np.ndarray, n: np.ndarray, size: int) -> None:
@@ -624,8 +666,8 @@ def cp_async_arrive(g: LaneGroup, address, noinc: bool, mask):
         return
     groups, g.warp.copies = g.warp.copies, []
     origin, hands_on = g.origin("cp.async.mbarrier.arrive"), handed_on(g)
-    for *_, op in (copy for group in groups for copy in group) if hands_on else ():
-        hands_on.clock[KNOWN, op.key[1]] = op.number
+    if hands_on and (copies := [copy for group in groups for copy in group]):
+        hands_on.clock[KNOWN, g.warp.actor.copier()[1]] = copies[-1].op.number
     if not noinc:
         for barrier in barriers:
             barrier.announce()
