@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..formats.alu import number
+from ..formats.alu import number, raw, resize, resized
 from ..formats.convert import integral
-from ..jit.rules import Function, Later, float64, int64, pointer, rule, where
+from ..formats.element_types import F32, ZERO_EXPONENT, ElementType
+from ..jit.rules import Function, Later, float32, float64, int64, pointer, rule, where
 
 WIDE = 8  # columns that are computed together
 BIAS = 1 << 12  # of exponents, which have no sign here
@@ -23,44 +24,55 @@ def truncated(term, to_units):
     return integral(term * to_units, "rzi")
 
 
-@rule
-def align(a, b, ea, eb, sums, largest, rows, columns, terms, bits):
-    """Add the products of a row of A [rows, terms] and a column of B [terms, columns] to each of `sums`.
+def towards_zero(x):
+    """Numbers of 64 bits that 32 bits hold, likewise, infinity from 2 ** 128 on; zeros become positive."""
+    tiny = integral(x * 2.0**149, "rzi") * 2.0**-149 + 0.0
+    return resized(where(abs(x) < 2.0**-126, tiny, number(raw(x) >> 29 << 29, "f64")), 32)
 
-    ea, eb: their exponents, each with BIAS; largest [rows, columns]: that of the sum, with twice as much. bits: what is
-    kept below the largest exponent, less twice the BIAS.
+
+@rule
+def align(a, b, ea, eb, c, sums, rows, columns, terms, bits, least, single):
+    """Write `sums` [rows, columns] of C and the products of rows of A [rows, terms] and columns of B [terms, columns].
+
+    a, b: float64; ea, eb: their exponents; c: float32. bits: what is kept below the largest exponent, less the BIAS.
+    least: the exponent of the smallest normal number of C, with BIAS. single: write float32, towards zero, not float64.
     """
     for row in range(rows):
         for at in range(0, columns, WIDE):
             place = row * columns + at
-            e_max = int64(largest)[place : place + WIDE]
+            total = resized(float32(c)[place : place + WIDE], 64)
+            e = (raw(total) >> 52 & 0x7FF) + (BIAS - 1023)
+            e_max = where(total == 0, BIAS + ZERO_EXPONENT, where(e > least, e, least))
             for k in range(terms):
                 there = k * columns + at
-                e = int64(eb)[there : there + WIDE] + int64(ea)[row * terms + k]
+                e = int64(eb)[there : there + WIDE] + resize(int64(ea)[row * terms + k] + BIAS, 64)
                 e_max = where(e > e_max, e, e_max)
             to_units = units(e_max, bits)
-            total = truncated(float64(sums)[place : place + WIDE], to_units)
+            total = truncated(total, to_units)
             for k in range(terms):
                 there = k * columns + at
                 term = float64(b)[there : there + WIDE] * float64(a)[row * terms + k]
                 total = total + truncated(term, to_units)
-            float64(sums)[place : place + WIDE] = total / to_units
+            total = total / to_units
+            if single:
+                float32(sums)[place : place + WIDE] = towards_zero(total)
+            else:
+                float64(sums)[place : place + WIDE] = total
 
 
 function = Later(lambda: Function(align), COLD)
 
 
-def products(a, b, ea, eb, c, ec, fraction_bits: int) -> np.ndarray | None:
-    """a @ b.T + c, float64 [M, N], of which each term loses what lies fraction_bits below the largest exponent. None
-    where machine code does not serve, or does not pay yet.
+def products(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndarray | None:
+    """a @ b.T + c [M, N], of which each term loses what lies fraction_bits below the largest exponent: float32, towards
+    zero, or float64 for another type of D. None where machine code does not serve, or does not pay yet.
 
-    a [M, K], b [N, K], c [M, N]: exact float64; ea, eb, ec: exponents of their elements, int64.
+    a [M, K], b [N, K]: exact float64; ea, eb: exponents of their elements, int64; c [M, N]: finite, in D's type.
     """
     if len(b) % WIDE or (run := function(c.size * a.shape[1] + CALL)) is None:
         return None
-    sums, biased = np.array(c, np.float64, order="C"), ((ea, BIAS), (eb.T, BIAS), (ec, 2 * BIAS))
-    operands = [np.ascontiguousarray(a), np.ascontiguousarray(b.T), *(np.ascontiguousarray(e + n) for e, n in biased)]
-    at_a, at_b, at_ea, at_eb, at_ec = map(pointer, operands)
-    sizes = (*sums.shape, a.shape[1])
-    run(at_a, at_b, at_ea, at_eb, pointer(sums), at_ec, *sizes, fraction_bits + 2 * BIAS)
+    sums = np.empty(c.shape, np.float32 if d_type is F32 else np.float64)
+    operands = [np.ascontiguousarray(x) for x in (a, b.T, ea, eb.T, c.astype(np.float32, copy=False))]
+    sizes, least = (*sums.shape, a.shape[1]), BIAS + d_type.min_exponent
+    run(*map(pointer, operands), pointer(sums), *sizes, fraction_bits + BIAS, least, d_type is F32)
     return sums

@@ -26,7 +26,7 @@ from ..formats.element_types import F16, ZERO_EXPONENT, ElementType, lowest_bits
 from ..native import aligned_sum as machine_code
 from ..native.aligned_sum import truncated, units
 
-FEW = 1 << 16  # terms that machine code adds in less time than it takes to find out whether BLAS may
+FEW = 1 << 18  # terms that machine code adds in less time than it takes to find out whether BLAS may
 NAN_F32, NAN_F16 = np.uint32(0x7FFFFFFF).view(np.float32), np.uint16(0x7FFF).view(np.float16)
 
 
@@ -52,10 +52,10 @@ def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndar
         result = exact_sum(a.astype(dtype), b.astype(dtype), c, d_type, e_max, q, bound, fraction_bits)
         if result is not None:
             return round_f16(result) if d_type is F16 else round_f32(result)
-    c, ec, special = accumulator(np.zeros((len(a), len(b))) if c is None else c, special, d_type)
-    if (sums := machine_code.products(a, b, ea, eb, c, ec, fraction_bits)) is not None:
+    c, special = accumulator(np.zeros((len(a), len(b)), np.float32) if c is None else c, special)
+    if (sums := machine_code.products(a, b, ea, eb, c, d_type, fraction_bits)) is not None:
         return rounded(sums, special, d_type)
-    largest = ec
+    largest = d_type.exponents(c := c.astype(np.float64))
     for i in range(k):
         largest = np.maximum(largest, ea[:, None, i] + eb[:, i])
     each = (a[:, None, i] * b[:, i] for i in range(k))
@@ -111,17 +111,17 @@ def _all_multiples(c: np.ndarray, exponent: int) -> bool:
 def aligned_sum(terms, e_max, special, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
     """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int64 [M, N]; special:
     float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored. Returns D."""
-    c, ec, special = accumulator(np.zeros(special.shape) if c is None else c, special, d_type)
-    return rounded(aligned(c, terms, np.maximum(e_max, ec), fraction_bits), special, d_type)
-
-
-def accumulator(c, special, d_type: ElementType) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """C, float64, with zeros for what is not finite; its exponents; and `special`, None for none, with that."""
+    c, special = accumulator(np.zeros(special.shape) if c is None else c, special)
     c = c.astype(np.float64)
+    return rounded(aligned(c, terms, np.maximum(e_max, d_type.exponents(c)), fraction_bits), special, d_type)
+
+
+def accumulator(c, special) -> tuple[np.ndarray, np.ndarray | None]:
+    """C with zeros for what is not finite; and `special`, None for none, with that."""
     if not (finite := np.isfinite(c)).all():
-        special = np.where(finite, 0.0, c) + (0.0 if special is None else special)
-        c = np.where(finite, c, 0.0)
-    return c, d_type.exponents(c), special
+        special = np.where(finite, 0.0, c.astype(np.float64)) + (0.0 if special is None else special)
+        c = np.where(finite, c, c.dtype.type(0))
+    return c, special
 
 
 def aligned(c, terms, e_max, fraction_bits: int) -> np.ndarray:
