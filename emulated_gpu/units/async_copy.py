@@ -573,7 +573,7 @@ def _words_of(to: np.ndarray, size: int) -> np.ndarray:
 
 
 def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
-    """Machine code has begun copies, and ended groups. rows: see native/access.py, begin_copy. origin: names an
+    """Machine code has begun copies, and ended groups. rows: see native/access.py, begin_copy. origin: names a
     warp's instruction by its number."""
     heads, first = rows[:, : fields.GAPS + 1].tolist(), 0
     ends = [k for k, head in enumerate(heads) if not head[fields.SIZE]]

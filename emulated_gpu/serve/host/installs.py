@@ -55,8 +55,8 @@ def _asked(start: Callable, at: int) -> Callable:
     def ask(*args, **options):
         command = options.get("args") or (*args, *options.values())[at]
         words = ["sh", "-c", command] if isinstance(command, (str, bytes, os.PathLike)) else command
-        if installs(words := [os.fsdecode(word) for word in words]):
-            refuse(" ".join(words))
+        if installs(texts := [os.fsdecode(word) for word in words]):
+            refuse(" ".join(texts))
         return start(*args, **options)
 
     return ask
