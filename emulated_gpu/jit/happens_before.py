@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .rules import Array, Function, Later, int8, int32, int64, pointer, rule
+from .rules import Array, Later, int8, int32, int64, pointer, rule
 
 COLD = 5000  # questions of a process before machine code pays
 EXCEPTIONS = 2  # components of which later events count as known, too
@@ -133,7 +133,7 @@ class Happened:
     """Asks about the events of one order of events after another. See state/shadow.py for planes, actors and keys."""
 
     def __init__(self):
-        self.knows, self.note_reads = Function(knows), Function(note_reads)
+        self.knows, self.note_reads = knows.compiled, note_reads.compiled
         self.known: dict[int, tuple[np.ndarray, tuple[int, int, int]]] = {}  # by id of an array, which is kept
         self.asker = np.zeros(ASKER, np.int64)
         self.asker_at, self.pack = pointer(self.asker), struct.Struct(f"<{ASKER}q").pack_into
@@ -151,39 +151,31 @@ class Happened:
 
         rows: (address, how many, their length) of int32 arrays of events by place.
         """
-        address, first, count = where = self.where(index)
-        if not count:
-            return address >= 0
         exceptions = NO_EXCEPTIONS
         if but:
             exceptions = [n for key, until in but.items() if key[0] is by.space for n in (key[1], until)]
+            exceptions += NO_EXCEPTIONS[len(exceptions) :]
             if len(exceptions) > len(NO_EXCEPTIONS):
                 return False
-            exceptions += NO_EXCEPTIONS[len(exceptions) :]
         asker = self.asks(by.order, by.space, by, row)
-        return self.knows(asker, *rows, *where, limit, mask, not mask, *exceptions) == 1
+        return self.knows(asker, *rows, *self.where(index), limit, mask, not mask, *exceptions) == 1
 
     def note_read(self, rows, index, key, number: int, order, by) -> bool:
-        """Note an event of a component, or of the actor itself, in a slot of each place; False if that has no room, or
-        only Python can tell. What has been noted is noted again, then."""
-        address, first, count = where = self.where(index)
-        if not count:
-            return address >= 0
+        """Note an event of a component, or of the actor itself, in a slot of each place; False if that has no room.
+        What has been noted is noted again, then."""
         asker = self.asks(order, key[0], by, 0)
-        return self.note_reads(asker, *rows, *where, number, key[1] if by is None else MOST) == 1
+        return self.note_reads(asker, *rows, *self.where(index), number, key[1] if by is None else MOST) == 1
 
     def where(self, index) -> tuple[int, int, int]:
-        """The address of an index's places, or 0 and the first; how many. Of an array that it does not understand, an
-        address below 0 and none."""
+        """The address of an index's places, which stay there for the question, or 0 and the first; how many."""
         if type(index) is slice:
             return 0, index.start, index.stop - index.start
         found = self.known.get(id(index))
         if found is not None:
             return found[1]
-        if index.dtype != np.int64 or not index.flags.c_contiguous:
-            return -1, 0, 0
-        found = pointer(index), 0, index.size
-        if not index.flags.writeable:  # one of those that others keep, too
+        self.places = np.ascontiguousarray(index, np.int64)
+        found = pointer(self.places), 0, index.size
+        if self.places is index and not index.flags.writeable:  # one of those that others keep, too
             if len(self.known) == KEPT:
                 self.known.clear()
             self.known[id(index)] = index, found

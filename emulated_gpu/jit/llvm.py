@@ -7,10 +7,11 @@ wraps. Python ints are constants of whatever width is asked for.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,13 @@ class Code:
         """Make a function of this head of the lines so far."""
         self.helpers[head], self.lines = "\n".join([f"{head} {{", *self.lines, "}"]), []
 
+    def define(self, name: str, kinds: Sequence[int], body: Callable[..., Value]) -> None:
+        """Make a function that others find, of integers of `kinds` of bits; it returns what `body` gives for them."""
+        given = [Value(f"%p{k}", bits, 0, False, self) for k, bits in enumerate(kinds)]
+        result = body(*given)
+        self.emit(f"ret {result}")
+        self.close(f"define {result.type} @{name}({', '.join(map(str, given))})")
+
     def module(self) -> str:
         """The text of all of it."""
         return "\n".join([*self.declarations.values(), *self.helpers.values()])
@@ -266,9 +274,10 @@ class Compiler:
         self.has_halves = bool(features.get("f16c")) or bool(features.get("fullfp16"))
         self.engines = []
 
-    def function(self, text: str) -> int:
-        """Compile a module; returns the address of its function `block`."""
-        return self.loaded(self.compiled(text)).get_function_address("block")
+    def function(self, text: str, count: int = 1) -> Callable[..., int]:
+        """Compile a module; returns its function `block` of `count` ints: as addresses Python passes them fastest."""
+        address = self.loaded(self.compiled(text)).get_function_address("block")
+        return ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * count)(address)
 
     def export(self, names: list[str], text_of: Callable[[], str]) -> None:
         """Compile functions that all modules behind this one may call by their names. text_of: gives their module,

@@ -15,10 +15,9 @@ import builtins
 import ctypes
 import functools
 import operator
-import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -199,6 +198,18 @@ class Rule:
         if part.result is None:
             return code.emit(f"call void {call}")
         return code.value(f"call {type_of(*part.result)} {call}", *part.result)
+
+    @functools.cached_property
+    def compiled(self) -> Callable[..., int]:
+        """Machine code for Python, which gives it ints; what returns nothing returns 0."""
+        code, count = Code(), len(self.tree.args.args)
+
+        def body(*given: Value) -> Value:
+            result = self(*given)
+            return code.cast(0 if result is None else result, 64)
+
+        code.define("block", (64,) * count, body)
+        return compiler().function(code.module(), count)
 
     @functools.cached_property
     def tree(self) -> ast.FunctionDef:
@@ -465,28 +476,6 @@ class Writer(Interpreter):
             raise Untranslated(f"results of two types of {self.rule.__name__}")
         self.result = kind
         self.emit(f"ret {value}")
-
-
-class Function:
-    """The machine code of a rule of ints, called with them."""
-
-    def __init__(self, rule: Rule):
-        self.rule, self.lock = rule, threading.Lock()  # of the arguments: other threads may run kernels, too
-        count = len(rule.tree.args.args)
-        self.pack = struct.Struct(f"<{count}q").pack_into
-        self.arguments: Any = np.zeros(count, np.int64)
-        code = Code()
-        arguments = int64(Value("%at", 64, 0, False, code))
-        result = rule(*(arguments[k] for k in range(count)))
-        code.emit(f"ret {code.cast(result, 64) if result is not None else 'i64 0'}")
-        code.close("define i64 @block(i64 %at)")
-        function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(compiler().function(code.module()))
-        self.run = functools.partial(function, pointer(self.arguments))
-
-    def __call__(self, *arguments: int) -> int:
-        with self.lock:
-            self.pack(self.arguments, 0, *arguments)
-            return self.run()
 
 
 class Later:

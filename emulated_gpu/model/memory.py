@@ -22,17 +22,15 @@ prefetch asked for them.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
 
-from ..jit.rules import Function, pointer
+from ..jit.rules import pointer
 from . import halves
 from . import lines as of
 from .lines import LINE
 
-compiled = functools.cache(Function)  # a rule of lines.py
 Lines = np.ndarray | range  # numbers (address // LINE) of distinct lines of one region
 
 
@@ -78,7 +76,7 @@ class MemoryModel:
         self.memory, self.engine = memory, engine
         self.numbers, self.counts = np.zeros(of.NUMBERS), np.zeros(4, np.int64)
         rules = of.look, of.taken_in, of.fetched, of.waiting, of.carry, of.insert
-        self.look, self.taken_in, self.fetched, self.queued, self.carry, self.insert = map(compiled, rules)
+        self.look, self.taken_in, self.fetched, self.queued, self.carry, self.insert = (rule.compiled for rule in rules)
         self.channels = int(hbm["channels"])
         self.line_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["read_tb_s"])
         self.write_cycles = LINE * self.channels / p.bytes_per_cycle(hbm["write_tb_s"])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..jit.happens_before import COMPONENT, MARKS, MOST, NOWHERE, OWN_SPACE, SPACE, Plane, is_of, known, slot_of
-from ..jit.llvm import LANES, Code, Value, compiler
+from ..jit.llvm import LANES, Code, compiler
 from ..jit.rules import (
     Kind,
     Rule,
@@ -516,9 +516,7 @@ def export(forms: set) -> None:
     def text() -> str:
         code = Code()
         for form in new:
-            given = [Value(f"%p{k}", bits, 0, False, code) for k, bits in enumerate(ARGUMENTS)]
-            code.emit(f"ret {form.rule(*given, form)}")
-            code.close(f"define i1 @{form}({', '.join(map(str, given))})")
+            code.define(str(form), ARGUMENTS, lambda *given, form=form: form.rule(*given, form))
         return code.module()
 
     if new := sorted(forms - _exported, key=str):

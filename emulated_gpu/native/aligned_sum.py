@@ -7,7 +7,7 @@ import numpy as np
 from ..formats.alu import number, raw, resize, resized
 from ..formats.convert import integral
 from ..formats.element_types import F32, ZERO_EXPONENT, ElementType
-from ..jit.rules import Function, Later, float32, float64, int64, pointer, rule, where
+from ..jit.rules import Later, float32, float64, int64, pointer, rule, where
 
 WIDE = 8  # columns that are computed together
 BIAS = 1 << 12  # of exponents, which have no sign here
@@ -60,7 +60,7 @@ def align(a, b, ea, eb, c, sums, rows, columns, terms, bits, least, single):
                 float64(sums)[place : place + WIDE] = total
 
 
-function = Later(lambda: Function(align), COLD)
+function = Later(lambda: align.compiled, COLD)
 
 
 def products(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndarray | None:

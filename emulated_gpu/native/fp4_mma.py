@@ -14,7 +14,7 @@ import numpy as np
 from ..formats import matrix_descriptor
 from ..formats.alu import fused
 from ..formats.convert import whole_number
-from ..jit.rules import Function, Later, float32, int8, int32, int64, pointer, room, rule, where
+from ..jit.rules import Later, float32, int8, int32, int64, pointer, room, rule, where
 from ..state.tensor_memory import COLUMNS
 
 ROWS, K, MOST = 128, 64, 256  # MOST: columns of D
@@ -138,7 +138,7 @@ class Fp4Mma:
     """
 
     def __init__(self):
-        self.decode, self.survey, self.multiply = map(Function, (decode, survey, multiply))
+        self.decode, self.survey, self.multiply = decode.compiled, survey.compiled, multiply.compiled
         self.room = np.zeros(2 * K * (ROWS + MOST) * 4 + 64, np.uint8)
         first = pointer(self.room) + -pointer(self.room) % 64
         self.a = [first + cta * K * ROWS * 4 for cta in range(2)]

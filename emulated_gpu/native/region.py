@@ -12,7 +12,6 @@ Group.run would.
 from __future__ import annotations
 
 import ast
-import ctypes
 import itertools
 import math
 import re
@@ -196,8 +195,7 @@ class Region:
         self.buffer = raw[start : start + size]
         self.memory = memory.Memory(self.code.forms, self.units["access"].local_memory)
         access.export(self.code.forms)
-        address = compiler().function(self._text())
-        function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
+        function = compiler().function(self._text())
         self.call = lambda at=self.buffer.ctypes.data: function(at)
         self.views: dict[Input | int, np.ndarray] = {}
         for what, k in self.rows.items():

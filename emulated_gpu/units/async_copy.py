@@ -7,7 +7,6 @@ time, the latest that the ISA allows for a source that nobody may touch in betwe
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 from ..errors import Fault, ResultsDecide, Unsupported
 from ..formats import alu, swizzle
 from ..formats.tensormap import PADDED
-from ..jit.rules import Function, pointer
+from ..jit.rules import pointer
 from ..native import access as rules
 from ..native import context_fields as fields
 from ..state.barrier import Waitable
@@ -552,7 +551,7 @@ class Turn:
         smem = self.cta.smem
         if smem.checks:
             smem.window.follow(smem.checked)
-        _end_copies()(pointer(smem.window.window), pointer(self.rows), len(self.rows))
+        rules.end_copies.compiled(pointer(smem.window.window), pointer(self.rows), len(self.rows))
         smem.has_ended(self)
 
 
@@ -618,11 +617,6 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
         _land_copies(g, landing)
         g.warp.actor.completed(g.warp.actor.copier(), landing[-1].op.number)
     return True
-
-
-@functools.cache
-def _end_copies() -> Function:
-    return Function(rules.end_copies)
 
 
 def _land_copies(g: LaneGroup, group):

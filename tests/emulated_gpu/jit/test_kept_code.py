@@ -1,6 +1,5 @@
 """Machine code is compiled once for all processes of a machine."""
 
-import ctypes
 import os
 
 import pytest
@@ -12,7 +11,7 @@ TWICE = "define i64 @block(i64 %a) {\n %b = add i64 %a, %a\n ret i64 %b\n}\n"
 
 
 def twice(compiler: llvm.Compiler) -> int:
-    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(compiler.function(TWICE))(21)
+    return compiler.function(TWICE)(21)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from emulated_gpu.jit.llvm import Untranslated
 from emulated_gpu.jit.rules import (
     Array,
-    Function,
     Later,
     bits,
     count_ones,
@@ -109,7 +108,7 @@ def reals(at, n, wanted, unused):
 
 @pytest.mark.parametrize("text", [loops, branches, vectors, reals], ids=lambda r: r.__name__)
 def test_both_ways_do_the_same(text):
-    machine, rng = Function(text), np.random.default_rng(0)
+    machine, rng = text.compiled, np.random.default_rng(0)
     for turn in range(40):
         memory = rng.integers(0, (8, 1000, 1 << 32)[turn % 3], 64).astype(np.uint32)
         if text is reals:
@@ -142,7 +141,7 @@ def with_resource(at):
 @pytest.mark.parametrize(("text", "says"), [(chooses, "where"), (two_types, "two types"), (with_resource, "with at")])
 def test_what_has_no_machine_code_is_refused(text, says):
     with pytest.raises(Untranslated, match=says):
-        Function(text)
+        text.compiled  # noqa: B018
 
 
 def test_machine_code_comes_when_it_pays():

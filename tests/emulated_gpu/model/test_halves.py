@@ -9,9 +9,9 @@ import pytest
 import emulated_gpu
 from emulated_gpu.device import DEVICE, allocate
 from emulated_gpu.formats.cache_policy import EVICT_FIRST
+from emulated_gpu.jit.rules import Rule
 from emulated_gpu.machine.engine import Engine
 from emulated_gpu.model import halves
-from emulated_gpu.model import memory as memory_model
 from emulated_gpu.model.memory import MemoryModel
 from emulated_gpu.model.profile import load
 from silicon.entry.h200_loads import MODES, MORE, RESULTS
@@ -153,7 +153,7 @@ def test_machine_code_does_what_the_rules_say(blocks, monkeypatch):
     found = []
     for without in (False, True):
         if without:
-            monkeypatch.setattr(memory_model, "compiled", lambda rule: rule)
+            monkeypatch.setattr(Rule, "compiled", property(lambda rule: rule.function))
         memory = MemoryModel(load("h200").with_({"l2.bytes": 1e5}), DEVICE.memory, Engine())
         first, rng = min(blocks), np.random.default_rng(1)
         answers: list = []

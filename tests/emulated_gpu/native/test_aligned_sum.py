@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from emulated_gpu.formats.element_types import BF16, F16, F32
-from emulated_gpu.jit.rules import Function
 from emulated_gpu.native import aligned_sum
 from emulated_gpu.units.wgmma_arithmetic import sums
 
@@ -41,7 +40,7 @@ def test_is_what_numpy_computes(seed, monkeypatch):
 
 def test_the_rule_as_python_is_the_same(monkeypatch):
     case, found = drawn(0), []
-    for function in (Function(aligned_sum.align), aligned_sum.align):
+    for function in (aligned_sum.align.compiled, aligned_sum.align):
         monkeypatch.setattr(aligned_sum, "function", lambda cost, function=function: function)
         found.append(sums(*case))
     np.testing.assert_array_equal(*found)

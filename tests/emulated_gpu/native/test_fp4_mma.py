@@ -5,6 +5,7 @@ import pytest
 
 from emulated_gpu.errors import Fault
 from emulated_gpu.formats.instruction_descriptor import MmaForm
+from emulated_gpu.jit.rules import Rule
 from emulated_gpu.native import fp4_mma
 from emulated_gpu.state.tensor_memory import TensorMemory
 from emulated_gpu.units import mma
@@ -75,7 +76,7 @@ def test_machine_code_gives_the_same_bits(both, group, n, accumulate, negate):
 
 
 def test_rules_as_python_give_the_same_bits(both, monkeypatch):
-    monkeypatch.setattr(fp4_mma, "Function", lambda rule: rule)
+    monkeypatch.setattr(Rule, "compiled", property(lambda rule: rule.function))
     rules = fp4_mma.Fp4Mma()
     monkeypatch.setattr(fp4_mma, "fp4_mma", lambda: rules)
     done, native, python = both(1, 16)
