@@ -26,7 +26,7 @@ from emulated_gpu.model.tally import tallied
 from emulated_gpu.native import access, hot_blocks
 from emulated_gpu.native.region import Region
 from emulated_gpu.native.translate import FORMATS
-from emulated_gpu.ptx.control_flow import ControlFlow
+from emulated_gpu.ptx.control_flow import ControlFlow, mask_of
 from emulated_gpu.ptx.isa import lookup
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.ptx.syntax import SINK, Imm, Instr, Kernel, Mem, Reg, Special, Symbol, Target, leaves, rewritten
@@ -44,6 +44,7 @@ def register(bits: int, k: int) -> Reg:
 
 
 REGISTERS = [register(bits, k) for bits in WIDTHS for k in range(POOL)]
+ALL = {r.index for r in REGISTERS}
 
 
 def pooled(instr: Instr) -> Instr | None:
@@ -85,21 +86,20 @@ def shape(instr: Instr) -> tuple:
 
 
 def straight(instrs: list[Instr]) -> ControlFlow:
-    """A program in which each of the instructions is a block of its own."""
+    """A program in which each of the instructions is a block of its own, behind which all registers are read."""
     out = []
     for i in instrs:
         out += [i, Instr("bra.uni", (Target(len(out) + 2, "next"),), None, False, 0, "bra.uni next")]
     out.append(Instr("exit", (), None, False, 0, "exit"))
-    return ControlFlow(Kernel("forms", [], out, REGISTERS))
+    program = ControlFlow(Kernel("forms", [], out, REGISTERS))
+    program.live = program.live_out = [mask_of(ALL)] * len(program.live)
+    return program
 
 
 def region_of(program: ControlFlow, varying: set[int]) -> Region:
     region = Region(program, list(range(len(program.start) - 1)), [1.0] * len(program.start), UNITS)
     region.varying = varying
     return region
-
-
-ALL = {r.index for r in REGISTERS}
 
 
 @pytest.fixture(autouse=True)
