@@ -8,6 +8,7 @@ means the same for both forms.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -88,17 +89,17 @@ def negative(x, bits: int):
     return resize(x, bits) >> (bits - 1) != 0
 
 
-def negated(x, bits: int):
-    return resize(0 - resize(x, bits), bits)
-
-
 def magnitude(x, bits: int, sign: bool = True):
-    return select(negative(x, bits), negated(x, bits), x, bits) if sign else resize(x, bits)
+    return select(negative(x, bits), resize(-x, bits), x, bits) if sign else resize(x, bits)
 
 
-def less(a, b, bits: int, sign: bool):
-    flip = sign << (bits - 1)
-    return (resize(a, bits) ^ flip) < (resize(b, bits) ^ flip)
+def extreme(is_max: bool, a, b, bits: int, sign: bool):
+    """The larger or the smaller of two integers."""
+    a, b, flip = resize(a, bits), resize(b, bits), sign << (bits - 1)
+    return select((a ^ flip) < (b ^ flip), *((b, a) if is_max else (a, b)), bits)
+
+
+min_int, max_int = (functools.partial(extreme, is_max) for is_max in (False, True))
 
 
 def shifted(x, n, bits: int, left: bool):
@@ -128,7 +129,7 @@ def mul_hi(a, b, bits: int, sign: bool):
 
 
 def mul24(a, b, sign: bool, hi: bool):
-    product = mul_wide(resize(resize(a, 32) << 8, 32), resize(resize(b, 32) << 8, 32), 32, sign)
+    product = mul_wide(resize(a << 8, 32), resize(b << 8, 32), 32, sign)
     return resize(product >> (32 if hi else 16), 32)
 
 
@@ -139,18 +140,8 @@ def div_int(a, b, bits: int, sign: bool, rem: bool = False):
     out = x % y if rem else x // y
     if sign:
         minus = negative(a, bits) if rem else negative(a, bits) ^ negative(b, bits)
-        out = select(minus, negated(out, bits), out, bits)
+        out = select(minus, resize(-out, bits), out, bits)
     return select(none, MASK[bits], out, bits)
-
-
-def min_int(a, b, bits: int, sign: bool):
-    a, b = resize(a, bits), resize(b, bits)
-    return select(less(a, b, bits, sign), a, b, bits)
-
-
-def max_int(a, b, bits: int, sign: bool):
-    a, b = resize(a, bits), resize(b, bits)
-    return select(less(a, b, bits, sign), b, a, bits)
 
 
 def saturated(x, bits: int, sign: bool, to: int, to_sign: bool):
@@ -163,31 +154,35 @@ def saturated(x, bits: int, sign: bool, to: int, to_sign: bool):
 
 def shr(a, b, bits: int, sign: bool):
     a = resize(a, bits)
-    flip = negated(a >> (bits - 1), bits) if sign else 0  # all bits of what is negative: zeros come in, then ones
+    flip = resize(-(a >> (bits - 1)), bits) if sign else 0  # all bits of what is negative: zeros come in, then ones
     return shifted(a ^ flip, b, bits, False) ^ flip
 
 
-def shf(lo, hi, amount, left: bool, wrap: bool):
-    pair = (extend(hi, 32, False, 64) << 32) | extend(lo, 32, False, 64)
-    n = resize(resize(amount, 32) & 31 if wrap else min_int(amount, 32, 32, False), 64)
+def amount(n, wrap: bool):
+    """How far a shift of 32 bits goes."""
+    return n & 31 if wrap else min_int(n, 32, 32, False)
+
+
+def shf(lo, hi, n, left: bool, wrap: bool):
+    pair, n = join(32, lo, hi), resize(amount(n, wrap), 64)
     return resize((pair << n) >> 32 if left else pair >> n, 32)
 
 
 def bfe(a, pos, length, bits: int, sign: bool):
-    x, p, n = resize(resize(a, bits), 64), resize(pos, 64) & 0xFF, resize(length, 64) & 0xFF
-    field = shifted(x, p, 64, False) & resize(shifted(1, n, 64, True) - 1, 64)
-    if sign:
-        top = min_int(p + n - 1, bits - 1, 64, False)
-        width = min_int(n, select(p < bits, bits - p, 0, 64), 64, False)
-        field = field | select(x >> top & 1 != 0, shifted(MASK[64], width, 64, True), 0, 64)
-    return resize(select(n == 0, 0, field, 64), bits)
+    """Shifted up, so that the field ends with the register, then down; beyond the register it has its sign."""
+    p, n = pos & 0xFF, length & 0xFF
+    up = bits - min_int(p + n, bits, 32, False)
+    return select(n == 0, 0, shr(shifted(a, up, bits, True), up + p, bits, sign), bits)
 
 
 def bfi(a, b, pos, length, bits: int):
-    p, n = resize(pos, 64) & 0xFF, resize(length, 64) & 0xFF
-    ones = shifted(resize(shifted(1, n, 64, True) - 1, 64), p, 64, True)
-    a, b = (resize(resize(x, bits), 64) for x in (a, b))
-    return resize((b & (ones ^ MASK[64])) | (shifted(a, p, 64, True) & ones), bits)
+    p, n = pos & 0xFF, length & 0xFF
+    ones = shifted(resize(shifted(1, n, bits, True) - 1, bits), p, bits, True)
+    return b ^ (b ^ shifted(a, p, bits, True)) & ones
+
+
+def bmsk(a, n, wrap: bool):
+    return bfi(MASK[32], 0, amount(a, wrap), amount(n, wrap), 32)
 
 
 def lop3(a, b, c, lut: int):
@@ -207,9 +202,7 @@ def bfind(x, bits: int, sign: bool, shiftamt: bool):
 
 def szext(a, n, sign: bool, wrap: bool):
     """The low n bits of a, extended to 32."""
-    n = resize(n, 32) & 31 if wrap else min_int(n, 32, 32, False)
-    high = shifted(a, 32 - n, 32, True)
-    return select(n == 0, 0, shr(high, 32 - n, 32, sign), 32)
+    return bfe(a, 0, amount(n, wrap), 32, sign)
 
 
 def fns(mask, base, offset):
@@ -221,7 +214,7 @@ def fns(mask, base, offset):
     left = select(down, brev(mask, 32), mask, 32) & there
     for k in range(1, 33):
         left = select(far > k, left & left - 1 & MASK[32], left, 32)
-    above = clz(left & negated(left, 32), 32)
+    above = clz(left & -left, 32)
     return select(left == 0, MASK[32], select(down, above, 31 - above, 32), 32)
 
 
@@ -234,26 +227,20 @@ def brev(x, bits: int):
     return x
 
 
-PICKS: dict[str, Callable[[int], list[int]]] = {
-    "f4e": lambda s: [s, s + 1, s + 2, s + 3],
-    "b4e": lambda s: [s, (s - 1) & 7, (s - 2) & 7, (s - 3) & 7],
-    "rc8": lambda s: [s] * 4,
-    "ecl": lambda s: [max(i, s) for i in range(4)],
-    "ecr": lambda s: [min(i, s) for i in range(4)],
-    "rc16": lambda s: [(s & 1) * 2, (s & 1) * 2 + 1] * 2,
-}  # bytes that modes of prmt pick
+PICKS = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543), "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333), "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210), "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}  # which bytes modes of prmt pick, by the lowest two bits of what selects  # fmt: skip
 
 
 def prmt(a, b, sel, mode: str):
     """Four bytes of a pair; a digit of 8 or more picks the sign of a byte."""
     if mode:
-        digits = [sum(pick << 4 * i for i, pick in enumerate(PICKS[mode](s))) for s in range(4)]
-        which, sel = resize(sel, 32) & 3, digits[0]
-        for s in range(1, 4):
-            sel = select(which == s, digits[s], sel, 32)
-    pair, out = extend(a, 32, False, 64) | (extend(b, 32, False, 64) << 32), 0
+        sel = resize(join(16, *PICKS[mode]) >> ((resize(sel, 64) & 3) << 4), 32)
+    pair, out = join(32, a, b), 0
     for i in range(4):
-        pick = resize(sel, 32) >> 4 * i & 15
+        pick = sel >> 4 * i & 15
         byte = resize(pair >> resize((pick & 7) << 3, 64), 32) & 0xFF
         if type(pick) is not int or pick >= 8:
             byte = select(pick >= 8, select(byte >= 0x80, 0xFF, 0, 32), byte, 32)
@@ -261,40 +248,35 @@ def prmt(a, b, sel, mode: str):
     return out
 
 
-def sad(a, b, c, bits: int, sign: bool):
-    apart = resize(max_int(a, b, bits, sign) - min_int(a, b, bits, sign), bits)
-    return resize(apart + resize(c, bits), bits)
+def parts(x, bits: int, whole: int = 32) -> list:
+    """What a register is made of, the lowest first."""
+    return [resize(resize(x, whole) >> n, bits) for n in range(0, whole, bits)]
 
 
 def dp(a, b, c, signs: tuple[bool, bool], width: int, high: bool):
     """dp4a (width 8) and dp2a (width 16 by 8)."""
-    total = resize(c, 32)
-    for i in range(32 // width):
-        x = extend(resize(a, 32) >> width * i & MASK[width], width, signs[0], 32)
-        y = extend(resize(b, 32) >> (8 * i + (16 if high else 0)) & 0xFF, 8, signs[1], 32)
-        total = resize(total + resize(x * y, 32), 32)
-    return total
+    for x, y in zip(parts(a, width), parts(b, 8)[2 * high :]):
+        c = resize(c + resize(extend(x, width, signs[0], 32) * extend(y, 8, signs[1], 32), 32), 32)
+    return c
+
+
+VIDEO: dict[str, Callable] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "absdiff": lambda x, y: magnitude(x - y, 32),
+    "min": lambda x, y: min_int(x, y, 32, True),
+    "max": lambda x, y: max_int(x, y, 32, True),
+    "avrg": lambda x, y: shr(x + y + (resize(~(x + y), 32) >> 31), 1, 32, True),  # halves away from zero
+}
 
 
 def video(what: str, a, b, c, width: int, signs: tuple[bool, bool, bool], sat: bool, add: bool):
     """Of each `width` bits of a and b a result, in its place, or all added to c. signs: of the result, a, b."""
-    total = resize(c, 32) if add else 0
-    a, b = resize(a, 32), resize(b, 32)
-    for i in range(32 // width):
-        x = extend(a >> width * i & MASK[width], width, signs[1], 32)
-        y = extend(b >> width * i & MASK[width], width, signs[2], 32)
-        low, high = min_int(x, y, 32, True), max_int(x, y, 32, True)
-        if what == "avrg":  # halves are rounded away from zero
-            both = resize(x + y, 32)
-            both = resize(both + select(less(both, 0, 32, True), 0, 1, 32), 32)
-            each = both >> 1 | both & 1 << 31
-        else:
-            each = {"add": x + y, "sub": x - y, "absdiff": high - low, "min": low, "max": high}[what]
-        each = resize(each, 32)
-        if sat:
-            each = resize(saturated(each, 32, True, width, signs[0]), 32)
-        total = resize(total + each, 32) if add else total | (each & MASK[width]) << width * i
-    return total
+    out = []
+    for x, y in zip(parts(a, width), parts(b, width), strict=True):
+        each = resize(VIDEO[what](extend(x, width, signs[1], 32), extend(y, width, signs[2], 32)), 32)
+        out.append(resize(saturated(each, 32, True, width, signs[0]), 32) if sat else each)
+    return resize(sum(out, c), 32) if add else join(width, *out)
 
 
 def sat_add(a, b, sub: bool):
@@ -616,7 +598,7 @@ def fcompare(kind: str, op: str, a, b, ftz=False):
 
 def halves(f, *values, bits: int = 16) -> tuple:
     """Apply f to the low halves, of this many bits, of registers, and to the high ones."""
-    return tuple(f(*(resize(resize(v, 2 * bits) >> n, bits) for v in values)) for n in (0, bits))
+    return tuple(map(f, *(parts(v, bits, 2 * bits) for v in values)))
 
 
 def packed(f, *values, bits: int = 16):

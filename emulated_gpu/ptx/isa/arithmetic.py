@@ -198,7 +198,8 @@ def _div(w, i, m):
 
 
 plain(__name__, "alu.div_int({0}, {1}, {bits}, {sign}, True)", "rem", cost=_division)
-plain(__name__, "alu.sad({0}, {1}, {2}, {bits}, {sign})", "sad", cost="alu")
+APART = "(alu.max_int({0}, {1}, {bits}, {sign}) - alu.min_int({0}, {1}, {bits}, {sign})) & {ones}"
+plain(__name__, f"(({APART}) + {{2}}) & {{ones}}", "sad", cost="alu")
 
 
 @op("abs", "neg", cost="alu")

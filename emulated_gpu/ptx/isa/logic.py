@@ -160,10 +160,7 @@ def _bmsk(w, i, m):
     wrap = m.one_of("clamp", "wrap") == "wrap"
     m.type()
     a, b = (w.read(o, 32) for o in i.operands[1:])
-    if wrap:
-        a, b = f"({a} & 31)", f"({b} & 31)"
-    ones = f"(alu.shifted(1, {b}, 64, True) - 1) & {(1 << 64) - 1}"
-    w.write(i.operands[0], f"alu.shifted({ones}, {a}, 64, True) & 0xffffffff", 64)
+    w.write(i.operands[0], f"alu.bmsk({a}, {b}, {wrap})")
 
 
 @op("szext", cost="alu")

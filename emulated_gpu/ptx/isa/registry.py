@@ -171,7 +171,7 @@ def is_float(kind: str) -> bool:
 def plain(module: str, text: str, name: str, cost: str | Callable[[Instr], str]) -> None:
     """Register an opcode of a module whose result is an expression of its operands {0}, {1}, .., all of the type of
     its suffix, {2:32}: of 32 bits; {bits}, {sign}: of that type; {ones}: with all bits set."""
-    own = [not bits for bits in re.findall(r"{\d:?(\d*)}", text)]
+    own = [not bits for bits in dict(re.findall(r"{(\d):?(\d*)}", text)).values()]
     text = text.replace(":32}", "}")
 
     def emit(w, i, m):
