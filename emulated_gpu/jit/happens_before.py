@@ -94,15 +94,12 @@ def knows(asker, events, rows, row_size, index, first, count, limit, mask, wante
     for row in range(rows):
         for turn in range(count):
             event = int32(events)[row * row_size + entry_at(index, first, turn)]
-            if event == last:  # who writes or reads, does so in many places
-                continue
-            last = event
-            if int8(c[MARKS])[event] & mask == wanted or int32(c[COMPONENT])[event] > limit:
-                continue
-            if is_of(c, event, but0) and event <= until0 or is_of(c, event, but1) and event <= until1:
-                continue
-            if not known(c, event):
-                return False
+            if event != last:  # who writes or reads, does so in many places
+                matters = int8(c[MARKS])[event] & mask != wanted and int32(c[COMPONENT])[event] <= limit
+                excepted = is_of(c, event, but0) and event <= until0 or is_of(c, event, but1) and event <= until1
+                if matters and not excepted and not known(c, event):
+                    return False
+                last = event
     return True
 
 

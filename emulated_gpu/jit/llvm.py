@@ -6,7 +6,6 @@ wraps. Python ints are constants of whatever width is asked for.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -39,8 +38,6 @@ def _operator(integers: str, reals: str = "", swapped: bool = False) -> Any:
     def apply(self: Value, other):
         a, b = self.code.pair(*((other, self) if swapped else (self, other)))
         what = reals if a.real else integers
-        if not what:
-            return NotImplemented
         return self.code.value(f"{what} {a}, {b.text}", 1 if compares else a.bits, a.vary, a.real and not compares)
 
     return apply
@@ -305,11 +302,10 @@ class Compiler:
         llvm = self.llvm
         module = llvm.parse_assembly(text)
         module.verify()
-        with contextlib.closing(llvm.create_pass_builder(self.machine, llvm.create_pipeline_tuning_options(1))) as b:
-            with contextlib.closing(llvm.create_new_module_pass_manager()) as passes:
-                for name in PASSES:
-                    getattr(passes, f"add_{name}_pass")()
-                passes.run(module, b)
+        passes = llvm.create_new_module_pass_manager()
+        for name in PASSES:
+            getattr(passes, f"add_{name}_pass")()
+        passes.run(module, llvm.create_pass_builder(self.machine, llvm.create_pipeline_tuning_options(1)))
         return self.machine.emit_object(module)
 
 

@@ -233,20 +233,17 @@ OPERATORS: dict[type, Any] = {
 
 class Interpreter(Code):
     """Runs Python's text on Values, which writes instructions, and on constants, whose part is done at once. Who
-    inherits says what names mean, `named` and `bind`, and whether anything is returned."""
+    inherits says what names mean, `named` and `bind`, and what is done where it `returns`."""
 
     named: Any
     bind: Any
+    returns: Any
 
     def __init__(self):
         super().__init__()
         self.heads: list[str] = []  # of what lies in memory
-        self.loops: list[str] = []  # where their turns begin
         self.local: dict[str, Any] = {}
         self.variables: dict[str, tuple[str, tuple[int, int, bool]]] = {}
-
-    def returns(self, _value) -> None:
-        raise Untranslated("return")
 
     # -- statements --------------------------------------------------------------------------------------------
     def block(self, body: list[ast.stmt]) -> bool:
@@ -260,8 +257,7 @@ class Interpreter(Code):
             case ast.Assign(targets=[target]):
                 self.assign(target, self.expression(node.value))
             case ast.AugAssign():
-                now = OPERATORS[type(node.op)](self.expression(node.target), self.expression(node.value))
-                self.assign(node.target, now)
+                self.assign(node.target, self.expression(ast.BinOp(node.target, node.op, node.value)))
             case ast.Return():
                 self.returns(None if node.value is None else self.expression(node.value))
                 return True
@@ -274,9 +270,6 @@ class Interpreter(Code):
                     self.local[ast.unparse(node.target)] = each
                     if self.block(node.body):
                         return True
-            case ast.Continue():
-                self.jump(self.loops[-1])
-                return True
             case _:
                 raise Untranslated(ast.unparse(node))
         return None
@@ -335,7 +328,7 @@ class Interpreter(Code):
         """A loop over a range, or over the ones of a mask: what is left of it lies in memory."""
         ends, of_bits = [self.expression(a) for a in node.iter.args], node.iter.func.id == "ones"
         first, end, step = (0, *ends, 1) if len(ends) == 1 and not of_bits else (*ends, 1, 1)[:3]
-        left, (head, inside, behind) = self.variable((64, 0, False)), map(self.name, ("head", "body", "end"))
+        left, (head, inside, behind) = self.allocate("i64"), map(self.name, ("head", "body", "end"))
         self.emit(f"store {self.shaped(first, WORD)}, ptr {left}")
         self.jump(head)
         self.label(head)
@@ -344,15 +337,14 @@ class Interpreter(Code):
         self.label(inside)
         self.local[node.target.id] = trailing_zeros(now) if of_bits else now
         self.emit(f"store {now & (now - 1) if of_bits else now + step}, ptr {left}")
-        self.loops.append(head)
         if not self.block(node.body):
             self.jump(head)
-        self.loops.pop()
         self.label(behind)
 
-    def variable(self, kind: tuple[int, int, bool]) -> str:
+    def allocate(self, what: str) -> str:
+        """Have room in memory for something, until the function returns."""
         name = f"%{self.name('a')}"
-        self.heads.append(f"  {name} = alloca {type_of(*kind)}")
+        self.heads.append(f"  {name} = alloca {what}")
         return name
 
     def assign(self, target: ast.expr, value) -> None:
@@ -391,10 +383,8 @@ class Interpreter(Code):
                 return OPERATORS[type(node.op)](self.expression(node.left), self.expression(node.right))
             case ast.UnaryOp():
                 return OPERATORS[type(node.op)](self.expression(node.operand))
-            case ast.Compare():
-                sides = [self.expression(e) for e in (node.left, *node.comparators)]
-                each = [OPERATORS[type(o)](a, b) for o, a, b in zip(node.ops, sides, sides[1:])]
-                return functools.reduce(operator.and_, each)
+            case ast.Compare(ops=[how], comparators=[other]):
+                return OPERATORS[type(how)](self.expression(node.left), self.expression(other))
             case ast.IfExp():
                 test = self.expression(node.test)
                 if isinstance(test, Value):
@@ -404,9 +394,8 @@ class Interpreter(Code):
                 function = self.expression(called)
                 if function is room:
                     size, kind = (*map(self.expression, node.args), int64)[:2]
-                    name = f"%{self.name('room')}"
-                    self.heads.append(f"  {name} = alloca [{size} x {type_of(kind.bits, 0, kind.real)}], align 64")
-                    return kind(self.value(f"ptrtoint ptr {name} to i64", 64, 0))
+                    place = self.allocate(f"[{size} x {type_of(kind.bits, 0, kind.real)}], align 64")
+                    return kind(self.value(f"ptrtoint ptr {place} to i64", 64, 0))
                 options = {str(k.arg): self.expression(k.value) for k in node.keywords}
                 return function(*map(self.expression, node.args), **options)
             case ast.Lambda():
@@ -455,7 +444,7 @@ class Writer(Interpreter):
             return
         value, kind = self.typed(value)
         if name not in self.variables:
-            self.variables[name] = self.variable(kind), kind
+            self.variables[name] = self.allocate(type_of(*kind)), kind
             self.local.pop(name, None)
         place, before = self.variables[name]
         if before != kind:

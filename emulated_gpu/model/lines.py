@@ -142,10 +142,9 @@ def taken_in(region_at, model_at, missed, half, gone_first):
                 left += 1
         for k in range(away):
             line = far[k]
-            if kept(region, numbers, 1 - half, line):
-                continue
-            missing[left] = line
-            left += 1
+            if not kept(region, numbers, 1 - half, line):
+                missing[left] = line
+                left += 1
     numbers[BACK] = numbers[ZERO]
     insert(region_at, model_at, model[AT_MISSING], left, 0, 1, gone_first)
     insert(region_at, model_at, model[AT_MISSING], left, 1, 1, gone_first)

@@ -22,7 +22,7 @@ WIDE, TALL = 16, 8  # columns and rows of D that are computed together
 SOME = 8  # rows of an operand that are decoded together
 COLD = 250  # MMAs of a process before machine code pays
 CHUNK, BLOCK = 16, 8  # bytes: what a swizzle leaves together, what one scale factor belongs to
-BLOCKS, SUMS = range(4), range(TALL)
+PAIR, BLOCKS, PARTITIONS, SUMS = range(2), range(4), range(4), range(TALL)
 
 
 @rule
@@ -40,7 +40,9 @@ def decode(cells, written, rows, number, memory, chunks, column, values, to, by_
         for i in range(SOME):
             cell = (first + i & 31) * COLUMNS + column + (first + i >> 5)
             word = int32(cells)[cell]
-            good = good & is_replicated(cells, written, cell, word)
+            for partition in PARTITIONS:
+                there = cell + partition * 32 * COLUMNS
+                good = (int32(cells)[there] == word) & (int8(written)[there] != 0) & good
             for block in BLOCKS:
                 code = word >> 8 * block & 255
                 int8(seen)[code] = 1
@@ -49,9 +51,9 @@ def decode(cells, written, rows, number, memory, chunks, column, values, to, by_
                 chunk = memory + int64(chunks)[(row + i) * 2 + half] * CHUNK
                 for byte in range(CHUNK):
                     turned[(half * CHUNK + byte) * SOME + i] = int8(chunk)[byte]
-        halves = doubled(turned[0 : K // 2 * SOME])
+        codes = turned[0 : K // 2 * SOME]
         for which in PAIR:  # of a byte's two numbers, in its lower and in its upper half
-            turned[0 : K // 2 * SOME] = halves[which]
+            turned[0 : K // 2 * SOME] = doubled(codes >> 4 * which & 15)
             for at in range(K // 2):
                 here, block = at * SOME, at // BLOCK * SOME
                 place = (2 * at + which) * by_k + first
@@ -60,28 +62,12 @@ def decode(cells, written, rows, number, memory, chunks, column, values, to, by_
     return good
 
 
-PAIR = (0, 1)
-
-
-def is_replicated(cells, written, cell, word):
-    """Whether the four scale factors of a cell are written, and the same in all partitions."""
-    found = True
-    for partition in range(4):
-        there = cell + partition * 32 * COLUMNS
-        found = (int32(cells)[there] == word) & (int8(written)[there] != 0) & found
-    return found
-
-
-def doubled(codes) -> list:
-    """Twice the E2M1 numbers in the lower halves of bytes, and in the upper ones, as signed bytes: 0, 1, 2, 3, 4, 6, 8,
-    12, and their negatives from code 8 on."""
-    found = []
-    for code in (codes & 15, codes >> 4):
-        size = total = code & 7
-        for least in (4, 6, 6):
-            total = total + where(size > least, size - least, 0)
-        found.append(where(code > 7, -total, total))
-    return found
+def doubled(code):
+    """Twice E2M1 numbers, as signed bytes: 0, 1, 2, 3, 4, 6, 8, 12, and their negatives from code 8 on."""
+    size = total = code & 7
+    for least in (4, 6, 6):
+        total = total + where(size > least, size - least, 0)
+    return where(code > 7, -total, total)
 
 
 @rule

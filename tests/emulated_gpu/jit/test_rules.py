@@ -39,17 +39,14 @@ def first_of(numbers, n, wanted):
 
 @rule
 def loops(at, n, wanted, unused):
-    """Turns that are skipped, counted, and made for constants."""
+    """Turns that are counted, of bits, and made for constants."""
     numbers, total = int32(at), 0
     for k in range(1, n, 2):
-        if numbers[k] == 7:
-            continue
         total += numbers[k] * k
     for k in ones(wanted):
         for low in ones(wanted & 5):
-            if low == 2:
-                continue
-            total += k * 3 + low
+            if low != 2:
+                total += k * 3 + low
     for left in range(n):
         for step in (1, 3):
             total = total + (left ^ step)
@@ -68,7 +65,7 @@ def branches(at, n, wanted, unused):
         found = 2
     else:
         found = 3
-    inside = 1 < wanted <= n
+    inside = 1 < wanted and wanted <= n
     none = n == 0 or numbers[0] == wanted and not unused
     return found * 16 + where(inside, 4, 0) + where(none, 1, 2) + n // 3 + n % 5
 
