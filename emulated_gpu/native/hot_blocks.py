@@ -5,6 +5,7 @@ What they cost is estimated from their instructions, not measured, so that a run
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -40,15 +41,11 @@ def block(program: ControlFlow, index: int, units: Mapping[str, ModuleType]):
     """The function of a block for several lanes, on its way to machine code if that may ever pay."""
     python = program.block(index, units)
     instrs = program.kernel.instrs[program.start[index] : program.end[index]]
-    worth = instrs and not (_waits(instrs[0]) and sum(map(price, instrs[1:])) <= CROSSING)
+    first = lookup(instrs[0]) if instrs else None
+    waits = first is not None and (first.waits(instrs[0]) or first.waits_untimed)  # which Python does
+    worth = instrs and (not waits or sum(map(price, instrs[1:])) > CROSSING)
     program.blocks[index] = Cold(program, index, units, python) if worth else python
     return program.blocks[index]
-
-
-def _waits(instr: Instr) -> bool:
-    """Whether an instruction may have to, by which a block begins and which is Python."""
-    handler = lookup(instr)
-    return handler is not None and (handler.waits(instr) or handler.waits_untimed)
 
 
 class Cold:
@@ -72,90 +69,57 @@ class Cold:
         return self.program.blocks[self.index](g)
 
 
-class Native:
-    """A block that runs as machine code, with others of its region."""
-
-    __slots__ = ("region", "index")
-
-    def __init__(self, region: Region, index: int):
-        self.region, self.index = region, index
-
-    def __call__(self, g) -> int:
-        return self.region.run(g, self.index)
+class Native(functools.partial):
+    """A block that runs as machine code, with others: `run` of its region."""
 
 
 def heat(cold: Cold, g) -> None:
     """Make a region of a hot block and of those that follow it, if that pays."""
     program, index = cold.program, cold.index
-    varying = {r for r in program.live_registers(index) if type(g.R[r]) is np.ndarray}
-    blocks = _reachable(program, index)
-    for _ in range(3):
-        region = Region(program, sorted(blocks), g.launch.costs, cold.units)
-        region.varying = varying
-        region.translate()
-        gains = {b: gain(region, b) for b in blocks}
-        poor = {b for b, won in gains.items() if won < 0}
-        if index in poor:
-            return
-        if not poor:
-            break
-        blocks = _reachable(program, index, poor)
-    else:
-        return
-    turning = _cycles(region)
-    worth = {b for b in blocks if gains[b] > CROSSING or b in turning}
-    if index not in worth:
-        return
-    region.compile()
-    for b in worth:
-        program.blocks[b] = Native(region, b)
+    region = Region(program, sorted(_reachable(program, index)), g.launch.costs, cold.units)
+    region.varying = {r for r in program.live_registers(index) if type(g.R[r]) is np.ndarray}
+    region.translate()
+    gains = {b: gain(region, b) for b in region.blocks}
+    for step in region.steps.values():
+        if gains[step.block] < 0:
+            step.leave()
+    # Where machine code begins: not in what it hardly gains by, unless that is the end of a loop of such blocks
+    back = {b for b in region.blocks if min(program.successors[b], default=b + 1) <= b}
+    back -= {step.block for step in region.steps.values() if step.text is None}
+    worth = back | {b for b, won in gains.items() if won > CROSSING}
+    if index in worth:
+        region.compile()
+        for b in worth:
+            program.blocks[b] = Native(region.run, block=b)
 
 
-def _reachable(program: ControlFlow, first: int, without: set[int] = frozenset()) -> set[int]:
+def _reachable(program: ControlFlow, first: int) -> list[int]:
     """Blocks that follow `first`, near ones first, until there are enough; none for lanes that part if none have, none
     of another region, unless lanes have parted only since that was made."""
     together = {program.block_of[n] for n in program.together.values()}
     again = first in together
-    if not again and all(program.blocks[b] is None for b in together):
-        without = without | together
-    found, work, room = {first}, [first], LARGEST
-    for b in work:
+    without = set() if again or any(program.blocks[b] for b in together) else together
+    found, room = [first], LARGEST
+    for b in found:
         for s in program.successors[b]:
-            size = program.end[s] - program.start[s]
-            block = program.blocks[s]
+            size, block = program.end[s] - program.start[s], program.blocks[s]
             if s in found or s in without or not size or isinstance(block, Native) and not again:
                 continue
-            if not (isinstance(block, Native) or isinstance(block, Cold) and block.left < block.warm):
-                if size > room:
-                    continue
-                room -= size
-            found.add(s)
-            work.append(s)
+            counted = 0 if isinstance(block, Native) or isinstance(block, Cold) and block.left < block.warm else size
+            if counted <= room:
+                room -= counted
+                found.append(s)
     return found
 
 
 def gain(region: Region, b: int) -> float:
     """Microseconds that a pass of a block gains as machine code, without the way in."""
-    program = region.program
     won, python = 0.0, False
-    for i in range(program.start[b], program.end[b]):
+    for i in region.instructions(b):
         step = region.steps[i]
         if step.text is not None:
-            won += price(program.kernel.instrs[i], bool((step.reads | step.writes) & region.varies))
+            won += price(region.program.kernel.instrs[i], bool((step.reads | step.writes) & region.varies))
         elif not python:
             won -= CROSSING
         python = step.text is None
     return won
-
-
-def _cycles(region: Region) -> set[int]:
-    """The blocks of machine code alone that lie on a way back to themselves through such blocks."""
-    pure = {*region.blocks} - {step.block for step in region.steps.values() if step.text is None}
-
-    def reached(first: int) -> list[int]:
-        work = [first]
-        for b in work:  # which grows
-            work += [s for s in dict.fromkeys(region.program.successors[b]) if s in pure and s not in work[1:]]
-        return work[1:]
-
-    return {b for b in pure if b in reached(b)}

@@ -56,6 +56,10 @@ class Step:
     changed: int = 0
     needed: int = 0
 
+    def leave(self) -> None:
+        """Leave it to Python."""
+        self.text, self.bails, self.ways = None, False, {}
+
 
 @dataclass
 class Exit:
@@ -94,16 +98,17 @@ class Region:
         while some := [b for b in self.blocks if b not in alike or alike[b] & self.varying]:
             for b in some:
                 code.alike = alike[b] = set()
-                for i in self._numbers(b):
+                for i in self.instructions(b):
                     self._translate(i, self.steps[i])
         self.varies = mask_of(self.varying)
 
-    def _numbers(self, b: int) -> range:
+    def instructions(self, b: int) -> range:
+        """Those of a block, by number."""
         return range(self.program.start[b], self.program.end[b])
 
     def _translate(self, i: int, step: Step) -> None:
         b, code, used = step.block, self.code, set(self.code.registers)
-        step.text, step.bails, step.ways = None, False, {}
+        step.leave()
 
         def bail() -> str:
             step.bails = True
@@ -120,7 +125,7 @@ class Region:
                 leave(b + 1 if b + 1 < len(self.program.start) else EXIT)
             step.text = code.lines
         except Untranslated:
-            step.bails, step.ways = False, {}
+            step.leave()
             code.registers = used
             code.leave(step.body, set(bits_of(step.writes)))
 
@@ -148,7 +153,7 @@ class Region:
             return now | steps[i].writes if steps[i].text is not None else 0
 
         def need(b: int, now: int) -> int:
-            for i in reversed(self._numbers(b)):
+            for i in reversed(self.instructions(b)):
                 step, way = steps[i], self.exits.get(f"python.{i}")
                 for s in step.ways:
                     now |= self.exits[f"leave.{b}.{s}"].saved
@@ -158,11 +163,11 @@ class Region:
 
         program.forward(change, self.blocks)
         for b in self.blocks:
-            for _, part in itertools.groupby(self._numbers(b), lambda i: steps[i].text is None):
+            for _, part in itertools.groupby(self.instructions(b), lambda i: steps[i].text is None):
                 first, *more = part
                 self.parts[first] = first + 1 + len(more)
             live = program.live_out[b]
-            for i in reversed(self._numbers(b)):
+            for i in reversed(self.instructions(b)):
                 steps[i].live = live = steps[i].reads | live & ~steps[i].writes
         for i, step in steps.items():
             b = step.block

@@ -88,7 +88,7 @@ def test_they_go_together_as_they_would_apart(what, parted, soon_hot, monkeypatc
 
 def test_lanes_that_part_late_stay_in_machine_code(parted, soon_hot, monkeypatch):
     entered, run = [], Region.run
-    monkeypatch.setattr(Region, "run", lambda self, *a: (entered.append(1), run(self, *a))[1])
+    monkeypatch.setattr(Region, "run", lambda self, *a, **k: (entered.append(1), run(self, *a, **k))[1])
     turn = "shr.u32 %r5, %r7, 9; mul.lo.u32 %r5, %r5, %r0; and.b32 %r5, %r5, 1; setp.eq.u32 %p0, %r5, 0; "
     out, found = executed(turn + TRIANGLE.format("mad.lo.u32 %r1, %r1, 5, %r3; xor.b32 %r1, %r1, %r0;"), 2048)
     assert (out[1] != out[0]).all() and not found and not parted
