@@ -30,14 +30,13 @@ from ..jit.rules import (
     trailing_zeros,
     where,
 )
-from ..state.lanes import HALF, LANE_MASK, SEVERAL
+from ..state.lanes import BOTH, HALF, SEVERAL, among_lanes
 from ..state.order import GENERIC
 from ..state.shadow import WORD
 from . import context_fields as of
 
 FULL, EACH_LANE = (1 << LANES) - 1, np.uint32(1) << np.arange(LANES, dtype=np.uint32)
 LEFT, PLAIN, KEPT = 0, 1, 3  # an access is left to Python, only moves data, is kept by shadows
-KEYS = 32  # of words in the table of lanes that are looked at together: of who wrote either half, of who read it
 
 
 class Form(NamedTuple):
@@ -227,31 +226,11 @@ def lane_key(c, lane, epoch, several, form):
     return epoch | where(several, SEVERAL, number_of(c, lane)) if form.keeps_lanes else epoch
 
 
-@rule
-def among_lanes(w, a, n, key, keeps, form):
-    """Whether n lanes, the first of this key, access what another one has written, or store where one has read.
-
-    keeps: instead, keep what they do: their keys in the table, or that of several.
-    """
-    words = max(1, form.bytes // WORD)
-    together, table = min(KEYS, 4 * n * words), int32(w[of.LANE_TABLE] + (a - w[of.ORIGIN]) // WORD * 16)
-    numbers = np.arange(together).astype(np.uint32)
-    writes, own = numbers & 2 == 0, numbers // 4 // words + key
-    here = numbers & 1 == a // HALF & 1 if form.bytes == HALF else numbers == numbers
-    if form.write:  # below which distance a key is of another lane that is in the way: who wrote, who read
-        bounds = SEVERAL - 1 + numbers // 2 % 2 * (LANE_MASK - SEVERAL + 1)
-    else:
-        bounds = where(key & LANE_MASK == SEVERAL, LANE_MASK, SEVERAL - 1)
-    for k in range(4 * n * words // together):
-        at, now = k * together, own + k * (together // 4 // words)
-        before = table[at : at + together]
-        unlike = (before ^ now) - 1
-        if keeps:
-            fresh = where(unlike < LANE_MASK, key & ~LANE_MASK | SEVERAL, now)
-            table[at : at + together] = where(here & (writes == form.write), fresh, before)
-        elif ((unlike < bounds) & here & (writes | form.write)).any():
-            return True
-    return False
+def lanes_apart(w, a, n, key, keeps, form):
+    """See state/lanes.py."""
+    table = int32(w[of.LANE_TABLE]).at((a - w[of.ORIGIN]) // WORD * 4)
+    half = a // HALF & 1 if form.bytes == HALF else BOTH
+    return among_lanes(table, n, max(1, form.bytes // WORD), key, keeps, form.write, half)
 
 
 # -- an access ---------------------------------------------------------------------------------------------------------
@@ -314,7 +293,7 @@ def look(c, w, a, n, key, form):
         return LEFT
     if w[of.FLAGS] & of.SHADOWED == 0:
         return PLAIN
-    if form.keeps_lanes and w[of.LANE_TABLE] and among_lanes(w, a, n, key, False, form):
+    if form.keeps_lanes and w[of.LANE_TABLE] and lanes_apart(w, a, n, key, False, form):
         return LEFT
     place = (a - w[of.ORIGIN]) // form.grain
     if form.settles and w[of.SETTLED]:
@@ -367,7 +346,7 @@ def note_access(c, w, a, n, key, number, form):
     if not form.shared and used:
         int8(used)[word : word + max(1, n * form.bytes // WORD)] = 1
     if form.keeps_lanes and w[of.LANE_TABLE]:
-        among_lanes(w, a, n, key, True, form)
+        lanes_apart(w, a, n, key, True, form)
     for k in range(where(number != 0, form.places, 0)):
         at = (a - w[of.ORIGIN]) // form.grain + k * n
         split = form.parted or n == 1 and int8(w[of.SPLIT])[at] != 0

@@ -9,69 +9,79 @@ What warps do to each other, shadow.py knows.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
 from ..errors import Fault
+from ..jit.rules import int32, int64, pointer, rule, where
 
 WORD, HALF = 4, 2  # bytes: a word is what memory and shadows tell apart; lanes keep no accesses of single bytes
 LANE_BITS, LANE_MASK = 6, 63  # of a key, whose other bits are the epoch
 SEVERAL = 32  # the lane of a key of more than one: who has read, or has written by one instruction
 EPOCHS = 1 << 32 - LANE_BITS  # then they begin anew
+KEYS = 32  # of words in the table that are looked at together: of who wrote either half, of who read it
+BOTH = 2  # halves
 STRIDE = 64  # from epoch to epoch of a warp: no two warps of a CTA share one, and none is 0, which is nobody's
+
+
+@rule
+def among_lanes(table, n, words, key, keeps, write, half):
+    """Whether n lanes, the first of this key, access what another one has written, or store where one has read. table:
+    from the first one's first word on; half: that of a single word which they access, or BOTH.
+
+    keeps: instead, keep what they do: their keys in the table, or that of several.
+    """
+    together = min(KEYS, 4 * n * words)
+    numbers = np.arange(together).astype(np.uint32)
+    writes, own = numbers & 2 == 0, numbers // 4 // words + key
+    here = (numbers & 1 == half) | (half == BOTH)
+    # Below which distance a key is of another lane that is in the way: of who wrote, of who read
+    of_read = where(key & LANE_MASK == SEVERAL, LANE_MASK, SEVERAL - 1)
+    bounds = where(write, SEVERAL - 1 + numbers // 2 % 2 * (LANE_MASK - SEVERAL + 1), of_read)
+    for k in range(4 * n * words // together):
+        at, now = k * together, own + k * (together // 4 // words)
+        before = table[at : at + together]
+        unlike = (before ^ now) - 1
+        if keeps:
+            fresh = where(unlike < LANE_MASK, key & ~LANE_MASK | SEVERAL, now)
+            table[at : at + together] = where(here & (writes == write), fresh, before)
+        elif ((unlike < bounds) & here & (writes | write)).any():
+            return True
+    return False
+
+
+@rule
+def each_lane(table, offsets, keys, count, size, write, keeps):
+    """`among_lanes` of lanes that access `size` bytes at offsets, one after the other: a bit of each."""
+    found = 0
+    for lane in range(count):
+        a = int64(offsets)[lane]
+        half = where(size == HALF, a // HALF & 1, BOTH)
+        for byte in range(0, size, WORD):
+            words = int32(table).at((a + byte) // WORD * 4)
+            if among_lanes(words, 1, 1, int64(keys)[lane], keeps != 0, write != 0, half):
+                found = found | 1 << lane
+    return found
 
 
 class Lanes:
     """table: uint32 [words, 4], the keys of who wrote either half of a word, then of who read it; 0 is nobody's."""
 
-    __slots__ = ("table", "words", "halves")
+    __slots__ = ("table",)
 
     def __init__(self, size: int):
         self.table = np.zeros((-(-size // WORD), 4), np.uint32)
-        self.words = self.table[:, :2], self.table[:, 2:]  # writes and reads, by word and by half
-        self.halves = self.table.reshape(-1, 1), self.table.reshape(-1, 1)[2:]
 
-    def read(self, offsets: np.ndarray, size: int, lanes: np.ndarray | int, epoch: int) -> np.ndarray | None:
-        """Note reads of `size` bytes at each offset, by a lane each, or by SEVERAL.
+    def of(self, offsets: np.ndarray, size: int, lanes: np.ndarray | int, epoch: int) -> Callable[..., int]:
+        """What tells of accesses of `size` bytes at each offset, by a lane each or by SEVERAL: called with whether they
+        write, which are in another lane's way, a bit each. keeps: they are kept instead."""
+        at, keys, rule = offsets.astype(np.int64), np.atleast_1d(lanes) + (epoch << LANE_BITS), each_lane.compiled
 
-        Returns which of them read what another lane has written, bool [n], or None if none does.
-        """
-        (writes, reads), index, keys = self._places(offsets, size, lanes, epoch)
-        of_writes, of_reads = _unlike(writes[index], keys), _unlike(reads[index], keys)
-        found = None
-        if 1 in ((of_writes < LANE_MASK) | (of_reads < LANE_MASK)).tobytes():
-            found = _any(of_writes < (LANE_MASK if lanes is SEVERAL else SEVERAL - 1), len(offsets))
-            keys = np.where(of_reads < LANE_MASK, np.uint32(epoch << LANE_BITS | SEVERAL), keys)
-        self._keep(reads, index, keys, epoch)
-        return found
+        def told(write: bool, keeps: bool = False) -> int:
+            return rule(pointer(self.table), pointer(at), pointer(keys), len(at), size, write, keeps)
 
-    def write(self, offsets: np.ndarray, size: int, lanes: np.ndarray, epoch: int):
-        """Note writes; return which go over what another lane has written, and which over what it has read, or None."""
-        (writes, reads), index, keys = self._places(offsets, size, lanes, epoch)
-        of_writes, of_reads = _unlike(writes[index], keys), _unlike(reads[index], keys)
-        self._keep(writes, index, keys, epoch)
-        if 1 not in ((of_writes < LANE_MASK) | (of_reads < LANE_MASK)).tobytes():
-            return None
-        return _any(of_writes < SEVERAL - 1, len(offsets)), _any(of_reads < LANE_MASK, len(offsets))
-
-    def _places(self, offsets: np.ndarray, size: int, lanes: np.ndarray | int, epoch: int):
-        """The arrays of writes and reads, where accesses are kept in them, and their keys, uint32 [places, 1]."""
-        at = offsets.astype(np.int64)
-        keys = (np.atleast_1d(lanes).astype(np.uint32) + np.uint32(epoch << LANE_BITS))[:, None]
-        if size == HALF:
-            return self.halves, at >> 2 << 2 | at >> 1 & 1, keys
-        if size == WORD:
-            return self.words, at >> 2, keys
-        count = size // WORD
-        return self.words, ((at >> 2)[:, None] + np.arange(count)).ravel(), np.repeat(keys, count, axis=0)
-
-    @staticmethod
-    def _keep(table: np.ndarray, index: np.ndarray, keys: np.ndarray, epoch: int) -> None:
-        table[index] = keys
-        if len(index) > 1:
-            others = table[index] != keys  # two of them have one place, where NumPy keeps the last
-            if 1 in others.tobytes():
-                table[index[others.any(axis=1)]] = epoch << LANE_BITS | SEVERAL
+        return told
 
 
 class GlobalStores:
@@ -115,12 +125,3 @@ class GlobalStores:
                 message += ", with no bar.warp.sync or barrier since, by which lanes wait for each other"
                 g.launch.found(Fault("race", message, note="lanes-apart"))
                 return
-
-
-def _unlike(kept: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """By how much what is kept differs, less 1: less than LANE_MASK if it is of this epoch and not of this lane."""
-    return (kept ^ keys) - np.uint32(1)
-
-
-def _any(found: np.ndarray, count: int) -> np.ndarray:
-    return found.reshape(count, -1).any(axis=1)

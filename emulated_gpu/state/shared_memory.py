@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import Fault, ResultsDecide, stop
+from ..jit.rules import ones
 from .lanes import HALF, Lanes
 from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
 from .shadow import NOTHING, WORD, Conflict, Room, Shadow, loads_of, reads, store, unfenced
@@ -277,20 +278,20 @@ class SharedMemory:
             self._unwaited(late, by, note)
 
     # -- lanes of one warp -------------------------------------------------------------------------------------
-    def lanes_read(self, offsets: np.ndarray, size: int, lanes: np.ndarray | int, by: Actor) -> None:
-        """A warp of this CTA has read `size` bytes at each offset, on behalf of a lane each, or of lanes.SEVERAL."""
-        if self.lanes is not None and size >= HALF:
-            found = self.lanes.read(offsets, size, lanes, by.epoch)
-            if found is not None and found.any():
-                self._apart(int(offsets[found.argmax()]), size, "read", "written", by)
-
-    def lanes_write(self, offsets: np.ndarray, size: int, lanes: np.ndarray, by: Actor, changed) -> None:
-        """Lanes of a warp of this CTA are about to write. changed: says which get another value, bool [n]."""
-        if self.lanes is not None and size >= HALF and int(offsets.max()) + size <= self.size:
-            found = self.lanes.write(offsets, size, lanes, by.epoch)
-            if found is not None and (wrong := found[0] | found[1]).any() and (wrong := wrong & changed()).any():
-                k = int(wrong.argmax())
-                self._apart(int(offsets[k]), size, "write", "written" if found[0][k] else "read", by)
+    def lanes_access(self, offsets: np.ndarray, size: int, lanes, by: Actor, write: bool, changed=None) -> None:
+        """A warp of this CTA has read `size` bytes at each offset, on behalf of a lane each or of lanes.SEVERAL, or its
+        lanes are about to write. changed: says which get another value, bool [n]."""
+        if self.lanes is None or size < HALF or int(offsets.max()) + size > self.size:
+            return
+        told = self.lanes.of(offsets, size, lanes, by.epoch)
+        found = list(ones(told(write)))
+        if found and changed is not None:
+            differ = changed()
+            found = [k for k in found if differ[k]]
+        if found:
+            done = "written" if told(False) >> found[0] & 1 else "read"
+            return self._apart(int(offsets[found[0]]), size, "write" if write else "read", done, by)
+        told(write, True)
 
     def _apart(self, offset: int, size: int, what: str, done: str, by: Actor) -> None:
         """Report, once, what lanes have done to each other without meeting."""

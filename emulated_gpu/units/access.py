@@ -153,7 +153,7 @@ def _lanes_store(g: LaneGroup, addresses: np.ndarray, size: int, values: tuple, 
             old = (smem.views[size][places + k] for k in range(len(values)))
             return np.logical_or.reduce([a != (v & alu.MASK[8 * size]) for a, v in zip(old, values, strict=True)])
 
-        smem.lanes_write(offsets, size * len(values), lanes, g.warp.actor, changed)
+        smem.lanes_access(offsets, size * len(values), lanes, g.warp.actor, True, changed)
 
 
 def side_by_side(addresses: np.ndarray, size: int, count: int) -> np.ndarray:
@@ -188,7 +188,7 @@ def _loaded(
     elif space == "shared":
         _shared_access(g, addresses, size, True)
         if not strong and (offsets := _own_offsets(g, np.atleast_1d(np.asarray(addresses, np.uint64)))) is not None:
-            g.cta.smem.lanes_read(offsets, size, lanes, g.warp.actor)
+            g.cta.smem.lanes_access(offsets, size, lanes, g.warp.actor, False)
     elif space == "param":
         g.clock.parameter_load(g, addresses)
     if strong is True:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import emulated_gpu
+from emulated_gpu.state import lanes
 
 HEAD = """.version 8.8
 .target sm_100a
@@ -66,9 +67,12 @@ def notes(body: str, size: int = 4, strict: bool = False) -> list:
     return session.notes
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["machine code", "Python"])
 @pytest.mark.parametrize("name", KINDS)
-def test_lanes_that_have_not_met(name):
+def test_lanes_that_have_not_met(name, compiled, monkeypatch):
     size, body, (this, that) = KINDS[name]
+    if not compiled:
+        monkeypatch.setattr(lanes.each_lane, "compiled", lanes.each_lane)
     (note,) = notes(body.replace("MEND", ""), size)
     assert note.note == "lanes-apart" and note.kind == "race"
     assert note.message.startswith(f"{this} of shared memory") and f"{that} of warp 0" in note.message
