@@ -14,8 +14,7 @@ import numpy as np
 from .rules import Array, Later, int8, int32, int64, pointer, rule
 
 COLD = 5000  # questions of a process before machine code pays
-EXCEPTIONS = 2  # components of which later events count as known, too
-NO_EXCEPTIONS = [-1, 0] * EXCEPTIONS  # of no component
+NO_EXCEPTIONS = [-1, 0] * 2  # a component of which later events count as known, too, and up to which; here of none
 KEPT = 8192  # arrays of places whose addresses are known
 MOST = 2**31  # of which all components are below
 NOWHERE = 1 << 63

@@ -379,12 +379,10 @@ class Interpreter(Code):
                     return self.expression(low), self.expression(size)
             case ast.UnaryOp(op=ast.Not()) | ast.BoolOp():
                 return self.truth(node)
-            case ast.BinOp():
-                return OPERATORS[type(node.op)](self.expression(node.left), self.expression(node.right))
+            case ast.BinOp(left=a, op=how, right=b) | ast.Compare(left=a, ops=[how], comparators=[b]):
+                return OPERATORS[type(how)](self.expression(a), self.expression(b))
             case ast.UnaryOp():
                 return OPERATORS[type(node.op)](self.expression(node.operand))
-            case ast.Compare(ops=[how], comparators=[other]):
-                return OPERATORS[type(how)](self.expression(node.left), self.expression(other))
             case ast.IfExp():
                 test = self.expression(node.test)
                 if isinstance(test, Value):
@@ -453,7 +451,7 @@ class Writer(Interpreter):
 
     def typed(self, value: Any) -> tuple[Value, tuple[int, int, bool]]:
         if not isinstance(value, Value):
-            value = self.constant(value, 1 if isinstance(value, bool) else 64)
+            value = self.constant(value, 1 if isinstance(value, bool) else 64, 0, isinstance(value, float))
         return value, (value.bits, value.vary, value.real)
 
     def returns(self, value: Any) -> None:
@@ -471,13 +469,11 @@ class Later:
     """What `make` makes of rules, when what a process does without it has cost more than compiling will."""
 
     def __init__(self, make, cost: float):
-        self.make, self.left, self.made = make, cost, None
+        self.make, self.left = functools.cache(make), cost
 
     def __call__(self, cost: float = 1) -> Any:
         """It; None as long as it does not pay. cost: of one use in another way."""
         if self.left > 0:
             self.left -= cost
             return None
-        if self.made is None:
-            self.made = self.make()
-        return self.made
+        return self.make()

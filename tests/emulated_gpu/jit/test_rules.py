@@ -94,13 +94,15 @@ def vectors(at, n, wanted, unused):
 
 
 @rule
-def reals(at, n, wanted, unused):
-    numbers = float32(at)
+def reals(at, n, wanted, odd):
+    numbers, least = float32(at), 0.25
+    if odd:
+        least = 0.0
     total = numbers[0:16] * 0.5
     for k in range(3):
         total = total + numbers[16 : 16 + 16] / (numbers[k] * 2.0 + 1.0)
     numbers[n : n + 16] = where(total < 3.0, total, -total)
-    return 0
+    return where(least > 0.1, 1, 0)
 
 
 @pytest.mark.parametrize("text", [loops, branches, vectors, reals], ids=lambda r: r.__name__)
