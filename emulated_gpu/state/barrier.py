@@ -34,7 +34,7 @@ class MBarrier(Waitable):
 
     __slots__ = (
         "name", "expected", "pending", "tx", "bytes", "announced_by", "phase", "owner", "born", "fenced", "made_by",
-        "last", "key", "released", "completed", "shown",
+        "last", "key", "released", "completed", "shown", "knowers",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +58,8 @@ class MBarrier(Waitable):
         self.released = Released()  # what arrivals of this phase hand on
         self.completed = Released()  # and those of all phases that are complete
         self.last: object = None  # the instruction that last arrived or completed bytes
-        self.fenced = False  # whether asynchronous operations see the initialised object
+        self.fenced: set[Actor | None] = set()  # by whom: if there are any, the async proxy sees the initialised object
+        self.knowers: set[Actor] = set()  # who has been found to know the init
         self.shown = shown
 
     def check_visible(self, by: Actor, asynchronous: bool, met: int) -> Fault | None:
@@ -73,7 +74,7 @@ class MBarrier(Waitable):
             by.completed(self.owner, self.born)  # once is enough
             return Fault("mbarrier", f"{message}; both came to the cluster's barrier, relaxed", note="relaxed-init")
         if asynchronous and not self.fenced:
-            self.fenced = True  # once is enough
+            self.fenced.add(None)  # once is enough
             message = f"{self.name} is used by the async proxy with neither fence.mbarrier_init nor fence.proxy.async "
             message += "since its init" + f": {self.made_by}" * (self.made_by is not None)
             return Fault("mbarrier", message, note="unfenced-mbarrier")
@@ -82,13 +83,15 @@ class MBarrier(Waitable):
     def fence(self, by: Actor):
         """A fence by a warp: it covers the init if that is its own or has been made visible to it. Relaxed arrivals
         hand it on from here (fence.mbarrier_init.release.cluster)."""
-        if self._known_to(by):
-            self.fenced = True
+        if by not in self.fenced and self._known_to(by):
+            self.fenced.add(by)
             passed = by.knowledge.clock[SCOPES["cluster"]]
             passed[self.owner[1]] = max(passed[self.owner[1]], self.born)
 
     def _known_to(self, by: Actor) -> bool:
-        return by.knowledge.known(self.owner) >= self.born
+        if by not in self.knowers and by.knowledge.known(self.owner) >= self.born:
+            self.knowers.add(by)
+        return by in self.knowers
 
     def check_idle(self):
         """Before mbarrier.inval."""

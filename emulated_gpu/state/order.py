@@ -389,28 +389,23 @@ class Actor:
         clock[KNOWN, key[1]] = max(clock[KNOWN, key[1]], number)
 
     # -- fences
-    def passes(self, row: int, own: int | None = None) -> None:
-        """A fence: all that it knows has passed it, of its own events those up to `own`."""
+    def passes(self, rows: slice, own: int | None = None) -> None:
+        """Fences of these rows: all that it knows has passed them, of its own events those up to `own`."""
         clock = self.knowledge.clock
-        before = clock[row, self.uid]
-        np.maximum(clock[row], clock[KNOWN], out=clock[row])
-        clock[row, self.uid] = max(before, self.order.now if own is None else own)
+        before = clock[rows, self.uid].copy()
+        np.maximum(clock[rows], clock[KNOWN], out=clock[rows])
+        clock[rows, self.uid] = np.maximum(before, self.order.now if own is None else own)
         passed: Clocks = {}
         for space, clock in self.knowledge.elsewhere.items():
-            if (clock[row] < clock[KNOWN]).any():
+            if (clock[rows] < clock[KNOWN]).any():
                 passed[space] = clock.copy()
-                passed[space][row] = clock[KNOWN]
+                passed[space][rows] = clock[KNOWN]
         if passed:
             self.knowledge.elsewhere = self.knowledge.elsewhere | passed
 
-    def fence_async(self, lanes: int, rows) -> None:
+    def fence_async(self, lanes: int, rows: slice) -> None:
         """fence.proxy.async by some lanes: those of others count if they have met with these since they wrote."""
-        if self.unfenced & ~lanes:
-            own = self.published
-        else:
-            own = self.order.now
-        for row in rows:
-            self.passes(row, own)
+        self.passes(rows, self.published if self.unfenced & ~lanes else None)
         self.publish(lanes)
 
     def publish(self, lanes: int) -> None:

@@ -13,7 +13,7 @@ from ..formats import alu
 from ..state.barrier import MBarrier
 from ..state.order import KNOWN, Knowledge
 from .addresses import active, pick, shared_cta
-from .fences import hand_on, handed_on, learn, publish, release
+from .fences import handed_on, publish, release
 from .group import LaneGroup, Meeting
 
 LONG = 1_000_000  # ns; longer limits of mbarrier.try_wait (CUTLASS has 10 ms) outlast what is emulated
@@ -28,17 +28,12 @@ def thread_count(g: LaneGroup) -> int:
 def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
     if g.token is None:
         barrier, origin = g.cta.named_barrier(number), g.origin("bar.sync")
-        _check_come(g, barrier, aligned, origin, waits=True)
         if vote is not None:
             g.cta.vote(barrier, *vote, g)
-        g.engine.progress += 1
         g.token = (barrier, barrier.phase, barrier.released, origin)
-        _check_count(number, count)
-        publish(g)
-        hand_on(g, barrier.released)
-        pass_dependency(g, barrier)
+        _come(g, barrier, count, aligned, origin, waits=True)
         barrier.everyone = count is None
-        if barrier.everyone:
+        if barrier.everyone and g.cta.gone.knowledge is not None:
             barrier.released.add_of(g.cta.gone)
         barrier.arrive(*((g.n, g.cta.live_threads) if count is None else (thread_count(g), count)))
     barrier, phase, released, origin = g.token
@@ -46,42 +41,39 @@ def bar_sync(g: LaneGroup, number, count, aligned: bool, vote=None) -> bool:
         return g.wait_on(barrier)
     g.token = None
     g.last_barrier = barrier
-    learn(g, released)
     take_dependency(g, barrier)
     if g.launch.checks:
+        released.teach(g.warp.actor)
         g.warp.actor.waited(origin, barrier, phase)
     return True
 
 
-def _check_come(g: LaneGroup, barrier, aligned: bool, origin, waits: bool):
-    """Lanes of a warp that come to a barrier come to it in one place (.aligned), and to the phase that they mean."""
+def _come(g: LaneGroup, barrier, count, aligned: bool, origin, waits: bool):
+    """Lanes of a warp come to a barrier and hand on all that it did: in one place (.aligned), and to the phase that
+    they mean."""
+    warp, lanes = g.warp, g.lane_mask
+    if lanes != warp.live_mask:
+        aligned = aligned and not (g.launch.checks and barrier.has(warp.actor, lanes))
+        phase, place = warp.barrier_places.get(barrier, (-1, -1))
+        warp.barrier_places[barrier] = barrier.phase, g.pc
+        if aligned and phase == barrier.phase and place != g.pc:
+            raise Fault("divergence", f"lanes of a warp are at different barrier instructions for {barrier}")
+    if count is not None and (count % 32 or count <= 0):
+        raise Fault("barrier", f"{barrier.name} with {count} threads: must be a positive multiple of the warp size")
+    g.engine.progress += 1
+    pass_dependency(g, barrier)
     if g.launch.checks:
-        actor = g.warp.actor
-        aligned = aligned and not barrier.has(actor, g.lane_mask)
-        fault = barrier.check_phase(actor, g.lane_mask, actor.order.next(actor.key, origin), origin, waits)
+        actor = warp.actor
+        fault = barrier.check_phase(actor, lanes, actor.order.next(actor.key, origin), origin, waits)
         if fault is not None:
             g.launch.found(fault)
-    phase, place = g.warp.barrier_places.get(barrier, (-1, -1))
-    g.warp.barrier_places[barrier] = barrier.phase, g.pc
-    if aligned and phase == barrier.phase and place != g.pc:
-        raise Fault("divergence", f"lanes of a warp are at different barrier instructions for {barrier}")
-
-
-def _check_count(number, count):
-    if count is not None and (count % 32 or count <= 0):
-        raise Fault(
-            "barrier", f"named barrier {number} with {count} threads: must be a positive multiple of the warp size"
-        )
+        actor.publish(lanes)
+        barrier.released.add_all_of(actor)
 
 
 def bar_arrive(g: LaneGroup, number, count, aligned: bool):
     barrier = g.cta.named_barrier(number)
-    _check_come(g, barrier, aligned, g.origin("bar.arrive"), waits=False)
-    g.engine.progress += 1
-    _check_count(number, count)
-    publish(g)
-    hand_on(g, barrier.released)
-    pass_dependency(g, barrier)
+    _come(g, barrier, count, aligned, g.origin("bar.arrive"), waits=False)
     barrier.arrive(thread_count(g), count)
     g.hesitate(Meeting(barrier, 0, True, True))
 
@@ -257,7 +249,8 @@ def mbarrier_test(g: LaneGroup, address, phase, parity: bool, relaxed: bool):
         if done and relaxed:
             g.warp.actor.hear(barrier.completed.knowledge)
         elif done:
-            learn(g, barrier.completed)
+            if g.launch.checks:
+                barrier.completed.teach(g.warp.actor)
             take_dependency(g, barrier)
         g.pass_by(Meeting(barrier))
         return done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..state.order import ASYNC_GLOBAL, ASYNC_SHARED, SCOPES, Knowledge, Released
+from ..state.order import ASYNC_GLOBAL, ASYNC_SHARED, SCOPES, Knowledge
 from .group import LaneGroup
 
 
@@ -39,8 +39,7 @@ def fence(g: LaneGroup, scope: str):
         g.launch.dependencies.own.signals |= scope == "sys"
         actor = g.warp.actor
         actor.take_heard(scope)
-        for row in {row for row in SCOPES.values() if row <= SCOPES[scope]}:
-            actor.passes(row)
+        actor.passes(slice(SCOPES["cta"], SCOPES[scope] + 1))
 
 
 def fence_proxy_async(g: LaneGroup, mask, space: str = ""):
@@ -49,8 +48,8 @@ def fence_proxy_async(g: LaneGroup, mask, space: str = ""):
     space: "global", "shared", or "" for both.
     """
     if g.launch.checks:
-        rows = list(range(ASYNC_SHARED, g.cta.cluster.space.rows)) if space != "global" else []
-        g.warp.actor.fence_async(g.lanes_of(mask), rows + [ASYNC_GLOBAL] * (space != "shared"))
+        end = g.cta.cluster.space.rows if space != "global" else ASYNC_SHARED
+        g.warp.actor.fence_async(g.lanes_of(mask), slice(ASYNC_SHARED if space == "shared" else ASYNC_GLOBAL, end))
     if space != "global":
         fence_mbarrier_init(g)
 
@@ -66,8 +65,8 @@ def fence_mbarrier_init(g: LaneGroup, ctas=None):
 def fence_proxy_release(g: LaneGroup, mask):
     """fence.proxy.async::generic.release: of what is in this CTA's memory, before an arrival, a relaxed one too."""
     if g.launch.checks:
-        g.warp.actor.fence_async(g.lanes_of(mask), [g.cta.smem.row])
-        g.warp.actor.passes(SCOPES["cluster"])
+        g.warp.actor.fence_async(g.lanes_of(mask), slice(g.cta.smem.row, g.cta.smem.row + 1))
+        g.warp.actor.passes(slice(SCOPES["cluster"], SCOPES["cluster"] + 1))
     fence_mbarrier_init(g, [g.cta])
     release(g)
 
@@ -90,18 +89,6 @@ def handed_on(g: LaneGroup, scope: str = "cta") -> Knowledge | None:
     if not g.launch.checks:
         return None
     return g.warp.actor.released() if scope else g.warp.actor.released(SCOPES["cluster"])
-
-
-def hand_on(g: LaneGroup, to: Released):
-    """Release all at a barrier to which this warp comes."""
-    if g.launch.checks:
-        to.add_all_of(g.warp.actor)
-
-
-def learn(g: LaneGroup, released: Released):
-    """Order this warp after those who came to a barrier that it has waited for."""
-    if g.launch.checks:
-        released.teach(g.warp.actor)
 
 
 def release(g: LaneGroup):

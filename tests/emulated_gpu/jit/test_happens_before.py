@@ -130,7 +130,7 @@ def test_who_polls_learns_again_only_what_is_new():
         barrier.teach(poller)
     held = pollers[0].knowledge.elsewhere
     assert held is pollers[1].knowledge.elsewhere
-    spaces[2].actors[1].passes(1)
+    spaces[2].actors[1].passes(slice(1, 2))
     assert pollers[0].knowledge.elsewhere is held and not any(clock[1].any() for clock in held.values())
 
 
