@@ -10,7 +10,7 @@ compiler] UE5M3, NV8E5M3 elsewhere: 0x01 is 2^-17, 0x78 is 1, 0xFE is 114688, 0x
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -74,8 +74,7 @@ class ElementType:
 
     def exponents(self, values: np.ndarray, of_zero: int = ZERO_EXPONENT) -> np.ndarray:
         """Exponents of finite float64 values, int64: those of subnormals clamped."""
-        exponent = (np.asarray(values, np.float64).view(np.int64) >> 52 & 0x7FF) - 1023
-        return np.where(values == 0, of_zero, np.maximum(exponent, self.min_exponent))
+        return _exponents(self.min_exponent, of_zero).take(np.asarray(values, np.float64).view(np.int64) >> 52 & 0x7FF)
 
     @cached_property
     def exponent_table(self) -> np.ndarray:
@@ -86,6 +85,12 @@ class ElementType:
     def lowest_bit_table(self) -> np.ndarray:
         """int64 [2 ** bits]; entries of infinities and NaN mean nothing."""
         return lowest_bits(np.nan_to_num(self.values, nan=0.0, posinf=0.0, neginf=0.0))
+
+
+@lru_cache
+def _exponents(least: int, of_zero: int) -> np.ndarray:
+    """int64 [2 ** 11], by the field of a float64, of which none is subnormal."""
+    return np.append(of_zero, np.maximum(np.arange(1, 2048) - 1023, least))
 
 
 def lowest_bits(values: np.ndarray) -> np.ndarray:

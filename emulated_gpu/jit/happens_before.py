@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .rules import Array, Later, int8, int32, int64, pointer, rule
+from .rules import Array, Later, int8, int32, int64, pointer, rule, where
 
 COLD = 5000  # questions of a process before machine code pays
 NO_EXCEPTIONS = [-1, 0] * 2  # a component of which later events count as known, too, and up to which; here of none
@@ -83,18 +83,19 @@ def entry_at(index, first, turn):
 
 
 @rule
-def knows(asker, events, rows, row_size, index, first, count, limit, mask, wanted, but0, until0, but1, until1):
+def knows(asker, events, rows, row_size, index, first, count, limit, mask, marked, other, but0, until0, but1, until1):
     """Whether the events of all places, in each of some rows, have happened before or do not matter.
 
-    Ignore an event if its component is > `limit`, if `marks & mask == wanted`, or if it is not after an exception's
-    `until`.
+    marked: the asker's row that counts for events with a mark of `mask`; other: that for others, or MOST to ignore
+    them. Ignore an event if its component is > `limit`, or if it is not after an exception's `until`.
     """
     c, last = int64(asker), 0
     for row in range(rows):
         for turn in range(count):
             event = int32(events)[row * row_size + entry_at(index, first, turn)]
             if event != last:  # who writes or reads, does so in many places
-                matters = int8(c[MARKS])[event] & mask != wanted and int32(c[COMPONENT])[event] <= limit
+                c[ROW] = where(int8(c[MARKS])[event] & mask != 0, marked, other)
+                matters = c[ROW] != MOST and int32(c[COMPONENT])[event] <= limit
                 excepted = is_of(c, event, but0) and event <= until0 or is_of(c, event, but1) and event <= until1
                 if matters and not excepted and not known(c, event):
                     return False
@@ -141,9 +142,9 @@ class Happened:
         self.pack(self.asker, 0, *numbers)
         return self.asker_at
 
-    def all_known(self, rows, index, by, row: int, but, limit: int = MOST, mask: int = 0) -> bool:
-        """Whether an actor certainly knows all events of some places, but for those of components above `limit`, those
-        without a mark of `mask`, and those that `but` excepts.
+    def all_known(self, rows, index, by, row: int, but, limit: int = MOST, mask: int = 0, other: int = 0) -> bool:
+        """Whether an actor certainly knows all events of some places by its row, but for those of components above
+        `limit` and those that `but` excepts. mask: those without one of these marks by the row `other`, or MOST.
 
         rows: (address, how many, their length) of int32 arrays of events by place.
         """
@@ -154,7 +155,8 @@ class Happened:
             if len(exceptions) > len(NO_EXCEPTIONS):
                 return False
         asker = self.asks(by.order, by.space, by, row)
-        return self.knows(asker, *rows, *self.where(index), limit, mask, not mask, *exceptions) == 1
+        row_of_others = other if mask else row
+        return self.knows(asker, *rows, *self.where(index), limit, mask, row, row_of_others, *exceptions) == 1
 
     def note_read(self, rows, index, key, number: int, order, by) -> bool:
         """Note an event of a component, or of the actor itself, in a slot of each place; False if that has no room.

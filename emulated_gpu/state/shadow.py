@@ -99,7 +99,7 @@ class Plane:
     ) -> Conflict | None:
         """A write here that `by` does not know. weak, generic: of those only."""
         ask = happened() if generic or self.beneath is None else None
-        if ask and ask.all_known(self._written_at, index, by, row, but, mask=GENERIC * generic):
+        if ask and ask.all_known(self._written_at, index, by, row, but, mask=GENERIC * generic, other=MOST):
             return None
         numbers = self.written[index]
         if not numbers.any():
@@ -121,6 +121,11 @@ class Plane:
         beneath = np.where(self.order.marks[numbers] & STRONG, self.beneath[index], 0)
         which = np.flatnonzero(by.unknown(beneath, row) & self._after(beneath, but)) if beneath.any() else beneath[:0]
         return Conflict(self.place(index, int(which[0])), int(beneath[which[0]]), "write") if len(which) else None
+
+    def shows_async(self, index, by: Actor, row: int) -> bool:
+        """Whether `by` certainly knows all writes here, and of the generic proxy by that row, behind a fence."""
+        ask = happened() if self.beneath is None else None
+        return bool(ask and ask.all_known(self._written_at, index, by, row, NOTHING, mask=GENERIC, other=KNOWN))
 
     def unordered_reads(
         self, index, by: Actor, but: Known = NOTHING, weak: bool = False, row: int = KNOWN, limit: int = MOST

@@ -424,22 +424,23 @@ class SharedMemory:
             note = "unfenced-overwrite"
             return self.report(Fault("missing-proxy-fence", message, note=note, other=conflict.number))
 
-    def check_order(self, lo: int, hi: int, by: Actor, what, words: np.ndarray | None = None):
-        """Whatever others wrote in the range must have been waited for."""
-        self._unordered(reads(self.checked.range(lo, hi, words), by), what, by)
-
-    def check_read(self, lo: int, hi: int, what, by: Actor | None, words: np.ndarray | None = None):
-        """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes."""
+    def check_read(self, lo: int, hi: int, what, by: Actor, words: np.ndarray | None = None):
+        """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes, and whatever others
+        wrote must have been waited for."""
         for op in self.users(lo, hi):
             if op.writes:
                 message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
                 self.report(Fault("race", message, other=op.number))
-        if by is not None:
-            for conflict in unfenced(self.checked.range(lo, hi, words), by, self.row):
-                who = self.order.who(conflict.number)
-                message = f"{what} reads shared memory at {conflict.at:#x}, written by {who}"
-                message += " with no fence.proxy.async since"
-                return self.report(Fault("missing-proxy-fence", message, other=conflict.number))
+        places = self.checked.range(lo, hi, words)
+        if all(plane.shows_async(index, by, self.row) for plane, index in places):
+            return
+        for conflict in unfenced(places, by, self.row):
+            who = self.order.who(conflict.number)
+            message = f"{what} reads shared memory at {conflict.at:#x}, written by {who}"
+            message += " with no fence.proxy.async since"
+            self.report(Fault("missing-proxy-fence", message, other=conflict.number))
+            break
+        self._unordered(reads(places, by), what, by)
 
     # -- asynchronous operations -------------------------------------------------------------------------------
     def begin(
@@ -466,7 +467,6 @@ class SharedMemory:
                 self._set_valid(op, False)
             else:
                 self.check_read(lo, hi, what, by, words)
-                self._unordered(reads(self.checked.range(lo, hi, words), by), what, by)
                 if whole and not self.valid[lo:hi].all():
                     bad = lo + int(np.flatnonzero(~self.valid[lo:hi])[0])
                     self._unwritten(bad, bad + 1, f"{what} reads shared memory at {bad:#x}, which nothing has written")

@@ -213,26 +213,25 @@ class TensorMemory:
         fault.written_by = written_by
         return fault
 
-    def read(self, lane: int, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
-        """A view of the cells, uint32 [lanes, columns]. `what` names the reader in faults."""
-        self._check(lane, lanes, column, columns, what)
-        block = np.s_[lane : lane + lanes, column : column + columns]
-        self._check_written(self.written[block][None], lane, column, what)
-        return self.cells[block]
-
-    def read_partitions(self, partitions: slice, lanes: int, column: int, columns: int, what: str) -> np.ndarray:
-        """A view of the first `lanes` lanes of some of the 32-lane partitions, uint32 [partitions, lanes, columns]."""
-        self._check(0, LANES, column, columns, what)
-        block = np.s_[partitions, :lanes, column : column + columns]
-        self._check_written(self.written.reshape(4, 32, self.columns)[block], 32 * partitions.start, column, what)
-        return self.cells.reshape(4, 32, self.columns)[block]
+    def read(
+        self, lane: int, lanes: int, column: int, columns: int, what: str, partitions: slice | None = None
+    ) -> np.ndarray:
+        """A view of the cells, uint32 [lanes, columns], or, of 32-lane partitions, of these in each of them. `what`
+        names the reader in faults."""
+        self._check(*((lane, lanes) if partitions is None else (0, LANES)), column, columns, what)
+        shape, each = ((1, LANES, -1), slice(0, 1)) if partitions is None else ((4, 32, -1), partitions)
+        block = np.s_[each, lane : lane + lanes, column : column + columns]
+        self._check_written(self.written.reshape(shape)[block], 32 * each.start + lane, column, what)
+        cells = self.cells.reshape(shape)[block]
+        return cells[0] if partitions is None else cells
 
     def write(self, lane: int, column: int, values: np.ndarray, what: str) -> None:
-        """Store uint32 [lanes, columns] at (lane, column)."""
-        lanes, columns = values.shape
-        self._check(lane, lanes, column, columns, what)
-        self.cells[lane : lane + lanes, column : column + columns] = values
-        self.written[lane : lane + lanes, column : column + columns] = True
+        """Store uint32 [lanes, columns] at (lane, column), or [4, lanes, columns] there in each 32-lane partition."""
+        *partitions, lanes, columns = values.shape
+        self._check(lane, 96 + lanes if partitions else lanes, column, columns, what)
+        for array, new in ((self.cells, values), (self.written, True)):
+            array = array.reshape(*partitions, -1, self.columns)
+            array[..., lane : lane + lanes, column : column + columns] = new
 
     # ---- tcgen05.ld, tcgen05.st
 

@@ -172,11 +172,13 @@ def _base(addr: int, m: int, cta_group: int, what: str) -> tuple[int, int]:
 
 
 def _read_accumulator(tmem: TensorMemory, d: InstructionDescriptor, cta_group: int, d_addr: int) -> np.ndarray:
-    base, column = _base(d_addr, d.m, cta_group, "tcgen05.mma accumulator")
-    blocks = accumulator_blocks(d.m, d.n, cta_group)
+    base, column = _base(d_addr, d.m, cta_group, what := "tcgen05.mma accumulator")
     out = np.empty((d.m // cta_group, d.n), np.uint32)
+    if len(blocks := accumulator_blocks(d.m, d.n, cta_group)) == 4:  # layout F: all at once
+        out.reshape(4, 16, d.n)[:] = tmem.read(base, 16, column, d.n, what, slice(0, 4))
+        blocks = ()
     for r, c, lane in blocks:
-        out[r, c] = tmem.read(base + lane, r.stop - r.start, column, c.stop - c.start, "tcgen05.mma accumulator")
+        out[r, c] = tmem.read(base + lane, r.stop - r.start, column, c.stop - c.start, what)
     if d.d_type is S32:
         return out.view(np.int32)
     return out.astype(np.uint16).view(np.float16) if d.d_type is F16 else out.view(np.float32)
@@ -186,8 +188,10 @@ def _write_accumulator(tmem: TensorMemory, d: InstructionDescriptor, cta_group: 
     base, column = _base(d_addr, d.m, cta_group, "tcgen05.mma accumulator")
     # f16 fills the low half of a cell (9.7.16.10.4.1); that the upper half becomes zero is inferred
     cells = values.view(np.uint16).astype(np.uint32) if d.d_type is F16 else values.view(np.uint32)
-    for r, c, lane in accumulator_blocks(d.m, d.n, cta_group):
-        tmem.write(base + lane, column, cells[r, c], "tcgen05.mma accumulator")
+    blocks = accumulator_blocks(d.m, d.n, cta_group)
+    parts = [(cells.reshape(4, 16, -1), 0)] if len(blocks) == 4 else [(cells[r, c], lane) for r, c, lane in blocks]
+    for part, lane in parts:
+        tmem.write(base + lane, column, part, "tcgen05.mma accumulator")
 
 
 def scale_factors(
@@ -210,7 +214,7 @@ def scale_factors(
     for block, lanes in ((np.s_[: rows // 32], 32), (np.s_[rows // 32 :], rows % 32)):
         columns = len(out[block])
         if columns:
-            cells = tmem.read_partitions(partitions, lanes, column + (block.start or 0), columns, what)
+            cells = tmem.read(0, lanes, column + (block.start or 0), columns, what, partitions)
             words = np.ascontiguousarray(cells)
             if (words != words[0]).any():
                 raise Fault("scale-factors-not-replicated", f"{what} at column {column}: the 32-lane partitions differ")

@@ -170,7 +170,8 @@ def _check_mma(g: LaneGroup, ctas, form: MmaForm, description, o: Operands, orig
         if at is not None:
             reads.append((ALL, at & 0xFFFF, (at & 0xFFFF) + scale_columns(rows, d, sf_id)))
     for cta in ctas:
-        _use(g, cta, reads, False, origin)
+        if reads:
+            _use(g, cta, reads, False, origin)
         _use(g, cta, writes, True, origin)
 
 

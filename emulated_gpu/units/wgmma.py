@@ -286,7 +286,6 @@ def _read_operands(g: LaneGroup, op: Wgmma):
             op.number = op.reading[-1].number
         elif g.launch.checks:
             g.cta.smem.check_read(lo, hi, op.what, g.warp.actor, words)
-            g.cta.smem.check_order(lo, hi, g.warp.actor, op.what, words)
 
 
 def _component(g: LaneGroup):

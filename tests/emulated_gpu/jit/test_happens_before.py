@@ -57,6 +57,8 @@ def asked(seed: int) -> list:
             answers.append(plane.unordered_write(index, actor, but=but))
             answers.append(plane.unordered_write(index, actor, ASYNC_SHARED, but=but, generic=True))
             answers += [*plane.unordered_reads(index, actor, but)] or [None]
+        seen = plane.unordered_write(index, actor) or plane.unordered_write(index, actor, ASYNC_SHARED, generic=True)
+        answers.append(plane.shows_async(index, actor, ASYNC_SHARED) or seen is None)
         answers.append(plane.unordered_write(index, actor, weak=True))
         answers += [*plane.unordered_reads(index, actor, row=ASYNC_SHARED, limit=actor.space.warps)] or [None]
         plane.note_read(index, actor.key, plane.order.next(actor.key), actor)
