@@ -225,6 +225,7 @@ class Launch:
         alone = environment.engine is None if shared is None else shared.order.devices == 1
         self.unused = Unused(self.order) if self.checks and alone else None
         self.by_value = ByValue(self.order)
+        self.windows: object = None  # by which machine code reaches global memory, see native/memory.py
         self.shared_room = Room()  # in shadows of its CTAs' shared memory
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}

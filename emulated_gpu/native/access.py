@@ -32,7 +32,7 @@ from ..jit.rules import (
 )
 from ..state.lanes import BOTH, HALF, SEVERAL, among_lanes
 from ..state.order import GENERIC
-from ..state.shadow import WORD
+from ..state.shadow import PARTS, PLACES, READS, SETTLED, SLOT_COUNT, SPLIT, WORD, WRITTEN
 from . import context_fields as of
 
 FULL, EACH_LANE = (1 << LANES) - 1, np.uint32(1) << np.arange(LANES, dtype=np.uint32)
@@ -108,8 +108,18 @@ def copy_of(size: int) -> Form:
 
 def plane_of(w, parted) -> Plane:
     """A window's shadow of words, or of bytes (state/shadow.py)."""
-    first = where(parted, of.B_WRITTEN, of.WRITTEN)
-    return Plane(int32(w[first]), int32(w[first + 1]), w[first + 2], w[first + 3])
+    told = int64(w[of.SHADOW]).at(where(parted, PARTS, 0))
+    return Plane(int32(told[WRITTEN]), int32(told[READS]), told[SLOT_COUNT], told[PLACES])
+
+
+def split_of(w):
+    """Which words a window's shadow keeps byte by byte."""
+    return int8(int64(w[of.SHADOW])[SPLIT])
+
+
+def settled_of(w):
+    """Of each word, whether no more reads are kept (state/shadow.py, Plane.settled); at 0 if that is of none."""
+    return int8(int64(w[of.SHADOW])[SETTLED])
 
 
 # -- events and places -------------------------------------------------------------------------------------------------
@@ -178,7 +188,7 @@ def has_room(c, count):
 @rule
 def part(w, word):
     """Keep a word byte by byte; False if there is no room."""
-    split, whole, parts, byte = int8(w[of.SPLIT]), plane_of(w, False), plane_of(w, True), word * WORD
+    split, whole, parts, byte = split_of(w), plane_of(w, False), plane_of(w, True), word * WORD
     if split[word]:
         return True
     if whole.slots > parts.slots:
@@ -202,7 +212,7 @@ def places_at(w, at, split, parted: bool = False):
 @rule
 def window_of(c, address, size):
     """The address of the window of global memory that holds a range; 0 if none does, or its shadow is to be made."""
-    windows = c.at(of.SHARED + of.FIELDS)
+    windows = int64(c[of.WINDOWS])
     for turn in range(where(c[of.REGIONS] != 0, c[of.REGIONS] + 1, 0)):
         k = where(turn == 0, c[of.LAST], turn - 1)
         w = windows.at(k * of.FIELDS)
@@ -246,7 +256,7 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
     c, addresses, values = int64(context), int64(addresses_at), form.kind(values_at)
     lead = trailing_zeros(active)
     first = addresses[lead]
-    at = c.at(of.SHARED).address if form.shared else window_of(c, first, form.bytes)
+    at = c[of.SHARED] if form.shared else window_of(c, first, form.bytes)
     w = int64(at)
     if at == 0 or form.write and w[of.FLAGS] & of.WRITABLE == 0 or not has_room(c, 1):
         return True
@@ -296,9 +306,9 @@ def look(c, w, a, n, key, form):
     if form.keeps_lanes and w[of.LANE_TABLE] and lanes_apart(w, a, n, key, False, form):
         return LEFT
     place = (a - w[of.ORIGIN]) // form.grain
-    if form.settles and w[of.SETTLED]:
-        settled = int8(w[of.SETTLED])[place : place + n * form.places] != 0
-        if settled.any() and not (int8(w[of.SPLIT])[place : place + n * form.places] != 0).any():
+    if form.settles and settled_of(w).address:
+        settled = settled_of(w)[place : place + n * form.places] != 0
+        if settled.any() and not (split_of(w)[place : place + n * form.places] != 0).any():
             return where(settled.all(), PLAIN, LEFT)
     for k in range(form.places):
         at = place + k * n
@@ -308,7 +318,7 @@ def look(c, w, a, n, key, form):
                 return LEFT
         if form.copies and form.write and int16(w[of.IN_FLIGHT])[at] or form.parted and not part(w, at // WORD):
             return LEFT
-        split = form.parted or (int8(w[of.SPLIT])[at : at + n] != 0).any()
+        split = form.parted or (split_of(w)[at : at + n] != 0).any()
         if n > 1 and split:
             return LEFT
         plane, first, each = places_at(w, at, split and n == 1, form.parted)
@@ -349,15 +359,15 @@ def note_access(c, w, a, n, key, number, form):
         lanes_apart(w, a, n, key, True, form)
     for k in range(where(number != 0, form.places, 0)):
         at = (a - w[of.ORIGIN]) // form.grain + k * n
-        split = form.parted or n == 1 and int8(w[of.SPLIT])[at] != 0
+        split = form.parted or n == 1 and split_of(w)[at] != 0
         plane, first, each = places_at(w, at, split, form.parted)
-        if not (form.settles and w[of.SETTLED] and each == 1 and int8(w[of.SETTLED])[at]):
+        if not (form.settles and settled_of(w).address and each == 1 and settled_of(w)[at]):
             for byte in range(each):
                 keep(c, plane, first + byte, n, number, form)
             # No more reads are kept of what two clusters have read and nobody has written
             fresh = (each == 1) & (plane.written[first] == 0)
-            if form.settles and w[of.SETTLED] and fresh and int32(c[SPACE])[plane.reads[first]] != c[OWN_SPACE]:
-                int8(w[of.SETTLED])[at : at + n] = 1
+            if form.settles and settled_of(w).address and fresh and int32(c[SPACE])[plane.reads[first]] != c[OWN_SPACE]:
+                settled_of(w)[at : at + n] = 1
 
 
 # -- local memory: of each lane its own, which nobody else sees --------------------------------------------------------
@@ -408,7 +418,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
     reading = bits(sizes[0:LANES] != 0) & active
     if not has_room(c, 2) or bits(sizes[0:LANES] < size) & reading:
         return True
-    s, first, end, window, found, begun = c.at(of.SHARED), NOWHERE, 0, 0, PLAIN, PLAIN
+    s, first, end, window, found, begun = int64(c[of.SHARED]), NOWHERE, 0, 0, PLAIN, PLAIN
     if reading:
         window = window_of(c, source[trailing_zeros(reading)], size)
         if window == 0:
@@ -465,7 +475,7 @@ def end_copies(window, rows, count):
                 if row[of.READ + lane]:
                     int32(w[of.DATA] + to)[0] = int32(row[of.FROM + lane])[word]
                 if w[of.FLAGS] & of.SHADOWED:
-                    plane, first, each = places_at(w, place, int8(w[of.SPLIT])[place] != 0)
+                    plane, first, each = places_at(w, place, split_of(w)[place] != 0)
                     number = row[of.NUMBER]
                     if plane.written[first] != number:  # else another lane of the same copy has written it
                         int16(w[of.IN_FLIGHT])[place] -= 1

@@ -2,21 +2,20 @@
 
 from ..jit.happens_before import ASKER
 
-# What machine code reads, int64s: what the warp knows, of ASKER fields; the order of events, the window of its shared
-# memory, those of regions
-CHECKS, NOW, ROOM, UID, EVENTS, EVENT_COUNT, EVENT_ROOM = range(ASKER, ASKER + 7)
-STORED, REGIONS, LAST, ACTIVE, WANTED, BYTES_LOADED, BYTES_STORED = range(ASKER + 7, ASKER + 14)
-LANE_NUMBERS = ASKER + 14  # int64 [n], of the lanes that are here
-# The component of the warp's cp.async, the rows of those that this turn begins, how many, how many there is room for
-COPIER, COPIES, COPY_COUNT, COPY_ROOM = range(ASKER + 15, ASKER + 19)
-# The warp's local memory: its bytes, which are written, how many a lane has; whether a lane has stored there
-LOCAL, LOCAL_WRITTEN, LOCAL_BYTES, LOCAL_STORED = range(ASKER + 19, ASKER + 23)
-BYTES_COPIED, SHARED, FIELDS = ASKER + 23, ASKER + 24, 24
-# Of a window: where its data lie, its first word; the shadow of its words and of bytes of parted ones; who has used it
-LO, DATA, VALID, ORIGIN, WRITTEN, READS, SLOTS, PLACES, SPLIT, B_WRITTEN, B_READS, B_SLOTS, B_PLACES = range(13)
-FLAGS, WROTE, WAS_READ, SETTLED, IN_FLIGHT = range(13, 18)  # state/shadow.py, Plane.settled; SharedMemory.busy
+# What machine code reads, int64s: what the warp knows, of ASKER fields; its lanes, the numbers int64 [n] of those that
+# are here, a bit each; rows for events and copies that this turn makes; windows of its shared memory and of regions
+CHECKS, ROOM, UID, LANE_NUMBERS, ACTIVE, EVENTS, EVENT_ROOM, COPIES, COPY_ROOM = range(ASKER, ASKER + 9)
+# The component of the warp's cp.async; its local memory: the bytes, which are written, how many a lane has
+COPIER, LOCAL, LOCAL_WRITTEN, LOCAL_BYTES, SHARED, WINDOWS, REGIONS = range(ASKER + 9, ASKER + 16)
+# What it writes: the last event, how many there are and copies; lanes that have stored; the region last used, the
+# window without a shadow that it wants; bytes moved; whether a lane has stored in local memory
+NOW, EVENT_COUNT, COPY_COUNT, STORED, LAST, WANTED, BYTES_LOADED, BYTES_STORED, BYTES_COPIED, LOCAL_STORED = range(
+    ASKER + 16, ASKER + 26
+)
+# Of a window: where its data lie, its first word, its shadow (Shadow.told), who has used it; SharedMemory.busy
+LO, DATA, VALID, ORIGIN, SHADOW, FLAGS, WROTE, WAS_READ, IN_FLIGHT = range(9)
 # What changes of shared memory's: its end, where something is in flight or mbarriers are, those; see state/lanes.py
-HI, BUSY_LO, BUSY_HI, BARRIERS_LO, BARRIERS_HI, LANE_TABLE = range(18, 24)
+HI, BUSY_LO, BUSY_HI, BARRIERS_LO, BARRIERS_HI, LANE_TABLE, FIELDS = range(9, 16)
 # Of a copy: its event, instruction, bytes a lane (0: those before are a group), lanes, range, whether that has gaps;
 # then of each lane where it writes, where it reads, and how many bytes
 NUMBER, STEP, SIZE, LANE_COUNT, FIRST, END, GAPS, TO, FROM, READ, COPY = *range(7), 8, 40, 72, 104

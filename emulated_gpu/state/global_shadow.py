@@ -198,6 +198,7 @@ class GlobalShadow:
 
     def forget_own(self, memory: GlobalMemory) -> None:
         """A launch has ended: what its device alone may access is in order for all launches that follow there."""
+        self.order.forgotten += 1
         for table in self.regions, self.unwritten:
             for key in [key for key, (region, _) in table.items() if not region.peers and memory.has(region)]:
                 del table[key]

@@ -62,6 +62,7 @@ class Order:
         self.marks = np.zeros(1024, np.uint8)
         self.spaces: list[Space] = []
         self.devices, self.listens = devices, listens
+        self.forgotten = 0  # how often shadows of global memory have been: others take their place
         self._devices = np.zeros(0, np.int32)  # by space
         self.histories = [Space(self, device=device) for device in range(devices)] if devices > 1 else []
         self.united: dict[tuple[int, int], tuple[Clocks, Clocks, Clocks]] = {}  # see Order.unite

@@ -21,6 +21,8 @@ from .lanes import WORD
 from .order import GENERIC, KNOWN, STRONG, Actor, Order, Space
 
 SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
+# Of Shadow.told: addresses and sizes of the arrays of words, of bytes from WRITTEN + PARTS on, and of others
+WRITTEN, READS, SLOT_COUNT, PLACES, PARTS, SPLIT, SETTLED, TOLD = *range(5), 8, 9, 10
 
 
 # Beside what an actor knows, by component: the latest event with which what it does is in order
@@ -69,26 +71,28 @@ class Plane:
     """
 
     __slots__ = (
-        "order", "grain", "written", "reads", "observed", "beneath", "settled", "room", "_written_at", "_reads_at",
-        "_addressed",
+        "order", "grain", "written", "reads", "observed", "beneath", "settled", "room", "told", "_written_at",
+        "_reads_at",
     )  # fmt: skip
 
-    def __init__(self, order: Order, places: int, grain: int, settles: bool = False, room: Room | None = None):
-        self.order, self.grain, self.room = order, grain, room or Room()
+    def __init__(
+        self, order: Order, places: int, grain: int, settles: bool = False, room: Room | None = None,
+        told: np.ndarray | None = None,
+    ):  # fmt: skip
+        """told: a part of Shadow.told."""
+        self.order, self.grain, self.room, self.told = order, grain, room or Room(), told
         self.written = zeros(places, np.int32)
-        self.reads = zeros((self.room.slots, places), np.int32)
+        self._written_at = pointer(self.written), 1, 0
+        self.have_reads(zeros((self.room.slots, places), np.int32))
         self.observed: dict[tuple[Space, int], np.ndarray] = {}
         self.beneath: np.ndarray | None = None  # until a strong write comes over a weak one
         self.settled = zeros(places, np.uint8) if settles else None
-        self._written_at = pointer(self.written), 1, 0
-        self._addressed: np.ndarray | None = None
 
-    def _rows_of_reads(self) -> tuple[int, int, int]:
-        """Where the reads are: the address, how many slots, places."""
-        if self._addressed is not self.reads:
-            self._reads_at = pointer(self.reads), *self.reads.shape
-            self._addressed = self.reads
-        return self._reads_at
+    def have_reads(self, reads: np.ndarray) -> None:
+        """Keep reads in this array from now on, and tell where that is."""
+        self.reads, self._reads_at = reads, (pointer(reads), *reads.shape)
+        if self.told is not None:
+            self.told[:] = self._written_at[0], *self._reads_at
 
     def place(self, index: slice | np.ndarray, which: int) -> int:
         """The byte at which the place of an index starts."""
@@ -132,7 +136,7 @@ class Plane:
     ) -> Iterator[Conflict]:
         """The reads here since the last write that `by` does not know, each once. weak: of those only; limit: of
         components up to it; row: of what `by` knows, see order.py."""
-        if (ask := happened()) and ask.all_known(self._rows_of_reads(), index, by, row, but, limit):
+        if (ask := happened()) and ask.all_known(self._reads_at, index, by, row, but, limit):
             return
         slots = self.reads[:, index]
         numbers = slots.ravel()
@@ -172,7 +176,7 @@ class Plane:
         return places[settled == 0]
 
     def _keep_read(self, index, key: tuple[Space, int], number: int, by: Actor | None) -> None:
-        if (ask := happened()) and ask.note_read(self._rows_of_reads(), index, key, number, self.order, by):
+        if (ask := happened()) and ask.note_read(self._reads_at, index, key, number, self.order, by):
             return
         if not self.reads[0][index].any():  # nobody has read here
             self.reads[0][index] = number
@@ -198,8 +202,9 @@ class Plane:
         """Make room for as many reads again of each place, in pages that nobody touches where nobody has read."""
         slots, places = self.reads.shape
         (read,) = self.reads[0].nonzero()
-        old, self.reads = self.reads, zeros((2 * slots, places), np.int32)
-        self.reads[:slots, read] = old[:, read]
+        more = zeros((2 * slots, places), np.int32)
+        more[:slots, read] = self.reads[:, read]
+        self.have_reads(more)
         self.room.slots = max(self.room.slots, 2 * slots)
 
     def note_write(self, index, number: int, ordered: bool) -> None:
@@ -225,15 +230,19 @@ class Plane:
 
 
 class Shadow:
-    """Of this many bytes. Ranges and addresses are counted from its first one. settles: whether its words do."""
+    """Of this many bytes. Ranges and addresses are counted from its first one. settles: whether its words do. told:
+    where all of it is at any time, int64s, for machine code."""
 
-    __slots__ = ("order", "words", "bytes", "split")
+    __slots__ = ("order", "words", "bytes", "split", "told")
 
     def __init__(self, order: Order, size: int, settles: bool = False, room: Room | None = None):
         self.order = order
-        self.words = Plane(order, -(-size // WORD), WORD, settles, room)
+        self.told = np.zeros(TOLD, np.int64)
+        self.words = Plane(order, -(-size // WORD), WORD, settles, room, self.told[:PARTS])
         self.bytes: Plane | None = None  # of words that are accessed in parts, which `split` marks
         self.split = zeros(len(self.words.written), bool)
+        self.told[SPLIT] = pointer(self.split)
+        self.told[SETTLED] = pointer(self.words.settled) if settles else 0
 
     def elements(self, offsets: np.ndarray, size: int) -> list[tuple[Plane, np.ndarray]]:
         """Where elements of this many bytes lie, each aligned to its size or to a word."""
@@ -271,7 +280,8 @@ class Shadow:
     def _parts(self, words: np.ndarray) -> Plane:
         """Keep these words byte by byte from now on."""
         if self.bytes is None:
-            self.bytes = Plane(self.order, len(self.words.written) * WORD, 1, room=self.words.room)
+            room, told = self.words.room, self.told[PARTS:SPLIT]
+            self.bytes = Plane(self.order, len(self.words.written) * WORD, 1, room=room, told=told)
         fresh = np.unique(words[~self.split[words]])
         if len(fresh):
             self.split[fresh] = True
@@ -282,7 +292,7 @@ class Shadow:
                     self.bytes.beneath = zeros(len(self.bytes.written), np.int32)
                 self.bytes.beneath[index] = np.repeat(self.words.beneath[fresh], WORD)
             if (more := len(self.words.reads) - len(self.bytes.reads)) > 0:
-                self.bytes.reads = np.pad(self.bytes.reads, ((0, more), (0, 0)))
+                self.bytes.have_reads(np.pad(self.bytes.reads, ((0, more), (0, 0))))
             self.bytes.reads[: len(self.words.reads), index] = np.repeat(self.words.reads[:, fresh], WORD, axis=1)
         return self.bytes
 

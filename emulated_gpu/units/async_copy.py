@@ -549,9 +549,7 @@ class Turn:
     def land(self) -> None:
         """Let them land by machine code."""
         smem = self.cta.smem
-        if smem.checks:
-            smem.window.follow(smem.checked)
-        rules.end_copies.compiled(pointer(smem.window.window), pointer(self.rows), len(self.rows))
+        rules.end_copies.compiled(smem.window.at, pointer(self.rows), len(self.rows))
         smem.has_ended(self)
 
 
