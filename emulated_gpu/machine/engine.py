@@ -14,7 +14,7 @@ CALM = 100  # turns without a change after which groups are looked at
 # each time, and to look takes as long as a turn
 LOOKS, REST = 2000, 8
 
-GARBAGE = 30_000  # objects: those of some hundred and fifty CTAs
+GARBAGE = 300_000  # objects: those of a thousand CTAs and more, nearly all of which nobody needs to look for
 _collects = False  # inside of collecting()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 import random
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
@@ -40,6 +41,7 @@ from .unused import Unused
 from .warp import actor_of, follows, guesses, instruction_of, place_of, selects_alone
 
 _BLAS = ThreadpoolController()
+_rooms: weakref.WeakKeyDictionary[ControlFlow, Room] = weakref.WeakKeyDictionary()  # of shadows of shared memory
 
 
 PATIENCE = 5_000  # turns of other warps in which somebody may write what has been read too early
@@ -226,7 +228,7 @@ class Launch:
         self.unused = Unused(self.order) if self.checks and alone else None
         self.by_value = ByValue(self.order)
         self.windows: object = None  # by which machine code reaches global memory, see native/memory.py
-        self.shared_room = Room()  # in shadows of its CTAs' shared memory
+        self.shared_room = _rooms.setdefault(program, Room())
         # Where strong stores and atomics to global memory went
         self.locations: dict[int, Location] = shared.locations if shared else {}
         self.device, self.known = (shared.device, shared.known) if shared else (0, {})

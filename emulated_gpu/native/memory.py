@@ -48,8 +48,8 @@ class SharedWindow:
 
     def refresh(self, smem: SharedMemory) -> int:
         """Have the window as it is now; returns its address."""
-        if smem.shadow is not None:
-            smem.shadow.words.fit()
+        if smem.shadow is not None and (words := smem.shadow.words).room.slots > len(words.reads):
+            words.fit()
         first, (lo, hi) = self.first, smem.busy_range()
         end, table = first + (0 if smem.absent else smem.size), self.table if smem.lanes is not None else 0
         self.write(end, first + lo, first + hi, first + smem.barriers_start, first + smem.barriers_end, table)

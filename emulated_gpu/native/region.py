@@ -19,6 +19,7 @@ import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -72,6 +73,7 @@ class Exit:
     end: int = 0
     following: int | None = None
     save: Callable | None = None  # takes back; made when it is first taken, as few are
+    then: Callable | None = None  # the Python up to `end`, likewise
 
 
 class Region:
@@ -89,6 +91,7 @@ class Region:
         self.tails: dict[tuple[int, int], Callable] = {}
         self.buffer_lock = threading.Lock()
         self.places: dict[int, tuple[str, int, int]] = {}
+        self.namer = self.origin  # one for all turns, which the log keeps
 
     # -- translation -------------------------------------------------------------------------------------------
     def translate(self) -> None:
@@ -200,8 +203,7 @@ class Region:
         self.buffer = raw[start : start + size]
         self.memory = memory.Memory(self.code.forms, self.units["access"].local_memory)
         access.export(self.code.forms)
-        function = compiler().function(self._text())
-        self.call = lambda at=self.buffer.ctypes.data: function(at)
+        self.call = partial(compiler().function(self._text()), self.buffer.ctypes.data)
         self.views: dict[Input | int, np.ndarray] = {}
         for what, k in self.rows.items():
             bits, at = self._shape(what)[0], self.rows_at + ROW * k
@@ -305,7 +307,7 @@ class Region:
                 lines.append(f"        R[{r}] = o{r}.copy()")
             lines += ["    else:", *(f"        R[{r}] = o{r}[:n].copy()" for r in rows)]
         exec("\n".join(lines), scope)
-        e.save = scope["save"]
+        e.save, e.then = scope["save"], None if e.following is not None else self.python(e.step, e.end)
         return e.save
 
     def python(self, first: int, end: int):
@@ -341,14 +343,14 @@ class Region:
                 with self.buffer_lock:  # another thread of the script may launch the same kernel
                     e = self.by_number[enter(g)]
                     (e.save or self._saver(e))(g)
-                    copies = self.memory.finish(g, self.origin) if self.code.forms else None
+                    copies = self.memory.finish(g, self.namer) if self.code.forms else None
                     if copies is not None:
-                        self.units["async_copy"].begun(g, copies, self.origin)
+                        self.units["async_copy"].begun(g, copies, self.namer)
             except AMISS:
                 self.widen(g, position)
                 g.pc = self.steps[position].block
                 return self.python(position, self.program.end[g.pc])(g)
-            following = self.python(e.step, e.end)(g) if e.following is None else e.following
+            following = e.then(g) if e.then is not None else e.following
             if following is not None:
                 return following
             position = e.end

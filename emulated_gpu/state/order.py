@@ -58,8 +58,7 @@ class Order:
     def __init__(self, devices: int = 1, listens: bool = False):
         self.now = 0
         self.log: list[object] = [None]  # see Order.origin
-        self.component, self.space = np.zeros((2, 1024), np.int32)
-        self.marks = np.zeros(1024, np.uint8)
+        self._have(*np.zeros((2, 1024), np.int32), np.zeros(1024, np.uint8))
         self.spaces: list[Space] = []
         self.devices, self.listens = devices, listens
         self.forgotten = 0  # how often shadows of global memory have been: others take their place
@@ -68,8 +67,11 @@ class Order:
         self.united: dict[tuple[int, int], tuple[Clocks, Clocks, Clocks]] = {}  # see Order.unite
         self.fenced: dict[tuple[int, int], tuple[Clocks, Clocks]] = {}  # by row, see Knowledge.only
         self.tables: dict[int, tuple[Clocks, np.ndarray]] = {}  # see Order.table
-        self._addressed: np.ndarray | None = None
-        self._addresses = 0, 0, 0
+
+    def _have(self, component: np.ndarray, space: np.ndarray, marks: np.ndarray) -> None:
+        """Keep events in these arrays from now on. addresses: where they are."""
+        self.component, self.space, self.marks = component, space, marks
+        self.addresses = pointer(component), pointer(space), pointer(marks)
 
     def devices_by_space(self) -> np.ndarray:
         """The devices of all spaces, int32 by number."""
@@ -82,9 +84,7 @@ class Order:
         self.now = number = self.now + 1
         self.log.append(who)
         if number == len(self.component):
-            self.component, self.space, self.marks = (
-                np.concatenate((a, np.zeros_like(a))) for a in (self.component, self.space, self.marks)
-            )
+            self._have(*(np.concatenate((a, np.zeros_like(a))) for a in (self.component, self.space, self.marks)))
         self.component[number], self.space[number], self.marks[number] = key[1], key[0].index, marks
         return number
 
@@ -124,13 +124,6 @@ class Order:
                 self.tables.clear()
             found = self.tables[id(clocks)] = clocks, table
         return found[1]
-
-    def addresses(self) -> tuple[int, int, int]:
-        """Where the components, the spaces and the marks of events are."""
-        if self._addressed is not self.component:
-            self._addressed = self.component
-            self._addresses = pointer(self.component), pointer(self.space), pointer(self.marks)
-        return self._addresses
 
     def origin(self, number: int) -> Any:
         """Who an event was; None of event 0."""

@@ -306,7 +306,7 @@ def accesses() -> list[Instr]:
 def test_access_forms(monkeypatch):
     """LLVM parses each, at one address and at each lane's, beside an instruction that declares what it declares."""
     parsed = []
-    compiler = SimpleNamespace(function=lambda text: parsed.append(llvm.parse_assembly(text)) or id(parsed))
+    compiler = SimpleNamespace(function=lambda text: parsed.append(llvm.parse_assembly(text)) or len)
     monkeypatch.setattr("emulated_gpu.native.region.compiler", lambda: compiler)
     count, value = register(32, 6), register(32, 7)
     counted = Instr("popc.b32", (count, value), None, False, 0, "popc.b32")
