@@ -189,37 +189,33 @@ class Region:
         used = mask_of(self.code.registers)
         for found in (*(self.steps[i].needed for i in self.parts), *(e.saved for e in self.exits.values())):
             used |= found
-        self.names: dict[Input | int, str] = {r: f"%r{r}" for r in bits_of(used)}
+        self.registers = {r: Input(f"R[{r}]", self.bits[r], r in self.varying) for r in bits_of(used)}
+        self.names = {what: f"%r{r}" for r, what in self.registers.items()}
         self.names |= {what: self.code.place_of(what) for what in self.code.inputs.values()}
-        self.numbers: dict[Input | int, int] = {}  # a register or an input of one value -> its place
-        self.rows: dict[Input | int, int] = {}
-        for what in self.names:
-            table = self.rows if self._shape(what)[1] else self.numbers
-            table[what] = len(table)
-        self.rows_at = -(-8 * len(self.numbers) // 64) * 64
-        size = self.rows_at + ROW * len(self.rows)
+        self.at: dict[Input, int] = {}  # bytes, in the buffer: numbers of one value, then rows
+        size = 0
+        for what in sorted(self.names, key=lambda what: what.vary):
+            self.at[what] = size = -(-size // 64) * 64 if what.vary else size
+            size += ROW if what.vary else 8
         raw = np.zeros(size + 64, np.uint8)
         start = -raw.ctypes.data % 64
         self.buffer = raw[start : start + size]
         self.memory = memory.Memory(self.code.forms, self.units["access"].local_memory)
         access.export(self.code.forms)
         self.call = partial(compiler().function(self._text()), self.buffer.ctypes.data)
-        self.views: dict[Input | int, np.ndarray] = {}
-        for what, k in self.rows.items():
-            bits, at = self._shape(what)[0], self.rows_at + ROW * k
-            self.views[what] = self.buffer[at : at + LANES * max(1, bits // 8)].view(U[bits])
+        rows = {what: self.buffer[at : at + ROW] for what, at in self.at.items() if what.vary}
+        self.rows = {what: row[: LANES * max(1, what.bits // 8)].view(U[what.bits]) for what, row in rows.items()}
         self.by_number = list(self.exits.values())
         self.enters: dict[int, Callable] = {}
 
     def _text(self) -> str:
         code, code.lines = self.code, []
         for what, name in self.names.items():
-            code.emit(f"{name} = alloca {type_of(*self._shape(what))}, align 64")
+            code.emit(f"{name} = alloca {type_of(*what.shape)}, align 64")
         for name in sorted(code.scratch):
             code.emit(f"%{name} = alloca [{ROOM} x i8], align 64")
         for what, name in self.names.items():
-            at = 8 * self.numbers[what] if what in self.numbers else self.rows_at + ROW * self.rows[what]
-            code.emit(f"%p.{name[1:]} = getelementptr i8, ptr %base, i64 {at}")
+            code.emit(f"%p.{name[1:]} = getelementptr i8, ptr %base, i64 {self.at[what]}")
             self._move(what, load=True)
         native = [i for i in self.parts if self.steps[i].text is not None]
         targets = " ".join(f"i64 {i}, label %block.{i}" for i in native)
@@ -235,77 +231,67 @@ class Region:
                 code.jump(f"python.{first}")
         for n, (label, e) in enumerate(self.exits.items()):
             code.label(label)
-            for what in (*code.outputs, *bits_of(e.saved)):
+            for what in self._saved(e):
                 self._move(what, load=False)
             code.emit(f"ret i64 {n}")
         code.lines.insert(0, "entry:")
         code.close("define i64 @block(ptr noalias %base)")
         return code.module()
 
-    def _shape(self, what: Input | int) -> tuple[int, bool, bool]:
-        if isinstance(what, Input):
-            return what.bits, what.vary, what.real
-        return self.bits[what], what in self.varying, False
+    def _saved(self, e: Exit) -> list[Input]:
+        """What an exit takes back."""
+        return [*self.code.outputs, *(self.registers[r] for r in bits_of(e.saved))]
 
-    def _move(self, what: Input | int, load: bool) -> None:
+    def _move(self, what: Input, load: bool) -> None:
         """Load a variable from its place in the buffer, where it has whole bytes, or store it there."""
-        code, name, (bits, vary, real) = self.code, self.names[what], self._shape(what)
-        there, wide = f"%p.{name[1:]}, align {64 if vary else 8}", max(bits, 8) if vary else 64
+        code, name, bits, shape = self.code, self.names[what], what.bits, (what.vary, what.real)
+        there, wide = f"%p.{name[1:]}, align {64 if what.vary else 8}", max(bits, 8) if what.vary else 64
         (first, source), (then, to) = ((wide, there), (bits, name)) if load else ((bits, name), (wide, there))
-        found = code.value(f"load {type_of(first, vary, real)}, ptr {source}", first, vary, real)
+        found = code.value(f"load {type_of(first, *shape)}, ptr {source}", first, *shape)
         code.emit(f"store {code.cast(found, then)}, ptr {to}")
 
     # -- the Python around it ----------------------------------------------------------------------------------
-    @staticmethod
-    def _told(what: Input | int) -> str:
-        return what.text if isinstance(what, Input) else f"R[{what}]"
-
     def _enterer(self, position: int):
         """A function of a group that fills the buffer for an entry and runs the machine code; returns its exit."""
-        read: list[Input | int] = [*bits_of(self.steps[position].needed), *self.code.inputs.values()]
-        texts = {what: self._told(what) for what in read}
-        rows = [what for what in read if what in self.rows]
+        read = [*(self.registers[r] for r in bits_of(self.steps[position].needed)), *self.code.inputs.values()]
+        rows = {f"i{self.at[what]}": what for what in read if what.vary}
         scope = {**self.units, "buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
         scope |= {"entry": position, "begin": self.memory.begin}
-        scope |= {f"i{self.rows[what]}": self.views[what] for what in rows}
+        scope |= {row: self.rows[what] for row, what in rows.items()}
         lines = ["def enter(g):", "    R, n, heap, join = g.R, g.n, g.engine.heap, g.join"]
-        predicates = [what for what in rows if not isinstance(what, Input) and self.bits[what] == 1]
-        lines += [f"    if R[{what}] is None: raise TypeError" for what in predicates]
+        lines += [f"    if {what.text} is None: raise TypeError" for what in rows.values() if what.bits == 1]
         if rows:
-            lines += [f"    if n == {LANES}:", *(f"        i{self.rows[what]}[:] = {texts[what]}" for what in rows)]
-            lines += ["    else:", *(f"        fill(i{self.rows[what]}, {texts[what]}, n)" for what in rows)]
+            lines += [f"    if n == {LANES}:", *(f"        {row}[:] = {what.text}" for row, what in rows.items())]
+            lines += ["    else:", *(f"        fill({row}, {what.text}, n)" for row, what in rows.items())]
         layout, numbers = self._layout(read, "B7x")
         scope["pack"] = layout.pack_into
-        lines.append(f"    pack(buffer, 0, {', '.join(texts[what] for what in numbers)})")
+        lines.append(f"    pack(buffer, 0, {numbers})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
         self.enters[position] = scope["enter"]
         return scope["enter"]
 
-    def _layout(self, those: list, predicate: str) -> tuple[struct.Struct, list]:
-        """How the numbers among registers and inputs lie in the buffer, and which these are, in their order."""
-        found = {self.numbers[what]: what for what in those if what in self.numbers}
+    def _layout(self, those: list[Input], predicate: str) -> tuple[struct.Struct, str]:
+        """How the numbers among registers and inputs lie in the buffer, and their texts in this order."""
+        found = {self.at[what] // 8: what for what in those if not what.vary}
         kinds = ["8x"] * (max(found, default=-1) + 1)
         for k, what in found.items():
-            bits, _, real = self._shape(what)
-            kinds[k] = predicate if bits == 1 else "d" if real else "Q"
-        return struct.Struct("<" + "".join(kinds)), [found[k] for k in sorted(found)]
+            kinds[k] = predicate if what.bits == 1 else "d" if what.real else "Q"
+        return struct.Struct("<" + "".join(kinds)), ", ".join(found[k].text for k in sorted(found))
 
     def _saver(self, e: Exit):
         """A function of a group that takes back what an exit says."""
-        saved = [*self.code.outputs, *bits_of(e.saved)]
-        rows = [r for r in saved if r in self.rows]
+        saved = self._saved(e)
+        rows = {f"o{self.at[what]}": what for what in saved if what.vary}
         layout, numbers = self._layout(saved, "?7x")
         scope: dict[str, Any] = {"buffer": self.buffer, "unpack": layout.unpack_from}
+        scope |= {row: self.rows[what] for row, what in rows.items()}
         lines = ["def save(g):", "    R, n = g.R, g.n", f"    g.pc = {e.block}"]
         if numbers:
-            lines.append(f"    {', '.join(map(self._told, numbers))}, = unpack(buffer)")
+            lines.append(f"    {numbers}, = unpack(buffer)")
         if rows:
-            lines.append(f"    if n == {LANES}:")
-            for r in rows:
-                scope[f"o{r}"] = self.views[r]
-                lines.append(f"        R[{r}] = o{r}.copy()")
-            lines += ["    else:", *(f"        R[{r}] = o{r}[:n].copy()" for r in rows)]
+            lines += [f"    if n == {LANES}:", *(f"        {what.text} = {row}.copy()" for row, what in rows.items())]
+            lines += ["    else:", *(f"        {what.text} = {row}[:n].copy()" for row, what in rows.items())]
         exec("\n".join(lines), scope)
         e.save, e.then = scope["save"], None if e.following is not None else self.python(e.step, e.end)
         return e.save
@@ -374,8 +360,8 @@ class Region:
 
     def widen(self, g, position: int) -> None:
         """Compile again if a register that had one value for all lanes has not."""
-        more = {r for r in bits_of(self.steps[position].needed) if r in self.numbers and type(g.R[r]) is np.ndarray}
-        if more:
+        needed = bits_of(self.steps[position].needed)
+        if more := {r for r in needed if r not in self.varying and type(g.R[r]) is np.ndarray}:
             self.varying |= more
             self.translate()
             self.compile()

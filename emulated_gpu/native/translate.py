@@ -43,6 +43,10 @@ class Input:
     vary: bool = False
     real: bool = False
 
+    @property
+    def shape(self) -> tuple[int, bool, bool]:
+        return self.bits, self.vary, self.real
+
 
 # What all machine code may ask: where it begins; its time, when it gives up its turn, the block where its lanes meet
 # others; lanes here, alive, those here without gaps; the epoch; see Memory.begin
@@ -196,8 +200,7 @@ class Translator(Interpreter):
         return f"%input{list(self.inputs).index(what.text)}"
 
     def given(self, what: Input) -> Value:
-        shape = what.bits, what.vary, what.real
-        return self.value(f"load {type_of(*shape)}, ptr {self.place_of(what)}", *shape)
+        return self.value(f"load {type_of(*what.shape)}, ptr {self.place_of(what)}", *what.shape)
 
     def give(self, what: Input, value: Value) -> None:
         self.outputs[what] = None
