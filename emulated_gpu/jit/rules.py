@@ -194,21 +194,14 @@ class Rule:
         part = self.parts[key]
         code.helpers.update(part.helpers)
         code.declarations.update(part.declarations)
-        call = f"@{part.called}({', '.join(map(str, values_of(arguments)))})"
-        if part.result is None:
-            return code.emit(f"call void {call}")
-        return code.value(f"call {type_of(*part.result)} {call}", *part.result)
+        given = ", ".join(map(str, values_of(arguments)))
+        return code.value(f"call {type_of(*part.result)} @{part.called}({given})", *part.result)
 
     @functools.cached_property
     def compiled(self) -> Callable[..., int]:
-        """Machine code for Python, which gives it ints; what returns nothing returns 0."""
+        """Machine code for Python, which gives it ints."""
         code, count = Code(), len(self.tree.args.args)
-
-        def body(*given: Value) -> Value:
-            result = self(*given)
-            return code.cast(0 if result is None else result, 64)
-
-        code.define("block", (64,) * count, body)
+        code.define("block", (64,) * count, lambda *given: code.cast(self(*given), 64))
         return compiler().function(code.module(), count)
 
     @functools.cached_property
@@ -408,21 +401,21 @@ class Interpreter(Code):
 
 
 class Writer(Interpreter):
-    """Writes one rule for some constants, behind what it calls. result: its type, None for none."""
+    """Writes one rule for some constants, behind what it calls. result: its type; what returns nothing returns 0."""
 
     def __init__(self, rule: Rule, arguments: tuple, called: str):
         super().__init__()
         self.rule, self.called = rule, called
-        self.result: tuple[int, int, bool] | None = None
+        self.result: Any = None
         given = list(values_of(arguments))
         own = [Value(f"%p{k}", v.bits, v.vary, v.real, self) for k, v in enumerate(given)]
         names = [a.arg for a in rule.tree.args.args]
         self.local = dict(zip(names, _rebuilt(arguments, iter(own)), strict=True))
         if not self.block(rule.tree.body):
-            self.emit("ret void" if self.result is None else "unreachable")
-        kind = "void" if self.result is None else type_of(*self.result)
+            self.result = self.result or (64, 0, False)
+            self.emit(f"ret {type_of(*self.result)} zeroinitializer")
         self.lines[:0] = ["entry:", *self.heads]
-        self.close(f"define internal {kind} @{called}({', '.join(map(str, own))})")
+        self.close(f"define internal {type_of(*self.result)} @{called}({', '.join(map(str, own))})")
 
     def named(self, name: str) -> Any:
         if name in self.local:
@@ -455,10 +448,7 @@ class Writer(Interpreter):
         return value, (value.bits, value.vary, value.real)
 
     def returns(self, value: Any) -> None:
-        if value is None:
-            self.emit("ret void")
-            return
-        value, kind = self.typed(value)
+        value, kind = self.typed(0 if value is None else value)
         if self.result not in (None, kind):
             raise Untranslated(f"results of two types of {self.rule.__name__}")
         self.result = kind
