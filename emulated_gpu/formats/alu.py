@@ -341,9 +341,7 @@ def resized(v, bits: int):
 
 
 def flush(bits, kind: str):
-    """.ftz: bits of a subnormal become those of a zero of the same sign; double precision has no .ftz."""
-    if kind == "f64":
-        return bits
+    """.ftz: bits of a subnormal become those of a zero of the same sign."""
     sign = 1 << (WIDTH[kind] - 1)
     return select(bits & INFINITY[kind] == 0, bits & sign, bits, WIDTH[kind])
 
@@ -355,19 +353,25 @@ def rarely(p, a, b, bits: int):
     return select(p, a() if callable(a) else a, b, bits)
 
 
+def moved(bits, rest, kind: str, mode: str):
+    """Bits of the nearest number, one on where rounding in another mode leads there. rest: the exact number less it."""
+    minus, even = bits >= 1 << (WIDTH[kind] - 1), bits & 1 == 0
+    falls, rises = {"rm": (True, False), "rp": (False, True), "rz": (~minus, minus), "odd": (even, even)}[mode]
+    falls, rises = (rest < 0) & falls, (rest > 0) & rises
+    return rarely(falls | rises, lambda: select(rises ^ minus, bits + 1, bits - 1, WIDTH[kind]), bits, WIDTH[kind])
+
+
 def odd(hi, lo):
     """hi + lo, of which hi is nearest, rounded to odd in its format: a second rounding, to a shorter one, is right then
     (Boldo, Melquiond)."""
-    bits, width = raw(hi), precision(hi)
-    inexact = (lo != 0) & (abs(hi) < math.inf) & (bits & 1 == 0)
-    larger = (lo > 0) ^ (bits >= 1 << (width - 1))
-    return number(rarely(inexact, lambda: select(larger, bits + 1, bits - 1, width), bits, width), f"f{width}")
+    kind = f"f{precision(hi)}"
+    return number(moved(raw(hi), lo, kind, "odd"), kind)
 
 
 def nearest(v, kind: str):
-    """Bits of a shorter kind, to nearest; of a NaN anything. What has 16 bits is rounded to odd in float32 before."""
-    near = resized(v, 32)
-    if kind == "f32":
+    """Bits of a kind, to nearest; of a NaN anything. What has 16 bits is rounded to odd in float32 before."""
+    near = resized(v, max(WIDTH[kind], 32))
+    if WIDTH[kind] >= 32:
         return raw(near)
     if precision(v) == 64:
         near = odd(near, v - resized(near, 64))
@@ -379,15 +383,8 @@ def shortened(bits, less: int):
     return bits + ((bits >> less & 1) + ((1 << (less - 1)) - 1)) >> less
 
 
-def directed(bits, above, below, kind: str, mode: str):
-    """The nearest number, moved by one where it lies above, or below, the exact one and may not."""
-    width, sign = WIDTH[kind], 1 << (WIDTH[kind] - 1)
-    minus = bits >= sign
-    if mode == "rz":
-        return bits - select((minus & below) | (above & ~minus), 1, 0, width)
-    wrong, grows, least = {"rm": (above, minus, sign | 1), "rp": (below, ~minus, 1)}[mode]
-    moved = select(bits & (sign - 1) == 0, least, select(grows, bits + 1, bits - 1, width), width)
-    return select(wrong, moved, bits, width)
+def canonical(bits, kind: str):
+    return rarely(bits & (MASK[WIDTH[kind]] >> 1) > INFINITY[kind], NAN[kind], bits, WIDTH[kind])
 
 
 def finish(v, kind: str, mode: str, ftz: bool, sat: bool, relu: bool, *inputs, lo=None):
@@ -396,16 +393,11 @@ def finish(v, kind: str, mode: str, ftz: bool, sat: bool, relu: bool, *inputs, l
     Clamped by .sat ([0, 1], NaN to 0) or .relu (NaN stays). Both turn -0 into +0 (silicon/golden/README.md).
     """
     width = WIDTH[kind]
-    if precision(v) <= width and kind != "bf16":
-        bits = raw(resized(v, width))
-        if lo is not None and mode != "rn":
-            bits = directed(bits, lo < 0, lo > 0, kind, mode)
-    else:
-        v = v if lo is None else odd(v, lo)
-        bits = nearest(v, kind)
-        if mode != "rn":
-            wide = number(bits, kind, precision(v))
-            bits = directed(bits, wide > v, wide < v, kind, mode)
+    if lo is not None and kind != "f64":
+        v, lo = odd(v, lo), None
+    bits = nearest(v, kind)
+    if mode != "rn":
+        bits = moved(bits, v - number(bits, kind, precision(v)) if lo is None else lo, kind, mode)
     bits = flush(bits, kind) if ftz else bits
     bits = rarely(v != v, NAN[kind], bits, width)
     if sat:
@@ -420,18 +412,6 @@ def two_sum(a, b):
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
-
-
-TIE = 1 << 28  # of the 29 bits that a float64 has more than an f32: halfway between two
-
-
-def _rounds_alike(s: np.ndarray) -> bool:
-    """Whether f32 is as near to each of these sums as to the exact one, that was rounded to it: no tie, nothing odd."""
-    size = np.abs(s)
-    if not size.max() < np.inf or ((s.view(np.int64) & (2 * TIE - 1)) == TIE).any():
-        return False
-    small = size < 2.0**-126  # where f32 has fewer bits
-    return not (small.any() and size[small].any())
 
 
 def exactly(near, f: Callable, *numbers):
@@ -457,7 +437,11 @@ def fused(x, y, z):
     if precision(x) == 32:  # the product of two f32 is exact in f64
         x, y, z = (np.asarray(v, np.float64) for v in (x, y, z))
         s = x * y + z
-        return resized(s if _rounds_alike(s) else odd(*two_sum(x * y, z)), 32)
+        near = resized(s, 32)
+        beyond = 2.0 * s - near  # the f32 on the other side of s, if that lies in the middle
+        if some((resized(beyond, 32) == beyond) & (beyond != near)):
+            near = resized(odd(*two_sum(x * y, z)), 32)
+        return near
     return exactly(x * y + z, EXACT["fma"], x, y, z)[0]
 
 
@@ -545,44 +529,34 @@ def approx(name: str, kind: str, a, ftz=False):
 
 def approx_high(name: str, a):
     """rcp and rsqrt.approx.ftz.f64: of the high 32 bits of a, in the high 32 bits of the result, rounded to nearest."""
-    (high,) = patterns("f64", False, a)
-    exponent, sign = INFINITY["f64"], 1 << 63
-    high = select(high & exponent == 0, high & sign, high >> 32 << 32, 64)  # subnormals are zeros
-    y = number(high, "f64")
+    (bits,) = patterns("f64", True, a)
+    y = number(bits >> 32 << 32, "f64")
     y = 1.0 / (y if name == "rcp" else ieee("sqrt", y))
-    bits = raw(y)
-    rounded = shortened(bits, 32) << 32
-    out = select(rounded & exponent == 0, bits & sign, rounded, 64)
-    return back(select(y != y, NAN["f64"], select(abs(y) == math.inf, bits, out, 64), 64), a)
+    return back(canonical(flush(shortened(raw(y), 32) << 32, "f64"), "f64"), a)
 
 
-def fminmax(kind: str, a, b, *more, is_max: bool, ftz=False, nan=False, xorsign=False, absolute=False):
-    if more:
-        a, b = fminmax(kind, a, b, is_max=is_max, ftz=ftz, nan=nan, xorsign=xorsign, absolute=absolute), more[0]
-    width, top = WIDTH[kind], 1 << (WIDTH[kind] - 1)
-    first, second = patterns(kind, ftz, a, b)
-    sign = first ^ second
-    if absolute:
-        first, second = first & (top - 1), second & (top - 1)
-    x, y = (number(v, kind, max(width, 32)) for v in (first, second))
-    minus = (first >= top) & (second < top)
-    lower = (x < y) | ((x == y) & minus)  # -0 < +0
-    out = select(lower, *((second, first) if is_max else (first, second)), width)
-    out = rarely(x != x, second, rarely(y != y, first, out, width), width)
-    if nan:
-        out = rarely((x != x) | (y != y), NAN[kind], out, width)
+def fminmax(kind: str, *values, is_max: bool, ftz=False, nan=False, xorsign=False, absolute=False):
+    width, ones = WIDTH[kind], MASK[WIDTH[kind]]
+    given = patterns(kind, ftz, *values)
+
+    def pick(a, b):
+        x, y = (number(bits, kind, max(width, 32)) for bits in (a, b))
+        lower = (x < y) | ((x == y) & (a > b))  # -0 < +0
+        out = select(lower, *((b, a) if is_max else (a, b)), width)
+        return rarely(x != x, a if nan else b, rarely(y != y, b if nan else a, out, width), width)
+
+    out = functools.reduce(pick, [bits & ones >> 1 for bits in given] if absolute else given)
     if xorsign:
-        out = out & (top - 1) | sign & top
-    return back(rarely(out & (top - 1) > INFINITY[kind], NAN[kind], out, width), a, b)
+        out = out & ones >> 1 | functools.reduce(operator.xor, given) & 1 << (width - 1)
+    return back(canonical(out, kind), *values)
 
 
 def fneg(kind: str, a, ftz=False, absolute=False):
     """-a or |a|; a NaN becomes the canonical one, except in double precision (golden case f64_sign_class)."""
-    bits, sign = resize(a, WIDTH[kind]), 1 << (WIDTH[kind] - 1)
+    bits, ones = resize(a, WIDTH[kind]), MASK[WIDTH[kind]]
     bits = flush(bits, kind) if ftz else bits
-    size = bits & (sign - 1)
-    bits = size if absolute else bits ^ sign
-    return bits if kind == "f64" else select(size > INFINITY[kind], NAN[kind], bits, WIDTH[kind])
+    bits = bits & ones >> 1 if absolute else bits ^ (ones >> 1) + 1
+    return bits if kind == "f64" else canonical(bits, kind)
 
 
 def fcompare(kind: str, op: str, a, b, ftz=False):
@@ -637,22 +611,18 @@ def combine(what: str, kind: str, old, *values, ftz: bool = False):
     `values`: one operand, two of cas. On an H200, too: f16 and bf16 min and max take the number if one is a NaN.
     """
     if kind.endswith("x2"):
-        return packed(lambda *halves: combine(what, kind[:-2], *halves), old, *values)
+        return packed(functools.partial(combine, what, kind[:-2]), old, *values)
     bits, new = BITS[kind], values[0]
-    if what == "exch":
-        return new & MASK[bits]
     if what == "cas":
         return select(old == (new & MASK[bits]), values[1] & MASK[bits], old, bits)
-    if what in ("and", "or", "xor"):
-        return {"and": old & new, "or": old | new, "xor": old ^ new}[what] & MASK[bits]
+    if what in ("exch", "and", "or", "xor"):
+        return {"exch": new, "and": old & new, "or": old | new, "xor": old ^ new}[what] & MASK[bits]
     if what == "inc":
         return select(old >= new, 0, old + 1, bits)
     if what == "dec":
         return select((old == 0) | (old > new), new, old - 1, bits)
-    if kind in WIDTH:
-        if what == "add":
-            return arithmetic("add", kind, old, new, ftz=ftz)
-        return fminmax(kind, old, new, is_max=what == "max")
     if what == "add":
-        return (old + new) & MASK[bits]
-    return (max_int if what == "max" else min_int)(old, new & MASK[bits], bits, kind[0] == "s")
+        return arithmetic("add", kind, old, new, ftz=ftz) if kind in WIDTH else (old + new) & MASK[bits]
+    if kind in WIDTH:
+        return fminmax(kind, old, new, is_max=what == "max")
+    return extreme(what == "max", old, new & MASK[bits], bits, kind[0] == "s")

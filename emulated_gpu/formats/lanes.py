@@ -7,6 +7,7 @@ same in every lane, or an array [n]; so are results, of one lane as an int.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 
 import numpy as np
@@ -20,13 +21,9 @@ from .alu import resize, select
 
 def ranges(numbers) -> str:
     """Ascending integers as text, neighbours together: `0-3, 8`."""
-    parts: list[list[int]] = []
-    for n in map(int, numbers):
-        if parts and parts[-1][-1] == n - 1:
-            parts[-1][1:] = [n]
-        else:
-            parts.append([n])
-    return ", ".join("-".join(map(str, part)) for part in parts)
+    runs = itertools.groupby(enumerate(map(int, numbers)), lambda pair: pair[1] - pair[0])
+    ends = ([n for _, n in run] for _, run in runs)
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in ends)
 
 
 @functools.cache
@@ -183,15 +180,15 @@ def reduce(lanes: np.ndarray, mode: str, a, sign: bool):
 @_each_mask
 def reduce_float(lanes: np.ndarray, mode: str, a, absolute: bool, nan: bool):
     """redux.sync of f32: min and max. -0 is less than +0; NaNs count with .NaN, or where there is nothing else."""
-    sign, ones = 1 << 31, alu.MASK[32]
-    values = each_lane(lanes, a)
-    nans = values & (sign - 1) > alu.INFINITY["f32"]
-    values = values & (sign - 1) if absolute else values
-    keys = select(values >= sign, values ^ ones, values | sign, 32)  # in the order of the numbers
-    key = across(lanes, f"u{mode}", select(nans, ones if mode == "min" else 0, keys, 32))
-    out = select(key >= sign, key ^ sign, key ^ ones, 32)
-    none = out & (sign - 1) > alu.INFINITY["f32"]
-    return select(none | truth(nans.any()) if nan else none, alu.NAN["f32"], out, 32)
+    ones = alu.MASK[32]
+
+    def in_order(bits):  # as two's complement integers; and those as bits
+        return bits ^ (bits >> 31) * (ones >> 1)
+
+    size = a & ones >> 1
+    beyond = ones if (mode == "max") != nan else ones >> 1  # a NaN that is below all or above them
+    keys = in_order(select(size > alu.INFINITY["f32"], beyond, size if absolute else a, 32))
+    return alu.canonical(in_order(reduce(lanes, mode, keys, True)), "f32")
 
 
 def elect(lanes: np.ndarray, leader: int, members: int):

@@ -37,5 +37,4 @@ class LoadReduction:
         if self.kind != "f32":
             signed = [value.view(np.int32) if self.kind == "s32" else value for value in values]
             return reduce(np.maximum if self.is_max else np.minimum, signed).view(np.uint32)
-        mode = {"nan": self.nan, "absolute": self.absolute}
-        return reduce(lambda one, other: alu.fminmax("f32", one, other, is_max=self.is_max, **mode), values)
+        return alu.fminmax("f32", *values, is_max=self.is_max, nan=self.nan, absolute=self.absolute)
