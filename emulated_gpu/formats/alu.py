@@ -451,34 +451,18 @@ NEAREST: dict[str, Callable] = {
 EXACT = NEAREST | {"fma": lambda x, y, z: x * y + z, "div": lambda n, d: n / d if d else None}  # of rationals
 
 
-def terms(what: str, x, y, z=None) -> tuple:
-    return (x, y) if what == "add" else (x * y, z)
-
-
-def in_double(what: str, *numbers) -> tuple:
-    """(what is nearest in float64, what that lost or a number of its sign) of numbers that float32 has, too."""
-    if what in ("add", "fma"):
-        return two_sum(*terms(what, *numbers))
-    near, (x, *y) = NEAREST[what](*numbers), numbers
-    if what == "mul":
-        return near, None  # it is exact
-    head = resized(resized(near, 32), 64)  # in two parts its products are exact
-    tail = near - head
-    if what == "sqrt":
-        return near, ((x - head * head) - 2.0 * head * tail) - tail * tail
-    rest = (x - head * y[0]) - tail * y[0]
-    return near, where(abs(y[0]) < math.inf, where(y[0] < 0, -rest, rest), 0.0)
-
-
 def arithmetic(what: str, kind: str, *values, mode="rn", ftz=False, sat=False, relu=False):
     """add, sub, mul, fma, div and sqrt, rounded once. Rounding downwards, a sum of zero is -0 unless both terms are +0
-    (IEEE 754, 6.3)."""
+    (IEEE 754, 6.3). In float64 a product of what f32 has is exact; a quotient or root lies on the exact one's side of
+    all that f32 has, and of what is halfway between (Figueroa): they differ by more than its last place."""
     bits = 32 if kind == "f32" and mode == "rn" else 64  # its own, if one operation rounds as it is asked for
     given = operands(kind, bits, ftz, *values)
     if what == "sub":
         what, given = "add", [given[0], -given[1]]
-    if WIDTH[kind] != bits:
-        near, lo = in_double(what, *given)
+    in_two = what in ("add", "fma") and (WIDTH[kind] < bits or mode == "rm")
+    if in_two:
+        a, b = given if what == "add" else (given[0] * given[1], given[2])
+        near, lo = two_sum(a, b)
     else:
         near, lo = NEAREST[what](*given), None
     if kind == "f64" and mode != "rn":
@@ -486,8 +470,7 @@ def arithmetic(what: str, kind: str, *values, mode="rn", ftz=False, sat=False, r
             lo, _ = exactly(0.0 * near, lambda x, r: (x > r * r) - (x < r * r), *given, near)
         else:
             near, lo = exactly(near, EXACT[what], *given)
-    if mode == "rm" and what in ("add", "fma"):
-        a, b = terms(what, *given)
+    if in_two and mode == "rm":
         near = where((near == 0) & (lo == 0) & ((raw(a) | raw(b)) >= 1 << 63), -0.0, near)
     return finish(near, kind, mode, ftz, sat, relu, *values, lo=lo)
 
@@ -563,11 +546,9 @@ def fcompare(kind: str, op: str, a, b, ftz=False):
     x, y = operands(kind, max(WIDTH[kind], 32), ftz, a, b)
     unordered = (x != x) | (y != y)
     if op in ("num", "nan"):
-        out = unordered if op == "nan" else ~unordered
-    else:
-        out = getattr(operator, op[:2])(x, y)
-        out = out | unordered if len(op) == 3 else out & ~unordered
-    return back(out, a, b)
+        return back(unordered ^ (op == "num"), a, b)
+    out = getattr(operator, op[:2])(x, y)
+    return back(out | unordered if len(op) == 3 else out & ~unordered, a, b)
 
 
 def halves(f, *values, bits: int = 16) -> tuple:
