@@ -11,18 +11,11 @@ from .alu import resize, select
 from .element_types import E2M1, E2M3, E3M2, E4M3, E5M2
 from .lanes import as_array
 
-INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
-
-def integral(v, mode: str):
-    """Numbers rounded to integers."""
-    return alu.ieee(INTEGRAL[mode], v)
-
-
-def float_to_int(x, kind: str, mode: str, bits: int, sign: bool, ftz=False):
+def float_to_int(x, kind: str, rounded: str, bits: int, sign: bool, ftz=False):
     """Out-of-range values clamp; NaN gives zero, except 0x80000000.. for 64-bit results, as on hardware."""
     (v,) = alu.operands(kind, 64, ftz, x)
-    r = integral(v, mode)
+    r = alu.ieee(rounded, v)
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, alu.MASK[bits])
     inside = (r > low) & (r < high)
     whole, least = where(inside, r, 0.0), low & alu.MASK[64]
@@ -42,21 +35,14 @@ def whole_number(x, bits: int, sign: bool, to: int = 64):
     return (alu.signed(x, bits) if sign else x).astype(alu.F[to])
 
 
-def int_to_float(x, bits: int, sign: bool, kind: str, mode: str = "rn"):
-    v = alu.arr(x, bits)
-    if bits < 64:
-        return alu.finish(whole_number(v, bits, sign), kind, mode or "rn", False, False, False, x)
-    high, low = whole_number(resize(v >> 32, 32), 32, sign), whole_number(resize(v, 32), 32, False)
-    total, lost = alu.two_sum(high * 2.0**32, low)
-    return alu.finish(total, kind, mode or "rn", False, False, False, x, lo=lost)
-
-
-def int_to_int(x, bits: int, sign: bool, to: int, to_sign: bool, sat: bool):
-    if sat:
-        return alu.saturated(x, bits, sign, to, to_sign)
-    if to <= bits:
-        return alu.extend(x, to, to_sign, 16) if to == 8 else resize(x, to)
-    return alu.extend(x, bits, sign, to)
+def int_to_float(x, bits: int, sign: bool, kind: str, mode: str):
+    v, lost = alu.arr(x, bits), None
+    if bits == 64:
+        high, low = whole_number(resize(v >> 32, 32), 32, sign), whole_number(resize(v, 32), 32, False)
+        total, lost = alu.two_sum(high * 2.0**32, low)
+    else:
+        total = whole_number(v, bits, sign)
+    return alu.finish(total, kind, mode, False, False, False, x, lo=lost)
 
 
 def pack_saturated(a, b, c, bits: int, sign: bool):
@@ -74,7 +60,7 @@ def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False
     # .ftz is about f32. An H200 does not flush on the way to f16 (golden case cvt_f32_to_f16).
     (v,) = alu.operands(kind, max(alu.WIDTH[kind], 32), ftz and kind == "f32" and to != "f16", x)
     if integer:
-        v, mode = integral(v, integer), "rn"
+        v, mode = alu.ieee(integer, v), "rn"
     return alu.finish(v, to, mode, ftz and to == "f32", sat, relu, x)
 
 
@@ -150,9 +136,17 @@ def to_small(bits, kind: str, relu: bool = False):
     return select(size > alu.INFINITY["f32"], 0x7F if form.bits == 8 else LARGEST[kind], code, 32)
 
 
-def pack_small(kind: str, a, b, source: str = "f32", relu=False):
-    """cvt.rn.satfinite.<kind>x2: a goes to the upper element, b to the lower. 4-bit pairs fill one byte."""
-    hi, lo = (to_small(alu.raw(v), kind, relu) for v in alu.operands(source, 32, False, a, b))
+def to_ue8m0(bits, mode: str):
+    """Bits of f32 -> powers of two 2^-127 .. 2^127, by rz or rp; of a NaN 0xFF. 2^-127 is half of a normal number."""
+    size = bits & 0x7FFFFFFF
+    up = select(size < 1 << 23, 0x3FFFFF, 0x7FFFFF, 32) if mode == "rp" else 0
+    return select(size > alu.INFINITY["f32"], 0xFF, alu.min_int(size + up >> 23, 0xFE, 32, False), 32)
+
+
+def pack_small(kind: str, a, b, source: str, mode: str, relu: bool):
+    """cvt to <kind>x2: a goes to the upper element, b to the lower. 4-bit pairs fill one byte."""
+    each = [alu.raw(v) for v in alu.operands(source, 32, False, a, b)]
+    hi, lo = (to_ue8m0(v, mode) if kind == "ue8m0" else to_small(v, kind, relu) for v in each)
     return alu.back(resize(hi << (4 if kind == "e2m1" else 8) | lo, 16), a, b)
 
 
@@ -164,7 +158,7 @@ def unpack_small(kind: str, x, relu=False, to: str = "f16"):
     def half(code):
         size = code & (sign - 1)
         v = alu.number(size << (23 - form.mantissa_bits), "f32") * 2.0 ** (126 + form.min_exponent)
-        out = alu.finish(v, to, "rn", False, False, False, v)
+        out = alu.nearest(v, to)
         if form.has_inf:
             out = select(size > LARGEST[kind], alu.INFINITY[to], out, 16)
         out = select(code & sign != 0, 0 if relu else out | 0x8000, out, 16)
@@ -173,23 +167,6 @@ def unpack_small(kind: str, x, relu=False, to: str = "f16"):
     return alu.back(alu.join(16, half(both), half(both >> (4 if kind == "e2m1" else 8))), x)
 
 
-def pack_ue8m0(a, b, mode: str, source: str = "f32"):
-    """cvt.{rz,rp}.satfinite.ue8m0x2: powers of two 2^-127 .. 2^127, NaN 0xFF."""
-
-    def code(v):
-        size = alu.raw(v) & 0x7FFFFFFF
-        out, rest = size >> 23, size & 0x7FFFFF
-        if mode == "rp":  # 2^-127 is half of the smallest normal number
-            out = out + select(rest > select(out == 0, 0x400000, 0, 32), 1, 0, 32)
-        return select(v != v, 0xFF, alu.min_int(out, 0xFE, 32, False), 32)
-
-    hi, lo = (code(v) for v in alu.operands(source, 32, False, a, b))
-    return alu.back(resize(hi << 8 | lo, 16), a, b)
-
-
 def unpack_ue8m0(x):
-    def half(c):
-        return select(c == 0xFF, alu.NAN["bf16"], select(c == 0, 0x40, c << 7, 16), 16)
-
-    x = resize(x, 16)
-    return alu.join(16, half(x & 0xFF), half(x >> 8))
+    codes = (resize(code, 16) for code in alu.parts(x, 8, 16))
+    return alu.join(16, *(select(c == 0xFF, alu.NAN["bf16"], select(c == 0, 0x40, c << 7, 16), 16) for c in codes))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..formats.alu import number, raw, resize, resized
-from ..formats.convert import integral
+from ..formats.alu import ieee, number, raw, resize, resized
 from ..formats.element_types import F32, ZERO_EXPONENT, ElementType
 from ..jit.rules import Later, float32, float64, int64, pointer, rule, where
 
@@ -21,12 +20,12 @@ def units(e_max, fraction_bits: int):
 
 def truncated(term, to_units):
     """Return a term in units, without what is below one."""
-    return integral(term * to_units, "rzi")
+    return ieee("trunc", term * to_units)
 
 
 def towards_zero(x):
     """Numbers of 64 bits that 32 bits hold, likewise, infinity from 2 ** 128 on; zeros become positive."""
-    tiny = integral(x * 2.0**149, "rzi") * 2.0**-149 + 0.0
+    tiny = ieee("trunc", x * 2.0**149) * 2.0**-149 + 0.0
     return resized(where(abs(x) < 2.0**-126, tiny, number(raw(x) >> 29 << 29, "f64")), 32)
 
 

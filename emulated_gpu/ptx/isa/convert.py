@@ -5,15 +5,15 @@ from __future__ import annotations
 from ...errors import Unsupported
 from .registry import is_float, is_signed, op, width
 
-INTEGER_ROUNDING = ("rni", "rzi", "rmi", "rpi")
-SMALL = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")
+INTEGER_ROUNDING = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
+SMALL = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2", "ue8m0x2")
 
 # Costs. `convert`: measured (chain/cvt.f16, cvt.f16x2, issue/cvt.f16x2); no measurement of others.
 
 
 @op("cvt", cost="convert", leaves_out=True)
 def _cvt(w, i, m):
-    types = [t for t in m.left if t in (*SMALL, "ue8m0x2", "tf32", "f16x2", "bf16x2") or _is_plain(t)]
+    types = [t for t in m.left if t in (*SMALL, "tf32", "f16x2", "bf16x2") or _is_plain(t)]
     if len(types) != 2:
         raise Unsupported(f"conversion between {types}")
     for t in types:
@@ -23,25 +23,22 @@ def _cvt(w, i, m):
     if rounding is None and _rounds(to, kind) or rounding == "rna" and "relu" in m.left:
         raise Unsupported(f"this rounding from {kind} to {to}")
     d, *sources = i.operands
-    if to == "ue8m0x2":
-        m.take("satfinite")
-        source = "bf16" if kind == "bf16x2" else "f32"
-        if len(sources) != 2:
-            raise Unsupported("ue8m0x2 from a packed source")
-        a, b = (w.read(o, 32) for o in sources)
-        w.write(d, f"convert.pack_ue8m0({a}, {b}, {rounding!r}, {source!r})")
-    elif kind == "ue8m0x2":
+    if kind == "ue8m0x2":
         w.write(d, f"convert.unpack_ue8m0({w.read(sources[0], 16)})")
     elif to in SMALL:
-        if not m.take("satfinite"):
+        scale = to == "ue8m0x2"
+        if not m.take("satfinite") and not scale:
             raise Unsupported("conversion without .satfinite")
+        if rounding not in (("rz", "rp") if scale else ("rn",)) or scale and kind == "f16x2":
+            raise Unsupported(f"this rounding from {kind} to {to}")
         if kind == "f32":
             a, b = (w.read(o, 32, True) for o in sources)
         else:
             a, b = f"{w.read(sources[0], 32)} >> 16", f"{w.read(sources[0], 32)} & 0xffff"
             a, b = f"alu.resize({a}, 16)", f"alu.resize({b}, 16)"
             kind = kind[:-2]
-        w.write(d, f"convert.pack_small({to[:-2]!r}, {a}, {b}, {kind!r}, {m.take('relu')})")
+        relu = not scale and m.take("relu")
+        w.write(d, f"convert.pack_small({to[:-2]!r}, {a}, {b}, {kind!r}, {rounding!r}, {relu})")
     elif kind in SMALL:
         if to not in ("f16x2", "bf16x2"):
             raise Unsupported(f"{kind} to {to}")
@@ -65,7 +62,7 @@ def _cvt(w, i, m):
         w.write(d, f"alu.join(16, {half[0]}, {half[1]})")
     elif is_float(to) and is_float(kind):
         ftz, sat, relu = m.take("ftz"), m.take("sat"), m.take("relu")
-        integer = rounding if rounding in INTEGER_ROUNDING else None
+        integer = INTEGER_ROUNDING.get(rounding)
         mode = rounding if rounding in ("rz", "rm", "rp") else "rn"
         clamps = kind == "f32" and width(to) == 16 and rounding in ("rn", "rz") and not ftz and not sat
         a = w.read(sources[0], width(kind), True)
@@ -74,18 +71,19 @@ def _cvt(w, i, m):
     elif is_float(kind):
         a = w.read(sources[0], width(kind), True)
         m.take("sat")  # which changes nothing: these conversions always clamp
-        text = f"convert.float_to_int({a}, {kind!r}, {rounding!r}, {width(to)}, {is_signed(to)}, {m.take('ftz')})"
+        how = INTEGER_ROUNDING[rounding]
+        text = f"convert.float_to_int({a}, {kind!r}, {how!r}, {width(to)}, {is_signed(to)}, {m.take('ftz')})"
         w.write(d, _into_register(text, to, d), max(width(to), 16))
     elif is_float(to):
         a = w.read(sources[0], width(kind))
         w.write(d, f"convert.int_to_float({a}, {width(kind)}, {is_signed(kind)}, {to!r}, {rounding!r})")
     else:
         a = w.read(sources[0], width(kind))
-        bits = max(width(to), 16)
-        text = (
-            f"convert.int_to_int({a}, {width(kind)}, {is_signed(kind)}, {width(to)}, {is_signed(to)}, {m.take('sat')})"
-        )
-        w.write(d, _into_register(text, to, d), bits)
+        least = min(to, kind, key=width)
+        text = f"alu.extend({a}, {width(least)}, {is_signed(least)}, {max(width(to), 16)})"
+        if m.take("sat"):
+            text = f"alu.saturated({a}, {width(kind)}, {is_signed(kind)}, {width(to)}, {is_signed(to)})"
+        w.write(d, _into_register(text, to, d), max(width(to), 16))
 
 
 def _rounds(to: str, kind: str) -> bool:

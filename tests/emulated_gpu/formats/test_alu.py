@@ -157,3 +157,20 @@ def test_video_instructions(what):
                     each = min(max(each, -signs[0] << width - 1), (1 << width - signs[0]) - 1)
                 wanted += each if how == "add" else (each & ones) << i
             assert d == wanted & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("mode", ["rz", "rp"])
+def test_scale_factors_are_powers_of_two(mode):
+    """Of f32 and bf16 (PTX ISA 9.7.9.21), the next one down or up of those that E8M0 has (OCP MX, 5.4.1)."""
+    powers = 2.0 ** (np.arange(255) - 127.0)
+    short = np.array([2.0**e * m for e in range(-133, 128) for m in (1, 1.25, 1.9921875)] + [0, np.inf], np.float32)
+    values = np.concatenate([short, 2.0 ** np.arange(-149, -133), short[100:700] * np.float32(1 + 2**-23)])
+    values = values.astype(np.float32)
+    side, less = ("right", 1) if mode == "rz" else ("left", 0)
+    wanted = np.clip(np.searchsorted(powers, values.astype(np.float64), side) - less, 0, 254)
+    assert (convert.pack_small("ue8m0", -values.view(np.uint32), 0x7FC00000, "f32", mode, False) & 0xFF == 0xFF).all()
+    assert (convert.pack_small("ue8m0", values.view(np.uint32), 0, "f32", mode, False) == wanted << 8).all()
+    halves = (short.view(np.uint32) >> 16).astype(np.uint16)
+    assert (convert.pack_small("ue8m0", 0, halves, "bf16", mode, False) == wanted[: len(short)]).all()
+    codes = convert.unpack_ue8m0(wanted.astype(np.uint16))
+    assert ((codes << 16).view(np.float32) == powers[wanted]).all()
