@@ -87,7 +87,7 @@ class Value:
         return f"{self.type} {self.text}"
 
     def __bool__(self):
-        raise Untranslated("a condition that is not known when it is compiled")
+        raise Untranslated("a choice that is not known when it is compiled: where() computes both")
 
     def __getitem__(self, k: int) -> Value:
         one = self.code.value(f"extractelement {self}, i32 {k}", self.bits, 0, self.real)

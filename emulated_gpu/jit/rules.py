@@ -210,8 +210,9 @@ class Rule:
 
     @functools.cached_property
     def assigned(self) -> dict[str, int]:
-        """How often each name is."""
-        return Counter(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        """How often each name is; a parameter once more, by who calls."""
+        names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        return Counter([n.id for n in names] + [a.arg for a in self.tree.args.args])
 
 
 rule = Rule
@@ -377,10 +378,7 @@ class Interpreter(Code):
             case ast.UnaryOp():
                 return OPERATORS[type(node.op)](self.expression(node.operand))
             case ast.IfExp():
-                test = self.expression(node.test)
-                if isinstance(test, Value):
-                    raise Untranslated("a choice that is not known when it is compiled: where() computes both")
-                return self.expression(node.body if test else node.orelse)
+                return self.expression(node.body if self.expression(node.test) else node.orelse)
             case ast.Call(func=called):
                 function = self.expression(called)
                 if function is room:
@@ -409,8 +407,8 @@ class Writer(Interpreter):
         self.result: Any = None
         given = list(values_of(arguments))
         own = [Value(f"%p{k}", v.bits, v.vary, v.real, self) for k, v in enumerate(given)]
-        names = [a.arg for a in rule.tree.args.args]
-        self.local = dict(zip(names, _rebuilt(arguments, iter(own)), strict=True))
+        for parameter, value in zip(rule.tree.args.args, _rebuilt(arguments, iter(own)), strict=True):
+            self.bind(parameter.arg, value)
         if not self.block(rule.tree.body):
             self.result = self.result or (64, 0, False)
             self.emit(f"ret {type_of(*self.result)} zeroinitializer")

@@ -48,6 +48,7 @@ def loops(at, n, wanted, unused):
             if low != 2:
                 total += k * 3 + low
     for left in range(n):
+        wanted = wanted * 3 & 255
         for step in (1, 3):
             total = total + (left ^ step)
             if step == 3:
