@@ -472,8 +472,11 @@ def end_copies(window, rows, count):
             for word in range(row[of.SIZE] // WORD):
                 to, place = w[of.ORIGIN] + row[of.TO + lane] + word * WORD, row[of.TO + lane] // WORD + word
                 int32(w[of.DATA] + to)[0] = 0
-                if row[of.READ + lane]:
+                if word * WORD + WORD <= row[of.READ + lane]:
                     int32(w[of.DATA] + to)[0] = int32(row[of.FROM + lane])[word]
+                else:  # zeros fill the rest
+                    for byte in range(word * WORD, row[of.READ + lane]):
+                        int8(w[of.DATA] + to - word * WORD)[byte] = int8(row[of.FROM + lane])[byte]
                 if w[of.FLAGS] & of.SHADOWED:
                     plane, first, each = places_at(w, place, split_of(w)[place] != 0)
                     number = row[of.NUMBER]

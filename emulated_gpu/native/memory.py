@@ -56,6 +56,12 @@ class SharedWindow:
         return self.at
 
 
+def window_of(smem: SharedMemory) -> SharedWindow:
+    if smem.window is None:
+        smem.window = SharedWindow(smem)
+    return smem.window
+
+
 class Windows:
     """The windows of the regions of global memory in a launch, as long as its shadows are the same."""
 
@@ -119,10 +125,7 @@ class Memory:
         if not (dependencies.before if warp.depends else dependencies.after):  # else Python asks the launches before
             windows = windows_of(launch)
         if self.uses_shared:
-            smem = g.cta.smem
-            if smem.window is None:
-                smem.window = SharedWindow(smem)
-            shared = smem.window.refresh(smem)
+            shared = window_of(g.cta.smem).refresh(g.cta.smem)
         if self.uses_local:
             memory = self.local_memory(g, 1)
             local = pointer(memory), pointer(warp.local_written), memory.shape[1]

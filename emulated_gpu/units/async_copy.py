@@ -7,7 +7,6 @@ time, the latest that the ISA allows for a source that nobody may touch in betwe
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from ..formats.tensormap import PADDED
 from ..jit.rules import pointer
 from ..native import access as rules
 from ..native import context_fields as fields
+from ..native.memory import window_of
 from ..state.barrier import Waitable
 from ..state.order import KNOWN, STRONG
 from ..state.shadow import WORD
@@ -494,74 +494,56 @@ def cp_async(g: LaneGroup, dst, src, size: int, source_size, mask):
             _begin_copies(g, to[here], read[here], n[here], size, origin, key)
 
 
-class Copying(NamedTuple):
-    """Copies of lanes that Python has begun, to `size` bytes each, ascending: of n bytes at each `read`."""
+class Landing(NamedTuple):
+    """Copies that land together. rows: of each operation, see native/access.py, begin_copy. op: what is in flight.
+    drops: how many regions of global memory had gone when somebody saw what is read, or -1."""
 
     cta: Any
-    to: np.ndarray
-    read: np.ndarray
-    n: np.ndarray
-    size: int
-    op: InFlight
-
-    @property
-    def copies(self) -> list[Copying]:
-        return [self]
+    rows: np.ndarray
+    op: Any
+    drops: int = -1
 
 
 class Turn:
     """Copies of a group that machine code has begun in one turn: one entry of what is in flight, until somebody asks.
 
-    rows: of each, see native/access.py, begin_copy. number: the event of the last one. origin: names an instruction by
-    its number. drops: how many regions of global memory had gone until then.
+    rows, drops: see Landing. number: the event of the last one. origin: names an instruction by its number.
     """
 
-    __slots__ = ("cta", "by", "rows", "origin", "lo", "hi", "number", "drops", "made")
+    __slots__ = ("by", "rows", "origin", "drops", "lo", "hi", "number", "made")
 
     def __init__(self, g: LaneGroup, rows: np.ndarray, heads: list, origin):
-        self.cta, self.by, self.rows, self.origin = g.cta, g.warp.actor, rows, origin
+        self.by, self.rows, self.origin, self.drops = g.warp.actor, rows, origin, g.launch.memory.drops
         self.lo, self.hi = min(head[fields.FIRST] for head in heads), max(head[fields.END] for head in heads)
-        self.number, self.drops = heads[-1][fields.NUMBER], g.launch.memory.drops
-        self.made: list[Copying] | None = None
-
-    @property
-    def op(self) -> Turn:
-        return self
-
-    @property
-    def copies(self) -> list[Copying]:
-        """They one by one, as Python would have begun them."""
-        if self.made is None:
-            self.made = [self._copy(row) for row in self.rows]
-        return self.made
+        self.number = heads[-1][fields.NUMBER]
+        self.made: list[InFlight] | None = None
 
     @property
     def each(self) -> list[InFlight]:
-        return [copy.op for copy in self.copies]
+        """They one by one, as Python would have begun them."""
+        if self.made is None:
+            self.made = [self._operation(row) for row in self.rows]
+        return self.made
 
-    def _copy(self, row: np.ndarray) -> Copying:
+    def _operation(self, row: np.ndarray) -> InFlight:
         number, step, size, count, lo, hi, gaps = row[: fields.GAPS + 1].tolist()
-        to, read, n = (row[first : first + count] for first in (fields.TO, fields.FROM, fields.READ))
-        words = _words_of(to, size) if gaps else None
-        op = InFlight(lo, hi, True, self.origin(step), self.by.copier(), number, "", words, self.by)
-        return Copying(self.cta, to, read, n, size, op)
-
-    def land(self) -> None:
-        """Let them land by machine code."""
-        smem = self.cta.smem
-        rules.end_copies.compiled(smem.window.at, pointer(self.rows), len(self.rows))
-        smem.has_ended(self)
+        words = _words_of(row[fields.TO : fields.TO + count], size) if gaps else None
+        return InFlight(lo, hi, True, self.origin(step), self.by.copier(), number, "", words, self.by)
 
 
 def _begin_copies(g: LaneGroup, to: np.ndarray, read: np.ndarray, n: np.ndarray, size: int, origin, key) -> None:
     """Copies to `size` bytes each, ascending, as one operation: of n bytes at each `read`."""
     cta, lo = shared_cta(g, int(to[0]))
-    at = to - int(to[0])
-    hi, words = lo + int(at[-1]) + size, None
+    at = to - int(to[0]) + lo
+    hi, words = int(at[-1]) + size, None
     if hi - lo != size * len(to):  # gaps, or two copies to one place
-        words = _words_of(np.unique(at) + lo, size)
+        words = _words_of(np.unique(at), size)
     op = cta.smem.begin(lo, hi, True, origin, g.warp.actor, key, words, owner=g.warp.actor)
-    open_copies(g).append(Copying(cta, lo + at, read, n, size, op))
+    rows = np.zeros((1, fields.COPY), np.int64)
+    rows[0, : fields.FIRST] = op.number, 0, size, len(to)
+    for first, values in ((fields.TO, at), (fields.FROM, read), (fields.READ, n)):
+        rows[0, first : first + len(to)] = values
+    open_copies(g).append(Landing(cta, rows, op))
 
 
 def _words_of(to: np.ndarray, size: int) -> np.ndarray:
@@ -578,7 +560,7 @@ def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
         if first < end:
             turn = Turn(g, rows[first:end], heads[first:end], partial(origin, g.warp.actor))
             g.cta.smem.has_begun(turn)
-            open_copies(g).append(turn)
+            open_copies(g).append(Landing(g.cta, turn.rows, turn, turn.drops))
         if end < len(heads):
             cp_async_commit(g)
         first = end + 1
@@ -618,37 +600,22 @@ def cp_async_wait(g: LaneGroup, allowed: int | None) -> bool:
 
 
 def _land_copies(g: LaneGroup, group):
-    """What is alike lands at once: where two go to one place, NumPy keeps the later one, too."""
+    """Let copies land: their own threads may read them once they have waited, others after a barrier."""
     memory = g.launch.memory
-    if all(type(one) is Turn and one.drops == memory.drops for one in group):  # and what they read is still there
-        for one in group:
-            one.land()
-        return
-
-    def alike(copy):
-        return copy.cta.rank, copy.size, id(memory.region_of(int(copy.read[0])))
-
-    for _, copies in itertools.groupby((copy for one in group for copy in one.copies), alike):
-        ctas, *lanes, sizes, _ = zip(*copies, strict=True)
-        to, read, n = map(np.concatenate, lanes)
-        _move(memory, ctas[0], to, read, n, sizes[0])
-    for one in group:
-        one.cta.smem.end(one.op)  # its own threads may read them once they have waited, others after a barrier
+    for cta, rows, op, drops in group:
+        for row in rows if drops != memory.drops else ():
+            _look(memory, *(row[first : first + row[fields.LANE_COUNT]] for first in (fields.FROM, fields.READ)))
+        rules.end_copies.compiled(window_of(cta.smem).at, pointer(rows), len(rows))
+        cta.smem.has_ended(op)
 
 
-def _move(memory, cta, to: np.ndarray, read: np.ndarray, n: np.ndarray, size: int) -> None:
-    """Copy n bytes from each `read` to shared memory, and zeros behind them up to `size`."""
-    values, full = np.zeros(len(n), f"V{size}"), n == size
-    parts = n > 0
-    if full.any():
-        first, end = int(read[full].min()), int(read[full].max()) + size
-        if memory.covers(first, end - first) and memory.at_or_before(first).not_computed is None:
-            elements = np.ndarray(end - first - size + 1, values.dtype, memory.view(first, end - first), strides=(1,))
-            values[full] = elements[read[full] - first]
-            parts &= ~full
-    for k in np.flatnonzero(parts):
-        values.view(np.uint8).reshape(-1, size)[k, : n[k]] = memory.view(int(read[k]), int(n[k]))
-    cta.smem.bytes.view(values.dtype)[to // size] = values
+def _look(memory, read: np.ndarray, n: np.ndarray) -> None:
+    """Raise a Fault unless n bytes at each `read` are there."""
+    read, n = read[n > 0], n[n > 0]
+    first, end = int(read.min(initial=1 << 62)), int((read + n).max(initial=0))
+    if len(n) and not (memory.covers(first, end - first) and memory.at_or_before(first).not_computed is None):
+        for address, size in zip(read.tolist(), n.tolist(), strict=True):
+            memory.view(address, size)
 
 
 def cp_async_arrive(g: LaneGroup, address, noinc: bool, mask):
