@@ -12,6 +12,7 @@ Group.run would.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import math
 import re
@@ -19,7 +20,6 @@ import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -88,9 +88,9 @@ class Region:
         }  # fmt: skip
         self.bits = {r.index: r.bits for r in program.kernel.registers}
         self.varying: set[int] = set()
-        self.tails: dict[tuple[int, int], Callable] = {}
+        self.python = functools.cache(self._python)
         self.buffer_lock = threading.Lock()
-        self.places: dict[int, tuple[str, int, int]] = {}
+        self.place_in_python = functools.cache(self._place_in_python)
         self.namer = self.origin  # one for all turns, which the log keeps
 
     # -- translation -------------------------------------------------------------------------------------------
@@ -202,11 +202,11 @@ class Region:
         self.buffer = raw[start : start + size]
         self.memory = memory.Memory(self.code.forms, self.units["access"].local_memory)
         access.export(self.code.forms)
-        self.call = partial(compiler().function(self._text()), self.buffer.ctypes.data)
+        self.call = functools.partial(compiler().function(self._text()), self.buffer.ctypes.data)
         rows = {what: self.buffer[at : at + ROW] for what, at in self.at.items() if what.vary}
         self.rows = {what: row[: LANES * max(1, what.bits // 8)].view(U[what.bits]) for what, row in rows.items()}
         self.by_number = list(self.exits.values())
-        self.enters: dict[int, Callable] = {}
+        self.enterer = functools.cache(self._enterer)
 
     def _text(self) -> str:
         code, code.lines = self.code, []
@@ -268,7 +268,6 @@ class Region:
         lines.append(f"    pack(buffer, 0, {numbers})")
         lines.append("    return call()")
         exec("\n".join(lines), scope)
-        self.enters[position] = scope["enter"]
         return scope["enter"]
 
     def _layout(self, those: list[Input], predicate: str) -> tuple[struct.Struct, str]:
@@ -296,22 +295,19 @@ class Region:
         e.save, e.then = scope["save"], None if e.following is not None else self.python(e.step, e.end)
         return e.save
 
-    def python(self, first: int, end: int):
+    def _python(self, first: int, end: int):
         """The Python function of some steps of a block."""
-        if (first, end) not in self.tails:
-            program, b = self.program, self.steps[first].block
-            reads = writes = 0
-            for i in range(first, end):
-                reads |= self.steps[i].reads & ~writes
-                writes |= self.steps[i].writes
-            last = end == program.end[b]
-            reads |= program.define[b] & program.live_out[b] & ~writes if last else 0
-            saved = 0 if last else writes & self.steps[end].live
-            used, kept = (bits_of(some & ~program.in_place[b]) for some in (reads, saved))
-            writer, before = program.written(b)[0], program.start[b]
-            source = writer.part(first - before, end - before, used, kept)
-            self.tails[first, end] = program.load(b, source, writer, self.units)
-        return self.tails[first, end]
+        program, b = self.program, self.steps[first].block
+        reads = writes = 0
+        for i in range(first, end):
+            reads |= self.steps[i].reads & ~writes
+            writes |= self.steps[i].writes
+        last = end == program.end[b]
+        reads |= program.define[b] & program.live_out[b] & ~writes if last else 0
+        saved = 0 if last else writes & self.steps[end].live
+        used, kept = (bits_of(some & ~program.in_place[b]) for some in (reads, saved))
+        writer, before = program.written(b)[0], program.start[b]
+        return program.load(b, writer.part(first - before, end - before, used, kept), writer, self.units)
 
     # -- running -----------------------------------------------------------------------------------------------
     def run(self, g, block: int) -> int:
@@ -324,7 +320,7 @@ class Region:
                 return following
             position = end
         while True:
-            enter = self.enters.get(position) or self._enterer(position)
+            enter = self.enterer(position)
             try:
                 with self.buffer_lock:  # another thread of the script may launch the same kernel
                     e = self.by_number[enter(g)]
@@ -343,10 +339,7 @@ class Region:
 
     def origin(self, by, index: int):
         """Return the origin of a warp's access by the instruction of this number, as its Python form would name it."""
-        place = self.places.get(index)
-        if place is None:
-            place = self.places[index] = self._place_in_python(index)
-        return by.origin(self.program, *place)
+        return by.origin(self.program, *self.place_in_python(index))
 
     def _place_in_python(self, index: int) -> tuple[str, int, int]:
         """The label of an access, its block, and the line of that one's Python that calls for it."""

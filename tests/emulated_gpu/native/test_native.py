@@ -247,7 +247,7 @@ def differences(program: ControlFlow, region: Region, rng, stock, n: int, unifor
                 region.python(first, first + 1)(other)
             except EmulatorError:
                 continue
-            end = region.by_number[(region.enters.get(first) or region._enterer(first))(g)]
+            end = region.by_number[region.enterer(first)(g)]
             if end.following is None:
                 continue
             (end.save or region._saver(end))(g)
