@@ -487,13 +487,6 @@ def end_copies(window, rows, count):
                     int8(w[of.VALID])[to : to + WORD] = 1
 
 
-@rule
-def gathered(values, out, places, count):
-    """Elements of 16 bits by their places."""
-    for k in range(count):
-        int16(out)[k] = int16(values)[int32(places)[k]]
-
-
 # Of `access` in machine code: context, addresses, active, values, step, epoch, one address. Of `begin_copy`: context,
 # where to, active, where from, step, sizes. Of `textures.fetch`: context, coordinates, active, values, step, row
 ARGUMENTS = (64,) * 6 + (1,)

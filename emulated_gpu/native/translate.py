@@ -14,7 +14,7 @@ import numpy as np
 
 from ..formats import alu, convert, lanes, texels
 from ..jit.llvm import LANES, Untranslated, Value, type_of, writer_of
-from ..jit.rules import Array, Interpreter, float64, int32, rule, where
+from ..jit.rules import Array, Interpreter, float64, int16, int32, rule, where
 from ..state.images import OBJECTS
 from ..state.lanes import EPOCHS, LANE_BITS, STRIDE
 from . import access, textures
@@ -273,9 +273,9 @@ class Translator(Interpreter):
         self.need_whole_warp()
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         self.ask(access.Form(False, "shared", 8, 2, rows=True), addresses, self.constant((1 << 8 * count) - 1, 64))
-        values, out = self.room("values"), self.room("matrices")
-        places = self.constant_memory(f"@places.{int(trans)}", PLACES[trans])
-        access.gathered(values, out, places, 2 * LANES * count)
+        out, count_of_halves = self.room("matrices"), 2 * LANES * count
+        places = self.kept(self.constants(PLACES[trans][:count_of_halves]), "places")
+        gathered(int16, self.room("values"), out, places, count_of_halves)
         return tuple(int32(out)[k * LANES, LANES] for k in range(count))
 
     def textures_fetch(self, _, geometry, handle, where, mask, integers, component=None) -> tuple:
@@ -345,18 +345,14 @@ class Translator(Interpreter):
         if isinstance(source, np.ndarray):
             text = f"shufflevector {a}, {a.type} poison, {self.constants(source.astype(np.uint32))}"
             return self.value(text, a.bits, LANES)
-        permute(self.kept(a, "s32.0"), places := self.kept(source, "s32.1"))
+        places = self.kept(source, "s32.1")
+        gathered(int32, self.kept(a, "s32.0"), places, places, LANES)
         return int32(places)[0:LANES]
 
     def library(self, name: str, x: Value) -> Value:
         """A function of the C library of a double, or of each lane's."""
         apply_each(values := self.kept(self.spread(x), "s64.0"), name, x.vary or 1)
         return float64(values)[0, x.vary]
-
-    def constant_memory(self, name: str, array: np.ndarray) -> Value:
-        """Put constants into memory that comes with the code; returns its address."""
-        self.declarations[name] = f"{name} = private constant {self.constants(array)}"
-        return self.value(f"ptrtoint ptr {name} to i64", 64, 0)
 
     def kept(self, v: Value, name: str) -> Value:
         """Store a vector in scratch memory; returns its address."""
@@ -371,10 +367,10 @@ class Translator(Interpreter):
 
 
 @rule
-def permute(values, places):
-    """Each place becomes the value that lies there."""
-    for k in range(LANES):
-        int32(places)[k] = int32(values)[int32(places)[k]]
+def gathered(kind, values, out, places, count):
+    """Elements by their places, which they may replace."""
+    for k in range(count):
+        kind(out)[k] = kind(values)[int32(places)[k]]
 
 
 def c_function(name: str, x: Value) -> Value:
