@@ -530,7 +530,7 @@ def fminmax(kind: str, *values, is_max: bool, ftz=False, nan=False, xorsign=Fals
 
     out = functools.reduce(pick, [bits & ones >> 1 for bits in given] if absolute else given)
     if xorsign:
-        out = out & ones >> 1 | functools.reduce(operator.xor, given) & 1 << (width - 1)
+        out = out | (given[0] ^ given[1]) & 1 << (width - 1)
     return back(canonical(out, kind), *values)
 
 

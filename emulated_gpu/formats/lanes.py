@@ -126,16 +126,9 @@ def ballot(lanes: np.ndarray, p):
 
 
 REDUCTIONS = {
-    "add": np.add, "umin": np.minimum, "umax": np.maximum,
+    "add": np.add, "min": np.minimum, "max": np.maximum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
-
-
-def across(lanes: np.ndarray, what: str, a):
-    """A register of 32 bits, reduced over the lanes."""
-    if isinstance(a, Value):
-        return a.code.across(what, each_lane(lanes, a))
-    return int(REDUCTIONS[what].reduce(as_array(a, len(lanes)))) & alu.MASK[32]
 
 
 @_each_mask
@@ -171,10 +164,12 @@ def match_all(lanes: np.ndarray, a):
 @_each_mask
 def reduce(lanes: np.ndarray, mode: str, a, sign: bool):
     """redux.sync (9.7.13.12) of 32-bit integers."""
-    if mode not in ("min", "max"):
-        return across(lanes, mode, resize(a, 32))
-    flip = sign << 31  # the order of signed numbers is that of others, then
-    return across(lanes, f"u{mode}", resize(a, 32) ^ flip) ^ flip
+    ordered = mode in ("min", "max")
+    flip = ordered and sign << 31  # the order of signed numbers is that of others, then
+    a = resize(a, 32) ^ flip
+    if isinstance(a, Value):
+        return a.code.across("u" * ordered + mode, each_lane(lanes, a)) ^ flip
+    return int(REDUCTIONS[mode].reduce(as_array(a, len(lanes)))) & alu.MASK[32] ^ flip
 
 
 @_each_mask

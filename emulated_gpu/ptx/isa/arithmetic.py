@@ -220,7 +220,10 @@ def _min_max(w, i, m):
     kind = m.type()
     is_max = i.op.startswith("max")
     if is_float(kind):
-        options = f"ftz={m.take('ftz')}, nan={m.take('NaN')}, xorsign={m.take('xorsign')}, absolute={m.take('abs')}"
+        nan, sign, absolute, three = m.take("NaN"), m.take("xorsign"), m.take("abs"), len(i.operands) > 3
+        if sign != (absolute and not three) or three and kind != "f32":
+            raise Unsupported("one of .xorsign and .abs, or three operands")
+        options = f"ftz={m.take('ftz')}, nan={nan}, xorsign={sign}, absolute={absolute}"
         _apply(w, i, kind, "alu.fminmax(", f"is_max={is_max}, {options}")
         return
     relu = m.take("relu")
@@ -262,7 +265,7 @@ def _special_function(w, i, m):
     name = i.op.split(".")[0]
     kind = m.type()
     ftz = m.take("ftz")
-    mode = m.one_of("approx", *ROUNDINGS)
+    mode = m.one_of("approx", *(ROUNDINGS if name in ("rcp", "sqrt") else ()))
     if mode in ROUNDINGS:
         what, one = ("'div', ", f"{ONE[kind]}, ") if name == "rcp" else (f"{name!r}, ", "")
         a = w.read(i.operands[1], width(kind), True)

@@ -75,6 +75,8 @@ def _cvt(w, i, m):
         text = f"convert.float_to_int({a}, {kind!r}, {how!r}, {width(to)}, {is_signed(to)}, {m.take('ftz')})"
         w.write(d, _into_register(text, to, d), max(width(to), 16))
     elif is_float(to):
+        if rounding in INTEGER_ROUNDING:
+            raise Unsupported(f"this rounding from {kind} to {to}")
         a = w.read(sources[0], width(kind))
         w.write(d, f"convert.int_to_float({a}, {width(kind)}, {is_signed(kind)}, {to!r}, {rounding!r})")
     else:

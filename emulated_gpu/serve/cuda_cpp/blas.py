@@ -65,12 +65,11 @@ def encoded(values: np.ndarray, kind: ElementType) -> np.ndarray:
             return values.astype(np.int32).view(np.uint32)
         if kind in (F16, F32, F64):
             return values.astype(f"f{kind.bits // 8}").view(CONTAINERS[kind.bits])
+        bits = values.astype(np.float32).view(np.uint32)
         if kind is BF16:
-            bits = values.astype(np.float32).view(np.uint32)
-            rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-            return np.where(np.isnan(values), 0x7FFF, rounded).astype(np.uint16)
+            return convert.float_to_float(bits, "f32", "bf16")
         if kind in (E4M3, E5M2):
-            return convert.to_small(values.astype(np.float32).view(np.uint32), kind.name).astype(np.uint8)
+            return convert.to_small(bits, kind.name).astype(np.uint8)
     raise Unsupported(f"cuBLAS with results of {kind.name} on the emulated device")
 
 

@@ -61,11 +61,14 @@ def test_what_a_shuffle_takes_of_absent_lanes_matters_where_it_is_used(lane):
         *"""sub.u16x2 x, x, x; neg.s16x2 x, x; cvt.u32.bf16 x, b; cvt.f32.s32 f, x; cvt.f16.f32 h, f
 cvt.rna.relu.tf32.f32 x, f; cvt.rp.satfinite.f16.f32 h, f; cvt.rn.ftz.satfinite.f16.f32 h, f; cvt.rm.bf16x2.f32 x, f, g
 atom.global.max.noftz.bf16x2 x, [o], x; red.global.min.noftz.bf16x2 [o], x; cp.async.ca.shared.global [s], [o], 4, 4, p
-cp.async.cg.shared.global [s], [o], 16, 8, p""".replace("\n", "; ").split("; "),
+cp.async.cg.shared.global [s], [o], 16, 8, p; rsqrt.rn.f32 g, f; ex2.rn.f32 g, f; cvt.rni.f32.s32 f, x
+cvt.rn.s32.f32 x, f; min.xorsign.f32 g, f, f; max.abs.f32 g, f, f; min.xorsign.abs.f32 g, f, f, f; max.f16 h, h, h, h
+cvt.rz.satfinite.e4m3x2.f32 h, f, f; cvt.rn.ue8m0x2.f32 h, f, f; cvt.rz.satfinite.ue8m0x2.f16x2 h, x
+cvt.rz.satfinite.relu.ue8m0x2.f32 h, f, f""".replace("\n", "; ").split("; "),
     ],
 )
 def test_what_no_target_has_is_refused(form):
-    """As ptxas 13.4 refuses them for all targets."""
+    """As ptxas refuses them for all targets, 13.4 or 13.0."""
     begin = ".reg .pred p; .shared .b32 s[8]; mov.b16 h, 0; mov.b16 b, 0; mov.b32 x, 0; mov.f32 f, 0f40000000;"
     with pytest.raises(Unsupported, match="PTX line 7"):
         run(f"{begin} mov.f32 g, f; setp.eq.u32 p, x, 0; {form}; st.global.f32 [o], g;")
