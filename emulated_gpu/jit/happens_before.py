@@ -155,8 +155,7 @@ class Happened:
             if len(exceptions) > len(NO_EXCEPTIONS):
                 return False
         asker = self.asks(by.order, by.space, by, row)
-        row_of_others = other if mask else row
-        return self.knows(asker, *rows, *self.where(index), limit, mask, row, row_of_others, *exceptions) == 1
+        return self.knows(asker, *rows, *self.where(index), limit, mask, row, other if mask else row, *exceptions) == 1
 
     def note_read(self, rows, index, key, number: int, order, by) -> bool:
         """Note an event of a component, or of the actor itself, in a slot of each place; False if that has no room.

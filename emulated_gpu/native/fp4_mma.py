@@ -51,13 +51,11 @@ def decode(cells, written, rows, number, memory, chunks, column, values, to, by_
                 chunk = memory + int64(chunks)[(row + i) * 2 + half] * CHUNK
                 for byte in range(CHUNK):
                     turned[(half * CHUNK + byte) * SOME + i] = int8(chunk)[byte]
-        codes = turned[0 : K // 2 * SOME]
-        for which in PAIR:  # of a byte's two numbers, in its lower and in its upper half
-            turned[0 : K // 2 * SOME] = doubled(codes >> 4 * which & 15)
-            for at in range(K // 2):
-                here, block = at * SOME, at // BLOCK * SOME
+        for at in range(K // 2):
+            here, block = at * SOME, at // BLOCK * SOME
+            for which in PAIR:  # of a byte's two numbers, in its lower and in its upper half
                 place = (2 * at + which) * by_k + first
-                element = whole_number(turned[here : here + SOME], 8, True, 32)
+                element = whole_number(doubled(turned[here : here + SOME] >> 4 * which & 15), 8, True, 32)
                 float32(to)[place : place + SOME] = element * scales[block : block + SOME]
     return good
 
