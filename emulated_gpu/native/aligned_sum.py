@@ -6,11 +6,10 @@ import numpy as np
 
 from ..formats.alu import ieee, number, raw, resize, resized
 from ..formats.element_types import F32, ZERO_EXPONENT, ElementType
-from ..jit.rules import Later, float32, float64, int64, pointer, rule, where
+from ..jit.rules import float32, float64, int64, pointer, rule, where
 
 WIDE = 8  # columns that are computed together
 BIAS = 1 << 12  # of exponents, which have no sign here
-COLD, CALL = 10_000_000, 20_000  # terms of a process before machine code pays, and what a call costs in terms
 
 
 def units(e_max, fraction_bits: int):
@@ -59,19 +58,17 @@ def align(a, b, ea, eb, c, sums, rows, columns, terms, bits, least, single):
                 float64(sums)[place : place + WIDE] = total
 
 
-function = Later(lambda: align.compiled, COLD)
-
-
-def products(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndarray | None:
+def products(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
     """a @ b.T + c [M, N], of which each term loses what lies fraction_bits below the largest exponent: float32, towards
-    zero, or float64 for another type of D. None where machine code does not serve, or does not pay yet.
+    zero, or float64 for another type of D.
 
     a [M, K], b [N, K]: exact float64; ea, eb: exponents of their elements, int64; c [M, N]: finite, in D's type.
     """
-    if len(b) % WIDE or (run := function(c.size * a.shape[1] + CALL)) is None:
-        return None
+    n, more = len(b), ((0, -len(b) % WIDE), (0, 0))
+    if n % WIDE:
+        b, eb, c = np.pad(b, more), np.pad(eb, more), np.pad(c, more[::-1])
     sums = np.empty(c.shape, np.float32 if d_type is F32 else np.float64)
     operands = [np.ascontiguousarray(x) for x in (a, b.T, ea, eb.T, c.astype(np.float32, copy=False))]
     sizes, least = (*sums.shape, a.shape[1]), BIAS + d_type.min_exponent
-    run(*map(pointer, operands), pointer(sums), *sizes, fraction_bits + BIAS, least, d_type is F32)
-    return sums
+    align.compiled(*map(pointer, operands), pointer(sums), *sizes, fraction_bits + BIAS, least, d_type is F32)
+    return sums[:, :n]

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..formats.element_types import E4M3, E5M2, F32
+from ..formats.element_types import E4M3, E5M2
 from ..formats.mma_sync_form import MmaSyncForm
-from .dot_add import dot_add
+from .dot_add import FLOAT8, dot_add
 
-BITS, FP8_BITS = 24, 13
-FP8_SUM = np.uint32(0xFFFFFC00)  # the sign, exponent and mantissa bits that an f32 sum of FP8 products keeps
+BITS = 24
 
 
 def product(form: MmaSyncForm, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Return D [m, n] of C [m, n] and codes of A [m, K] and B [n, K]."""
-    fp8 = form.a_type in (E4M3, E5M2)
+    bits = FLOAT8 if form.a_type in (E4M3, E5M2) else BITS
     for half in np.split(np.arange(form.k), 1 + (form.k * form.a_type.bits == 256)):
         x, y = form.a_type.decode(a[:, half]), form.b_type.decode(b[:, half])
         exponents = form.a_type.exponents(x), form.b_type.exponents(y)
-        c = dot_add(x, y, *exponents, c, form.d_type, FP8_BITS if fp8 else BITS)
-        if fp8 and form.d_type is F32:
-            c = (c.view(np.uint32) & FP8_SUM).view(np.float32)
+        c = dot_add(x, y, *exponents, c, form.d_type, bits)
     return c

@@ -4,8 +4,8 @@ No ISA defines it. The model is the one that microsoft/MMA-Sim (https://github.c
 presents as bit-accurate [read there]; its parameter is F, the bits that are kept below the largest exponent:
   * C is one more term beside the products. Exponents are those of `element_types.ElementType.exponents`;
   * every term is truncated towards zero to a multiple of 2 ** (largest exponent - F); then they are added exactly;
-  * the sum is rounded towards zero to f32, or to nearest even to f16. Sums out of range become infinities, zeros are
-    positive;
+  * the sum is rounded towards zero to f32, of FP8 products to 14 bits of that, or to nearest even to f16. Sums out of
+    range become infinities, zeros are positive;
   * a NaN anywhere gives 0x7FFFFFFF (f16: 0x7FFF).
 
 Most sums are truncated nowhere, and BLAS computes them. Let all terms be multiples of 2 ** q, e_max a bound of all
@@ -15,18 +15,18 @@ exponents, and unit = 2 ** (e_max - F). If q >= e_max - F and C is a multiple of
     in any order, as products are multiples of 2 ** q too. 15 + F <= 50 bits: float64 arithmetic makes no error;
   * if moreover the magnitudes, with C, add up to at most 2 ** (q + 24) and C is a multiple of 2 ** q, every partial
     sum fits float32, float32 arithmetic makes no error, and nothing is left to round.
-Otherwise the terms are aligned one by one (`aligned_sum`).
+Otherwise the terms are aligned one by one (`products`, `aligned_sum`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..formats.element_types import F16, ZERO_EXPONENT, ElementType, lowest_bits
-from ..native import aligned_sum as machine_code
-from ..native.aligned_sum import truncated, units
+from ..formats.element_types import F16, F32, ZERO_EXPONENT, ElementType, lowest_bits
+from ..native.aligned_sum import products, towards_zero, truncated, units
 
 FEW = 1 << 18  # terms that machine code adds in less time than it takes to find out whether BLAS may
+FLOAT8, SUM_OF_FLOAT8 = 13, np.uint32(0xFFFFFC00)  # F of FP8 products, and which bits an f32 sum of those keeps
 NAN_F32, NAN_F16 = np.uint32(0x7FFFFFFF).view(np.float32), np.uint16(0x7FFF).view(np.float16)
 
 
@@ -42,24 +42,16 @@ def dot_add(a, b, ea, eb, c, d_type: ElementType, fraction_bits: int) -> np.ndar
         # what is not finite makes its own row or column special, whose terms count for nothing, and no other
         special = a @ b.T
         special = np.where(np.isfinite(special), 0.0, special)
-    terms = len(a) * len(b) * k
-    few = terms <= FEW and machine_code.function(terms) is not None
-    if not few and (special is None or not special.any()):
+    if len(a) * len(b) * k > FEW and (special is None or not special.any()):
         q = int(lowest_bits(a).min() + lowest_bits(b).min())
         bound = k * float(np.abs(a).max()) * float(np.abs(b).max())
         dtype = exact_type(q, bound, int(ea.max()), int(eb.max()))
         e_max = int(ea.max() + eb.max())
         result = exact_sum(a.astype(dtype), b.astype(dtype), c, d_type, e_max, q, bound, fraction_bits)
         if result is not None:
-            return round_f16(result) if d_type is F16 else round_f32(result)
+            return rounded(result, None, d_type, fraction_bits)
     c, special = accumulator(np.zeros((len(a), len(b)), np.float32) if c is None else c, special)
-    if (sums := machine_code.products(a, b, ea, eb, c, d_type, fraction_bits)) is not None:
-        return rounded(sums, special, d_type)
-    largest = d_type.exponents(c := c.astype(np.float64))
-    for i in range(k):
-        largest = np.maximum(largest, ea[:, None, i] + eb[:, i])
-    each = (a[:, None, i] * b[:, i] for i in range(k))
-    return rounded(aligned(c, each, largest, fraction_bits), special, d_type)
+    return rounded(products(a, b, ea, eb, c, d_type, fraction_bits), special, d_type, fraction_bits)
 
 
 def exact_type(q: int, bound: float, ea: int, eb: int) -> type:
@@ -108,12 +100,16 @@ def _all_multiples(c: np.ndarray, exponent: int) -> bool:
 
 
 @np.errstate(invalid="ignore", over="ignore")
-def aligned_sum(terms, e_max, special, c, d_type: ElementType, fraction_bits: int) -> np.ndarray:
-    """The model term by term. terms: exact float64 [M, N] each; e_max: their largest exponent, int64 [M, N]; special:
-    float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored. Returns D."""
+def aligned_sum(terms, e_max, special, c, fraction_bits: int) -> np.ndarray:
+    """The model term by term, with D of float32. terms: exact float64 [M, N] each; e_max: their largest exponent, int64
+    [M, N]; special: float64 [M, N], not zero where a term is infinite or NaN, whose terms are then ignored."""
     c, special = accumulator(np.zeros(special.shape) if c is None else c, special)
     c = c.astype(np.float64)
-    return rounded(aligned(c, terms, np.maximum(e_max, d_type.exponents(c)), fraction_bits), special, d_type)
+    to_units = units(np.maximum(e_max, F32.exponents(c)), fraction_bits)
+    total = truncated(c, to_units)
+    for term in terms:
+        total += truncated(term, to_units)
+    return rounded(total / to_units, special, F32, fraction_bits)
 
 
 def accumulator(c, special) -> tuple[np.ndarray, np.ndarray | None]:
@@ -124,34 +120,23 @@ def accumulator(c, special) -> tuple[np.ndarray, np.ndarray | None]:
     return c, special
 
 
-def aligned(c, terms, e_max, fraction_bits: int) -> np.ndarray:
-    """C and terms, truncated to 2 ** (e_max - fraction_bits) and added: float64, exact."""
-    to_units = units(e_max, fraction_bits)
-    total = truncated(c, to_units)
-    for term in terms:
-        total += truncated(term, to_units)
-    return total / to_units
-
-
-def rounded(total, special, d_type: ElementType) -> np.ndarray:
+def rounded(total, special, d_type: ElementType, fraction_bits: int) -> np.ndarray:
     """Return sums, or what is special, in D's type."""
     result = total if special is None else np.where(special == 0, total, special)
-    return round_f16(result) if d_type is F16 else round_f32(result)
+    if d_type is F16:
+        return round_f16(result)
+    result = round_f32(result)
+    if fraction_bits == FLOAT8:
+        result = np.where(np.isnan(result), result, (result.view(np.uint32) & SUM_OF_FLOAT8).view(np.float32) + 0)
+    return result
 
 
 def round_f32(x: np.ndarray) -> np.ndarray:
     """Towards zero, but to infinity from 2 ** 128 on; zeros become positive, NaN becomes NAN_F32."""
     if x.dtype == np.float32:  # exact already
         return x
-    with np.errstate(over="ignore"):
-        y = (x.view(np.int64) & -(1 << 29)).view(np.float64).astype(np.float32)  # without the 52 - 23 low bits
-    tiny = np.abs(x) < 2.0**-126
-    if tiny.any():
-        y[tiny] = np.trunc(x[tiny] * 2.0**149) * 2.0**-149 + 0.0
-    nan = np.isnan(x)
-    if nan.any():
-        y[nan] = NAN_F32
-    return y
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.where(np.isnan(x), NAN_F32, towards_zero(x))
 
 
 def round_f16(x: np.ndarray) -> np.ndarray:

@@ -128,7 +128,7 @@ def _aligned_fp4(scale: ElementType, av, bv, c, sfa, sfb) -> np.ndarray:
     terms = dots * (sa[:, :, None] * sb[:, None, :])  # float64 [groups, M, N], exact
     e_max = (scale.exponent_table[sfa][:, :, None] + scale.exponent_table[sfb][:, None, :]).max(0)
     special = np.where(np.isnan(sa).any(0)[:, None] | np.isnan(sb).any(0), np.nan, 0.0)
-    return aligned_sum(terms, e_max, special, c, F32, _FP4_FRACTION)
+    return aligned_sum(terms, e_max, special, c, _FP4_FRACTION)
 
 
 @np.errstate(invalid="ignore")  # signalling NaN, infinity times zero
