@@ -36,7 +36,7 @@ from ..state.shadow import PARTS, PLACES, READS, SETTLED, SLOT_COUNT, SPLIT, WOR
 from . import context_fields as of
 
 FULL, EACH_LANE = (1 << LANES) - 1, np.uint32(1) << np.arange(LANES, dtype=np.uint32)
-LEFT, PLAIN, KEPT = 0, 1, 3  # an access is left to Python, only moves data, is kept by shadows
+PLAIN, KEPT, LEFT = 0, 1, 2  # bits: an access only moves data, is kept by shadows, is left to Python
 
 
 class Form(NamedTuple):
@@ -263,7 +263,7 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
     found, alike, side_by_side = LEFT, False, np.arange(0, LANES * form.bytes, form.bytes) + first
     if not form.parted and active & c[of.ACTIVE] == FULL and (addresses[0:LANES] == side_by_side).all():
         found = look(c, w, first, LANES, epoch, form)
-    if found:
+    if found != LEFT:
         move(w[of.DATA] + first, LANES, values, form)
         note_access(c, w, first, LANES, epoch, event(c, step, found, form), form)
     else:
@@ -272,10 +272,9 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
         few = where(alike, active & -active, active)
         found = PLAIN
         for lane in ones(few):
-            one = look(c, w, addresses[lane], 1, lane_key(c, lane, epoch, several, form), form)
-            if one == LEFT:
-                return True
-            found = found | one
+            found = found | look(c, w, addresses[lane], 1, lane_key(c, lane, epoch, several, form), form)
+        if found & LEFT:
+            return True
         number = event(c, step, found, form)
         for lane in ones(few):
             move(w[of.DATA] + addresses[lane], 1, values.at(lane), form)
@@ -425,16 +424,11 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
             return True
     w = int64(window)
     for lane in ones(active):
-        begun = look(c, s, to[lane], 1, 0, form)
-        if begun == LEFT or source[lane] & (size - 1):
-            return True
+        begun = begun | look(c, s, to[lane], 1, 0, form) | where(source[lane] & (size - 1) != 0, LEFT, PLAIN)
         first, end = where(to[lane] < first, to[lane], first), where(to[lane] + size > end, to[lane] + size, end)
         if reading >> lane & 1:
-            one = look(c, w, source[lane], 1, 0, form.source)
-            if one == LEFT:
-                return True
-            found = found | one
-    if first < s[of.BARRIERS_HI] and s[of.BARRIERS_LO] < end:
+            found = found | look(c, w, source[lane], 1, 0, form.source)
+    if (begun | found) & LEFT or first < s[of.BARRIERS_HI] and s[of.BARRIERS_LO] < end:
         return True
     number = event(c, step, found, form.source)
     row[of.NUMBER], row[of.STEP] = event(c, step, begun, form), step

@@ -55,10 +55,7 @@ def may_read(c, w, a, size):
     found = access.PLAIN
     for form in PARTS:
         for k in range(0, where(form.parted == (size < WORD), size, 0), form.size):
-            one = access.look(c, w, a + k, 1, 0, form)
-            if one == access.LEFT:
-                return access.LEFT
-            found = found | one
+            found = found | access.look(c, w, a + k, 1, 0, form)
     return found
 
 
@@ -104,11 +101,10 @@ def fetch_texels(c, t, given, active, values, step, filters, form):
                     if at == 0:
                         return True
                     other = place
-                one = may_read(c, int64(at), place, size)
-                if one == access.LEFT:
-                    return True
-                kept = kept | one
+                kept = kept | may_read(c, int64(at), place, size)
                 moved = where(place == other, moved, moved | 1) + 2
+    if kept & access.LEFT:
+        return True
     shadowed, number = 0, 0
     if at != 0 and int64(at)[of.FLAGS] & of.SHADOWED:
         shadowed, number = 1, access.event(c, step, kept, PARTS[1])
