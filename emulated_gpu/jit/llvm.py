@@ -279,10 +279,13 @@ class Compiler:
     def export(self, names: list[str], text_of: Callable[[], str]) -> None:
         """Compile functions that all modules behind this one may call by their names. text_of: gives their module,
         which is the same as long as its writers are."""
-        digest = hashlib.sha256(b"\0".join([*_sources(), repr(names).encode()])).hexdigest()
-        engine = self.loaded(build_cache.taken(self.folder, digest, lambda: self.compiled(text_of())))
+        engine = self.loaded(self.kept(repr(names), lambda: self.compiled(text_of())))
         for name in names:
             self.llvm.add_symbol(name, engine.get_function_address(name))
+
+    def kept(self, what: str, make: Callable[[], bytes]) -> bytes:
+        """What `make` gives of `what` and of nothing else but the sources, unless a process has made it before."""
+        return build_cache.taken(self.folder, hashlib.sha256(_sources() + what.encode()).hexdigest(), make)
 
     def compiled(self, text: str) -> bytes:
         """Compile a module, unless a process has before; returns its object file."""
@@ -310,10 +313,11 @@ class Compiler:
 
 
 @functools.cache
-def _sources() -> list[bytes]:
-    """All that the text of rules depends on: what is below native/, and that."""
+def _sources() -> bytes:
+    """All that the text of rules depends on, hashed: what is below native/, and that."""
     rooms = (Path(__file__).parents[1] / room for room in ("jit", "formats", "ptx", "state", "native"))
-    return [file.read_bytes() for room in rooms for file in sorted(room.rglob("*.py"))]
+    files = (file.read_bytes() for room in rooms for file in sorted(room.rglob("*.py")))
+    return hashlib.sha256(b"\0".join(files)).digest()
 
 
 @functools.cache

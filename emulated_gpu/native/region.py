@@ -15,8 +15,10 @@ import ast
 import functools
 import itertools
 import math
+import pickle
 import re
 import struct
+import textwrap
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,19 +37,20 @@ from .translate import ENTRY, LIMIT, MEETING, ROOM, TIME, Input, Translator
 ROW = 8 * LANES  # in the buffer of what varies, behind all numbers of one value
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
 ACCESS = re.compile(r"(?:access|async_copy|textures)\.(\w+)\(")
+# Of a Translator, what goes with the text that it has written
+WRITTEN = "registers", "inputs", "outputs", "scratch", "forms", "declarations", "helpers", "heads", "count"
 AMISS = (TypeError, ValueError, OverflowError, struct.error, EmulatorError)
 
 
 @dataclass
 class Step:
-    """An instruction of a block: its Python, what it reads and writes, and LLVM's text for it, None for none.
+    """An instruction of a block: what it reads and writes, and LLVM's text for it, None for none.
 
     Then, as masks of registers, what is read from here on, what machine code has changed since Python last ran, and
     what it needs to begin here.
     """
 
     block: int
-    body: list[ast.stmt]
     reads: int
     writes: int
     text: list[str] | None = None
@@ -82,10 +85,7 @@ class Region:
 
     def __init__(self, program: ControlFlow, blocks: list[int], costs: list[float], units: Mapping[str, ModuleType]):
         self.program, self.blocks, self.costs, self.units = program, blocks, costs, units
-        self.steps = {
-            i: Step(b, body, *program.masks[i])
-            for b in blocks for i, body in enumerate(program.written(b)[1], program.start[b])
-        }  # fmt: skip
+        self.steps = {i: Step(b, *program.masks[i]) for b in blocks for i in self.instructions(b)}
         self.bits = {r.index: r.bits for r in program.kernel.registers}
         self.varying: set[int] = set()
         self.python = functools.cache(self._python)
@@ -95,21 +95,38 @@ class Region:
 
     # -- translation -------------------------------------------------------------------------------------------
     def translate(self) -> None:
-        self.varying = set(self.varying)
-        self.code = code = Translator(self.bits, self.varying)
+        """Write LLVM's text of all steps, or take what a process has written of the same."""
+        program, texts = self.program, [self.program.written(b)[1] for b in self.blocks]
+        at = [(b, program.start[b], self.costs[b]) for b in self.blocks]
+        masks = [f"{mask:x}" for step in self.steps.values() for mask in (step.reads, step.writes)]
+        what = len(program.start), at, sorted(self.varying), masks, bytes(self.bits.values()), *texts
+        self.varying, steps, written = pickle.loads(compiler().kept(repr(what), self._translated))
+        for step, found in zip(self.steps.values(), steps, strict=True):
+            step.text, step.bails, step.ways = found
+        self.code = Translator(self.bits, self.varying)
+        vars(self.code).update(written)
+        self.varies = mask_of(self.varying)
+
+    def _translated(self) -> bytes:
+        self.code = code = Translator(self.bits, set(self.varying))
+        bodies: dict[int, list[ast.stmt]] = {}
+        for b in self.blocks:
+            parsed = (ast.parse(textwrap.dedent(text)).body for text in self.program.written(b)[1])
+            bodies |= zip(self.instructions(b), parsed, strict=True)
         alike: dict[int, set[int]] = {}  # by block, registers that it takes for one value
-        while some := [b for b in self.blocks if b not in alike or alike[b] & self.varying]:
+        while some := [b for b in self.blocks if b not in alike or alike[b] & code.varying]:
             for b in some:
                 code.alike = alike[b] = set()
                 for i in self.instructions(b):
-                    self._translate(i, self.steps[i])
-        self.varies = mask_of(self.varying)
+                    self._translate(i, self.steps[i], bodies[i])
+        steps = [(step.text, step.bails, step.ways) for step in self.steps.values()]
+        return pickle.dumps((code.varying, steps, {name: getattr(code, name) for name in WRITTEN}))
 
     def instructions(self, b: int) -> range:
         """Those of a block, by number."""
         return range(self.program.start[b], self.program.end[b])
 
-    def _translate(self, i: int, step: Step) -> None:
+    def _translate(self, i: int, step: Step, body: list[ast.stmt]) -> None:
         b, code, used = step.block, self.code, set(self.code.registers)
         step.leave()
 
@@ -123,14 +140,14 @@ class Region:
 
         code.index = i
         try:
-            ended = code.instruction(step.body, bail, leave)
+            ended = code.instruction(body, bail, leave)
             if i + 1 == self.program.end[b] and not ended:
                 leave(b + 1 if b + 1 < len(self.program.start) else EXIT)
             step.text = code.lines
         except Untranslated:
             step.leave()
             code.registers = used
-            code.leave(step.body, set(bits_of(step.writes)))
+            code.leave(body, set(bits_of(step.writes)))
 
     def _go(self, b: int, following: int) -> None:
         """Write the way from the end of block b to another, if the turn lasts."""

@@ -8,11 +8,9 @@ returning BLOCKED, and the same block is run again later.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import itertools
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import ModuleType
@@ -66,7 +64,7 @@ class ControlFlow:
         self.analyse()
         self._live_lists: list[list[int] | None] = [None] * len(self.start)
         self._followed: dict[int, object] = {}  # by block
-        self._written: dict[int, tuple[BlockWriter, list[list[ast.stmt]]]] = {}
+        self._written: dict[int, tuple[BlockWriter, list[str]]] = {}
         self.loaded: list = []  # all functions: an origin is found by the address of its code
         self.lines: dict[tuple[int, int], int] = {}  # of their code, by the address and a place in its bytecode
         self._between: dict[tuple[tuple[int, ...], int], tuple[list[int], list[int]]] = {}
@@ -418,13 +416,13 @@ class ControlFlow:
             writer.leave(index + 1 if index + 1 < len(self.start) else EXIT)
         return writer
 
-    def written(self, index: int) -> tuple[BlockWriter, list[list[ast.stmt]]]:
+    def written(self, index: int) -> tuple[BlockWriter, list[str]]:
         """The writer of a block that may become machine code, and what it has of each instruction."""
         if index not in self._written:
             writer = self.write(index)
             self.line_maps[index] = writer.finish()[1]
             texts = ["\n".join(text for text, _ in writer.lines[a:b]) for a, b in itertools.pairwise(writer.marks)]
-            self._written[index] = writer, [ast.parse(textwrap.dedent(text)).body for text in texts]
+            self._written[index] = writer, texts
         return self._written[index]
 
     def compile(self, index: int, units: Mapping[str, ModuleType]):

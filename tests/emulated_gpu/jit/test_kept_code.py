@@ -43,7 +43,7 @@ def test_what_is_exported_is_written_once_for_one_text_of_its_writers(compiled, 
         llvm.Compiler().export(["twice_for_a_test"], text)
     assert len(written) == len(compiled) == 1
     sources = llvm._sources()
-    monkeypatch.setattr(llvm, "_sources", lambda: [sources[0] + b" ", *sources[1:]])
+    monkeypatch.setattr(llvm, "_sources", lambda: sources + b" ")
     llvm.Compiler().export(["twice_for_a_test"], text)
     assert len(written) == 2 and len(compiled) == 1
 

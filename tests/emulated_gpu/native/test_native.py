@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import re
+import textwrap
 import weakref
 from itertools import product
 from pathlib import Path
@@ -16,6 +17,7 @@ from corpus.kernels import KERNELS
 from llvmlite import binding as llvm
 
 import emulated_gpu
+from emulated_gpu import build_cache
 from emulated_gpu.device import allocate
 from emulated_gpu.errors import EmulatorError
 from emulated_gpu.formats import alu
@@ -24,7 +26,7 @@ from emulated_gpu.machine.cta import Cluster, Cta
 from emulated_gpu.machine.warp import UNITS
 from emulated_gpu.model.tally import tallied
 from emulated_gpu.native import access, hot_blocks
-from emulated_gpu.native.region import Region
+from emulated_gpu.native.region import WRITTEN, Region
 from emulated_gpu.native.translate import FORMATS
 from emulated_gpu.ptx.control_flow import ControlFlow, mask_of
 from emulated_gpu.ptx.isa import lookup
@@ -149,8 +151,24 @@ def forms(region) -> list[Instr]:
         index = region.program.start[b]
         step = region.steps[index]
         if step.text is not None and region.program.kernel.instrs[index].op != "bra.uni":
-            kept.setdefault("".join(map(ast.unparse, step.body)), region.program.kernel.instrs[index])
+            kept.setdefault(region.program.written(b)[1][0], region.program.kernel.instrs[index])
     return list(kept.values())
+
+
+def test_a_translation_is_kept(region, monkeypatch, tmp_path):
+    """Of the same text and registers it is the same, and not made again."""
+    monkeypatch.setenv(build_cache.CACHE, str(tmp_path))
+    regions = [Region(region.program, region.blocks[:40], region.costs, UNITS) for _ in range(3)]
+    regions[0].translate()
+    made = Region._translated
+    monkeypatch.setattr(Region, "_translated", lambda self: pytest.fail("made again"))
+    regions[1].translate()
+    assert regions[0].steps == regions[1].steps and any(step.text for step in regions[0].steps.values())
+    assert all(getattr(regions[0].code, name) == getattr(regions[1].code, name) for name in WRITTEN)
+    monkeypatch.setattr(Region, "_translated", made)
+    regions[2].varying = region.varying
+    regions[2].translate()
+    assert regions[2].steps != regions[0].steps and len([*tmp_path.glob("machine-code-*/*")]) == 2
 
 
 # What stays Python of formats/: exact rationals, and what a later stmatrix does in the place of a conversion
@@ -164,9 +182,10 @@ def test_arithmetic_has_one_text(region):
     for b in region.blocks:
         index = region.program.start[b]
         instr, step = region.program.kernel.instrs[index], region.steps[index]
-        called = {ast.unparse(n.func) for s in step.body for n in ast.walk(s) if isinstance(n, ast.Call)}
+        text = region.program.written(b)[1][0]
+        nodes = ast.walk(ast.parse(textwrap.dedent(text)))
+        called = {ast.unparse(n.func) for n in nodes if isinstance(n, ast.Call)}
         of_formats = {name for name in called if name.split(".")[0] in FORMATS and name != "alu.some"}
-        text = "".join(map(ast.unparse, step.body))
         constants = all(not isinstance(o, Reg) for p in instr.operands[1:] for o in leaves(p))
         if of_formats == called - {"g.converged"} and step.text is None and "g.carry" not in text and not constants:
             left.add(instr.op)
@@ -306,7 +325,9 @@ def accesses() -> list[Instr]:
 def test_access_forms(monkeypatch):
     """LLVM parses each, at one address and at each lane's, beside an instruction that declares what it declares."""
     parsed = []
-    compiler = SimpleNamespace(function=lambda text: parsed.append(llvm.parse_assembly(text)) or len)
+    compiler = SimpleNamespace(
+        function=lambda text: parsed.append(llvm.parse_assembly(text)) or len, kept=lambda what, make: make()
+    )
     monkeypatch.setattr("emulated_gpu.native.region.compiler", lambda: compiler)
     count, value = register(32, 6), register(32, 7)
     counted = Instr("popc.b32", (count, value), None, False, 0, "popc.b32")
@@ -509,6 +530,7 @@ def access_in_python(monkeypatch):
     name = access.Form.__str__
     monkeypatch.setattr(access.Form, "__str__", lambda form: f"python.{name(form)}")
     monkeypatch.setattr(access, "export", export)
+    monkeypatch.setattr(Compiler, "kept", lambda self, what, make: make())
     yield called
     kept.clear()
 
