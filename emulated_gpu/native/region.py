@@ -32,7 +32,7 @@ from ..formats.alu import U
 from ..jit.llvm import LANES, Untranslated, compiler, type_of
 from ..ptx.control_flow import EXIT, ControlFlow, bits_of, mask_of
 from . import access, memory
-from .translate import ENTRY, LIMIT, MEETING, ROOM, TIME, Input, Translator
+from .translate import CONTEXT, ENTRY, LIMIT, MEETING, ROOM, TIME, Input, Translator
 
 ROW = 8 * LANES  # in the buffer of what varies, behind all numbers of one value
 # What a register that does not fit its place raises, and a symbol without an address: Python comes to it, or does not
@@ -56,6 +56,7 @@ class Step:
     text: list[str] | None = None
     bails: bool = False
     ways: dict[int, None] = field(default_factory=dict)  # blocks that may follow, in the order of the text
+    inputs: int = 0  # that its text reads, a bit each, behind those of registers
     live: int = 0
     changed: int = 0
     needed: int = 0
@@ -102,7 +103,7 @@ class Region:
         what = len(program.start), at, sorted(self.varying), masks, bytes(self.bits.values()), *texts
         self.varying, steps, written = pickle.loads(compiler().kept(repr(what), self._translated))
         for step, found in zip(self.steps.values(), steps, strict=True):
-            step.text, step.bails, step.ways = found
+            step.text, step.bails, step.ways, step.inputs = found
         self.code = Translator(self.bits, self.varying)
         vars(self.code).update(written)
         self.varies = mask_of(self.varying)
@@ -119,7 +120,7 @@ class Region:
                 code.alike = alike[b] = set()
                 for i in self.instructions(b):
                     self._translate(i, self.steps[i], bodies[i])
-        steps = [(step.text, step.bails, step.ways) for step in self.steps.values()]
+        steps = [(step.text, step.bails, step.ways, step.inputs) for step in self.steps.values()]
         return pickle.dumps((code.varying, steps, {name: getattr(code, name) for name in WRITTEN}))
 
     def instructions(self, b: int) -> range:
@@ -143,7 +144,7 @@ class Region:
             ended = code.instruction(body, bail, leave)
             if i + 1 == self.program.end[b] and not ended:
                 leave(b + 1 if b + 1 < len(self.program.start) else EXIT)
-            step.text = code.lines
+            step.text, step.inputs = code.lines, mask_of(code.asked)
         except Untranslated:
             step.leave()
             code.registers = used
@@ -177,7 +178,7 @@ class Region:
                 step, way = steps[i], self.exits.get(f"python.{i}")
                 for s in step.ways:
                     now |= self.exits[f"leave.{b}.{s}"].saved
-                now = step.reads | now & ~step.writes if step.text is not None else 0
+                now = step.reads | step.inputs | now & ~step.writes if step.text is not None else 0
                 step.needed = now = now | (way.saved if way else 0)
             return now
 
@@ -206,9 +207,14 @@ class Region:
         used = mask_of(self.code.registers)
         for found in (*(self.steps[i].needed for i in self.parts), *(e.saved for e in self.exits.values())):
             used |= found
-        self.registers = {r: Input(f"R[{r}]", self.bits[r], r in self.varying) for r in bits_of(used)}
-        self.names = {what: f"%r{r}" for r, what in self.registers.items()}
-        self.names |= {what: self.code.place_of(what) for what in self.code.inputs.values()}
+        self.code.place_of(ENTRY)
+        inputs = {len(self.bits) + k: what for k, what in enumerate(self.code.inputs.values())}
+        registers = {r: Input(f"R[{r}]", self.bits[r], r in self.varying) for r in bits_of(used) if r not in inputs}
+        self.variables = registers | inputs
+        self.names = {what: f"%r{r}" for r, what in self.variables.items()}
+        # What all entries need: to begin, or as it is taken back
+        always = ENTRY, CONTEXT, *self.code.outputs
+        self.always = mask_of(r for r, what in inputs.items() if what in always)
         self.at: dict[Input, int] = {}  # bytes, in the buffer: numbers of one value, then rows
         size = 0
         for what in sorted(self.names, key=lambda what: what.vary):
@@ -257,7 +263,7 @@ class Region:
 
     def _saved(self, e: Exit) -> list[Input]:
         """What an exit takes back."""
-        return [*self.code.outputs, *(self.registers[r] for r in bits_of(e.saved))]
+        return [*self.code.outputs, *(self.variables[r] for r in bits_of(e.saved))]
 
     def _move(self, what: Input, load: bool) -> None:
         """Load a variable from its place in the buffer, where it has whole bytes, or store it there."""
@@ -270,7 +276,7 @@ class Region:
     # -- the Python around it ----------------------------------------------------------------------------------
     def _enterer(self, position: int):
         """A function of a group that fills the buffer for an entry and runs the machine code; returns its exit."""
-        read = [*(self.registers[r] for r in bits_of(self.steps[position].needed)), *self.code.inputs.values()]
+        read = [self.variables[r] for r in bits_of(self.steps[position].needed | self.always)]
         rows = {f"i{self.at[what]}": what for what in read if what.vary}
         scope = {**self.units, "buffer": self.buffer, "call": self.call, "inf": math.inf, "fill": _fill}
         scope |= {"entry": position, "begin": self.memory.begin}
@@ -370,8 +376,8 @@ class Region:
 
     def widen(self, g, position: int) -> None:
         """Compile again if a register that had one value for all lanes has not."""
-        needed = bits_of(self.steps[position].needed)
-        if more := {r for r in needed if r not in self.varying and type(g.R[r]) is np.ndarray}:
+        needed = set(bits_of(self.steps[position].needed)) & self.bits.keys() - self.varying
+        if more := {r for r in needed if type(g.R[r]) is np.ndarray}:
             self.varying |= more
             self.translate()
             self.compile()

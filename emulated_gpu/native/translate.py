@@ -109,7 +109,8 @@ class Translator(Interpreter):
         self.bits, self.varying = bits, varying  # which only grows
         self.alike: set[int] = set()  # registers that were taken for one value
         self.registers: set[int] = set()  # that are used
-        self.inputs = {ENTRY.text: ENTRY}
+        self.inputs: dict[str, Input] = {}  # numbered as registers, behind these
+        self.asked: set[int] = set()  # such numbers, of what the instruction reads
         self.outputs: dict[Input, None] = {}  # of those what is assigned
         self.scratch: set[str] = set()  # names of memory, of ROOM bytes each
         self.bail_to: Callable[[], str]
@@ -120,7 +121,7 @@ class Translator(Interpreter):
     def instruction(self, body: list[ast.stmt], bail_to: Callable[[], str], leave_to: Callable[[int], None]) -> bool:
         """Write one instruction; returns whether it ends its block. bail_to: names, and so makes, the place where
         Python takes over from it; leave_to: writes the way to another block."""
-        self.lines, self.local, self.bail_to, self.leave_to = [], {}, bail_to, leave_to
+        self.lines, self.local, self.asked, self.bail_to, self.leave_to = [], {}, set(), bail_to, leave_to
         return self.block(body)
 
     def returns(self, value: int | None) -> None:
@@ -197,7 +198,9 @@ class Translator(Interpreter):
 
     def place_of(self, what: Input) -> str:
         self.inputs[what.text] = what
-        return f"%input{list(self.inputs).index(what.text)}"
+        number = len(self.bits) + list(self.inputs).index(what.text)
+        self.asked.add(number)
+        return f"%r{number}"
 
     def given(self, what: Input) -> Value:
         return self.value(f"load {type_of(*what.shape)}, ptr {self.place_of(what)}", *what.shape)
