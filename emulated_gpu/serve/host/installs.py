@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from ...errors import Unsupported
 
@@ -48,16 +49,22 @@ class _Finder:
             refuse(f"import {name}")
 
 
-def _asked(start: Callable, at: int) -> Callable:
-    """What starts a process, for which argument `at` is the command: a list, or a shell's text."""
+def _asked(start: Callable, at: int, name: str) -> Callable:
+    """What starts a process, for which argument `at`, or of this name, is the command: a list, or a shell's text."""
 
     @functools.wraps(start)
     def ask(*args, **options):
-        command = options.get("args") or (*args, *options.values())[at]
-        words = ["sh", "-c", command] if isinstance(command, (str, bytes, os.PathLike)) else command
+        given = [*args]
+        held: Any = options if name in options else given
+        key: Any = name if held is options else at
+        alone = isinstance(held[key], (str, bytes, os.PathLike))
+        words = [held[key]] if alone else [*held[key]]
+        held[key] = words[0] if alone else words  # of what can be gone through but once, too
+        if alone or options.get("shell"):
+            words = ["sh", "-c", *words[:1]]
         if installs(texts := [os.fsdecode(word) for word in words]):
             refuse(" ".join(texts))
-        return start(*args, **options)
+        return start(*given, **options)
 
     return ask
 
@@ -71,6 +78,7 @@ def forbid() -> None:
     """Forbid installs in this process and, by the environment, in those that it starts. Nothing undoes it."""
     if os.environ.get(ALLOWED) != "1":
         sys.meta_path.insert(0, _Finder)
-        starts = [(os, name, 1) for name in ("execv", "execve", "posix_spawn", "posix_spawnp")]
-        for place, name, at in [*starts, (os, "system", 0), (subprocess.Popen, "__init__", 1)]:
-            setattr(place, name, _asked(getattr(place, name), at))
+        for name in ("execv", "execve", "posix_spawn", "posix_spawnp"):
+            setattr(os, name, _asked(getattr(os, name), 1, "argv"))
+        os.system = _asked(os.system, 0, "command")
+        subprocess.Popen.__init__ = _asked(subprocess.Popen.__init__, 1, "args")  # type: ignore[method-assign]

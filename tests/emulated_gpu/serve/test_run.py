@@ -260,6 +260,8 @@ INSTALLS = (
     "os.system('python -m pip install x')",
     "subprocess.run([sys.executable, '-c', 'import pip; print(pip)'], capture_output=True, check=True)",
     "os.execvp('pip', ['pip', 'install', 'x'])",
+    "subprocess.run(['pip install x'], shell=True, check=True)",
+    "subprocess.run(args=iter(['pip', 'install', 'x']), check=True)",
 )
 
 
@@ -273,7 +275,7 @@ for line in {INSTALLS}:
         print("went on")
     except Exception as error:
         print(error, getattr(error, "stderr", ""))
-subprocess.run(["echo", "pip"], check=True)
+subprocess.run(iter(["echo", "pip"]), check=True)
 """
     *refusals, last = python(tmp_path, script).stdout.splitlines()
     assert last == "pip" and len(refusals) == len(INSTALLS), refusals
