@@ -276,12 +276,11 @@ class Compiler:
         address = self.loaded(self.compiled(text)).get_function_address("block")
         return ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * count)(address)
 
-    def export(self, names: list[str], text_of: Callable[[], str]) -> None:
-        """Compile functions that all modules behind this one may call by their names. text_of: gives their module,
-        which is the same as long as its writers are."""
-        engine = self.loaded(self.kept(repr(names), lambda: self.compiled(text_of())))
-        for name in names:
-            self.llvm.add_symbol(name, engine.get_function_address(name))
+    def export(self, name: str, text_of: Callable[[], str]) -> None:
+        """Compile a function that all modules behind this one may call by its name. text_of: gives its module, which
+        is the same as long as its writers are."""
+        engine = self.loaded(self.kept(name, lambda: self.compiled(text_of())))
+        self.llvm.add_symbol(name, engine.get_function_address(name))
 
     def kept(self, what: str, make: Callable[[], bytes]) -> bytes:
         """What `make` gives of `what` and of nothing else but the sources, unless a process has made it before."""

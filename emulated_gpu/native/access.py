@@ -10,6 +10,7 @@ event has written all and one has read all, else one lane after the other. n pla
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -486,18 +487,13 @@ def end_copies(window, rows, count):
 ARGUMENTS = (64,) * 6 + (1,)
 
 
-_exported: set = set()
-
-
-def export(forms: set) -> None:
-    """Compile accesses of such forms, each with a `rule`, once in a process, for whoever calls them by their names."""
+@functools.cache
+def export(form) -> None:
+    """Compile an access of a form, which has a `rule`, once in a process, for whoever calls it by its name."""
 
     def text() -> str:
         code = Code()
-        for form in new:
-            code.define(str(form), ARGUMENTS, lambda *given, form=form: form.rule(*given, form))
+        code.define(str(form), ARGUMENTS, lambda *given: form.rule(*given, form))
         return code.module()
 
-    if new := sorted(forms - _exported, key=str):
-        compiler().export([*map(str, new)], text)
-        _exported.update(new)
+    compiler().export(str(form), text)

@@ -224,7 +224,8 @@ class Region:
         start = -raw.ctypes.data % 64
         self.buffer = raw[start : start + size]
         self.memory = memory.Memory(self.code.forms, self.units["access"].local_memory)
-        access.export(self.code.forms)
+        for form in self.code.forms:
+            access.export(form)
         self.call = functools.partial(compiler().function(self._text()), self.buffer.ctypes.data)
         rows = {what: self.buffer[at : at + ROW] for what, at in self.at.items() if what.vary}
         self.rows = {what: row[: LANES * max(1, what.bits // 8)].view(U[what.bits]) for what, row in rows.items()}

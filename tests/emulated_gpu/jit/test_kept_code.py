@@ -40,11 +40,11 @@ def test_what_is_exported_is_written_once_for_one_text_of_its_writers(compiled, 
         return TWICE.replace("@block", "@twice_for_a_test")
 
     for _ in range(2):
-        llvm.Compiler().export(["twice_for_a_test"], text)
+        llvm.Compiler().export("twice_for_a_test", text)
     assert len(written) == len(compiled) == 1
     sources = llvm._sources()
     monkeypatch.setattr(llvm, "_sources", lambda: sources + b" ")
-    llvm.Compiler().export(["twice_for_a_test"], text)
+    llvm.Compiler().export("twice_for_a_test", text)
     assert len(written) == 2 and len(compiled) == 1
 
 

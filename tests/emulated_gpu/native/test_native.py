@@ -109,9 +109,9 @@ def no_address(monkeypatch):
     """Machine code has no address of this process in it: other processes take it."""
     compiled, export = Compiler.compiled, Compiler.export
 
-    def exported(self, names: list[str], text_of):
+    def exported(self, name: str, text_of):
         looked_through(self, text_of())
-        return export(self, names, text_of)
+        return export(self, name, text_of)
 
     def looked_through(self, text: str):
         maps = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
@@ -516,16 +516,14 @@ def access_in_python(monkeypatch):
     called: set[access.Form] = set()
     kept: list = []  # which machine code calls
 
-    def export(forms):
-        for form in forms:
+    def export(form):
+        def call(*arguments):
+            called.add(form)
+            return bool(form.rule(*arguments, form))
 
-            def call(*arguments, form=form):
-                called.add(form)
-                return bool(form.rule(*arguments, form))
-
-            kinds = [ctypes.c_bool, *(ctypes.c_bool if bits == 1 else ctypes.c_int64 for bits in access.ARGUMENTS)]
-            kept.append(ctypes.PYFUNCTYPE(*kinds)(call))
-            llvm.add_symbol(str(form), ctypes.cast(kept[-1], ctypes.c_void_p).value)
+        kinds = [ctypes.c_bool, *(ctypes.c_bool if bits == 1 else ctypes.c_int64 for bits in access.ARGUMENTS)]
+        kept.append(ctypes.PYFUNCTYPE(*kinds)(call))
+        llvm.add_symbol(str(form), ctypes.cast(kept[-1], ctypes.c_void_p).value)
 
     name = access.Form.__str__
     monkeypatch.setattr(access.Form, "__str__", lambda form: f"python.{name(form)}")
