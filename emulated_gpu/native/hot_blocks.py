@@ -51,14 +51,13 @@ def block(program: ControlFlow, index: int, units: Mapping[str, ModuleType]):
 class Cold:
     """A block that runs as Python until it has cost as much as compiling would."""
 
-    __slots__ = ("program", "index", "units", "python", "price", "left", "warm")
+    __slots__ = ("program", "index", "units", "python", "price", "left")
 
     def __init__(self, program: ControlFlow, index: int, units, python):
         self.program, self.index, self.units, self.python = program, index, units, python
         instrs = program.kernel.instrs[program.start[index] : program.end[index]]
         self.price = sum(map(price, instrs))
         self.left = START + COMPILED * len(instrs)
-        self.warm = self.left / 2
 
     def __call__(self, g) -> int:
         self.left -= self.price
@@ -80,9 +79,7 @@ def heat(cold: Cold, g) -> None:
     region.varying = {r for r in program.live_registers(index) if type(g.R[r]) is np.ndarray}
     region.translate()
     gains = {b: gain(region, b) for b in region.blocks}
-    for step in region.steps.values():
-        if gains[step.block] < 0:
-            step.leave()
+    region.left = {b for b, won in gains.items() if won < 0}
     # Where machine code begins: not in what it hardly gains by, unless that is the end of a loop of such blocks
     back = {b for b in region.blocks if min(program.successors[b], default=b + 1) <= b}
     back -= {step.block for step in region.steps.values() if step.text is None}
@@ -105,7 +102,8 @@ def _reachable(program: ControlFlow, first: int) -> list[int]:
             size, block = program.end[s] - program.start[s], program.blocks[s]
             if s in found or s in without or not size or isinstance(block, Native) and not again:
                 continue
-            counted = 0 if isinstance(block, Native) or isinstance(block, Cold) and block.left < block.warm else size
+            warm = isinstance(block, Cold) and block.left < (START + COMPILED * size) / 2
+            counted = 0 if warm or isinstance(block, Native) else size
             if counted <= room:
                 room -= counted
                 found.append(s)

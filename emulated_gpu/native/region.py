@@ -89,6 +89,7 @@ class Region:
         self.steps = {i: Step(b, *program.masks[i]) for b in blocks for i in self.instructions(b)}
         self.bits = {r.index: r.bits for r in program.kernel.registers}
         self.varying: set[int] = set()
+        self.left: set[int] = set()  # blocks that stay Python
         self.python = functools.cache(self._python)
         self.buffer_lock = threading.Lock()
         self.place_in_python = functools.cache(self._place_in_python)
@@ -168,6 +169,9 @@ class Region:
         what has changed and is read again; and what it needs where it begins."""
         program, steps, self.exits = self.program, self.steps, dict[str, Exit]()  # by label
         self.parts: dict[int, int] = {}  # where each begins, and where it ends
+        for step in steps.values():
+            if step.block in self.left:
+                step.leave()
 
         def change(i: int, now: int) -> int:
             steps[i].changed = now

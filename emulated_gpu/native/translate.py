@@ -21,9 +21,7 @@ from . import access, textures
 
 FORMATS = {"alu": alu, "convert": convert, "lanes": lanes}
 KNOWN = {"select": alu.select, "computes_mma": True}  # machine code does not run where the clock moves no data
-FULL = (1 << LANES) - 1
 ROOM = 32 * LANES  # bytes, of which any access of a warp has place
-EVERY_LANE = np.arange(LANES, dtype=np.uint32)
 # State spaces, and the one whose ranges of addresses are looked through: generic addresses elsewhere are left to Python
 WINDOWS = {"shared": "shared", "global": "global", "generic": "global", "local": "local"}
 
@@ -233,7 +231,7 @@ class Translator(Interpreter):
             raise Untranslated("this access")
         if form.shared and not address.vary and address.bits == 64:
             address = self.cast(address, 32)
-        active = self.given(ACTIVE) if form.write else self.constant(FULL if vary else 1, 32)
+        active = self.given(ACTIVE) if form.write else self.constant(access.FULL if vary else 1, 32)
         active = self.guarded(active, mask)
         addresses = self.kept(self.spread(self.cast(address, 64)), "s64.0")
         values = form.kind(self.room("values"))
@@ -295,7 +293,7 @@ class Translator(Interpreter):
         self.ask(textures.Fetch(geometry, integers), coordinates, active, row)
         return tuple(int32(self.room("values"))[k * LANES, LANES] for k in range(4))
 
-    g_lanes = EVERY_LANE
+    g_lanes = np.arange(LANES, dtype=np.uint32)
 
     @property
     def g_lane_mask(self) -> Value:
@@ -335,7 +333,7 @@ class Translator(Interpreter):
 
     def need_whole_warp(self) -> None:
         """Leave the instruction to Python unless all lanes are here."""
-        self.bail_where(self.given(HERE) != FULL)
+        self.bail_where(self.given(HERE) != access.FULL)
 
     def across(self, what: str, a: Value) -> Value:
         """Reduce a over the lanes."""

@@ -309,6 +309,16 @@ def test_forms(forms, stock, uniform):
     assert left <= DOUBTFUL
 
 
+def test_blocks_that_lose_stay_python(forms):
+    """Also when a register turns out to vary, and all is translated again."""
+    region = region_of(straight(forms[:3]), set())
+    region.left = {2}
+    for _ in range(2):
+        region.translate()
+        region.divide()
+        assert {step.block for step in region.steps.values() if step.text is None} == region.left
+
+
 def accesses() -> list[Instr]:
     """Every form of load and store that is translated, in the registers of the pool."""
     lines = []
