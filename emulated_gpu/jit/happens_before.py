@@ -50,12 +50,14 @@ def is_of(c, number, component):
 
 
 class Plane(NamedTuple):
-    """Of state/shadow.py: arrays of the last write of each place, and of reads by slot and place; how many of those."""
+    """Of state/shadow.py: arrays of the last write of each place, and of reads by slot and place; how many of those;
+    the address of what is beneath strong writes, or 0."""
 
     written: Array
     reads: Array
     slots: int
     places: int
+    beneath: int = 0
 
 
 @rule

@@ -32,8 +32,8 @@ from ..jit.rules import (
     where,
 )
 from ..state.lanes import BOTH, HALF, SEVERAL, among_lanes
-from ..state.order import GENERIC
-from ..state.shadow import PARTS, PLACES, READS, SETTLED, SLOT_COUNT, SPLIT, WORD, WRITTEN
+from ..state.order import GENERIC, STRONG
+from ..state.shadow import BENEATH, PARTS, PLACES, READS, SETTLED, SLOT_COUNT, SPLIT, WORD, WRITTEN
 from . import context_fields as of
 
 FULL, EACH_LANE = (1 << LANES) - 1, np.uint32(1) << np.arange(LANES, dtype=np.uint32)
@@ -110,7 +110,7 @@ def copy_of(size: int) -> Form:
 def plane_of(w, parted) -> Plane:
     """A window's shadow of words, or of bytes (state/shadow.py)."""
     told = int64(w[of.SHADOW]).at(where(parted, PARTS, 0))
-    return Plane(int32(told[WRITTEN]), int32(told[READS]), told[SLOT_COUNT], told[PLACES])
+    return Plane(int32(told[WRITTEN]), int32(told[READS]), told[SLOT_COUNT], told[PLACES], told[BENEATH])
 
 
 def split_of(w):
@@ -139,6 +139,10 @@ def in_order(c, plane, place, n, form):
     writer = plane.written[place : place + n]
     if (writer != writer[0]).any() or (writer[0] != 0 if form.nc else not is_known(c, writer[0], form)):
         return False
+    if plane.beneath and int8(c[MARKS])[writer[0]] & STRONG:
+        before = int32(plane.beneath)[place : place + n]
+        if (before != before[0]).any() or not is_known(c, before[0], form):
+            return False
     if not form.write:
         return slot(c, plane, place, n, form) != NOWHERE
     for k in range(plane.slots):
@@ -192,7 +196,7 @@ def part(w, word):
     split, whole, parts, byte = split_of(w), plane_of(w, False), plane_of(w, True), word * WORD
     if split[word]:
         return True
-    if whole.slots > parts.slots:
+    if whole.slots > parts.slots or whole.beneath:
         return False
     split[word] = 1
     parts.written[byte : byte + WORD] = whole.written[word]

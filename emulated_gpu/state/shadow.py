@@ -22,7 +22,7 @@ from .order import GENERIC, KNOWN, STRONG, Actor, Order, Space
 
 SLOTS = 4  # for reads of a place that nothing has put in order, to begin with
 # Of Shadow.told: addresses and sizes of the arrays of words, of bytes from WRITTEN + PARTS on, and of others
-WRITTEN, READS, SLOT_COUNT, PLACES, PARTS, SPLIT, SETTLED, TOLD = *range(5), 8, 9, 10
+WRITTEN, READS, SLOT_COUNT, PLACES, BENEATH, PARTS, SPLIT, SETTLED, TOLD = *range(6), 10, 11, 12
 
 
 # Beside what an actor knows, by component: the latest event with which what it does is in order
@@ -83,16 +83,23 @@ class Plane:
         self.order, self.grain, self.room, self.told = order, grain, room or Room(), told
         self.written = zeros(places, np.int32)
         self._written_at = pointer(self.written), 1, 0
+        self.beneath: np.ndarray | None = None  # until a strong write comes over a weak one
         self.have_reads(zeros((self.room.slots, places), np.int32))
         self.observed: dict[tuple[Space, int], np.ndarray] = {}
-        self.beneath: np.ndarray | None = None  # until a strong write comes over a weak one
         self.settled = zeros(places, np.uint8) if settles else None
 
     def have_reads(self, reads: np.ndarray) -> None:
         """Keep reads in this array from now on, and tell where that is."""
         self.reads, self._reads_at = reads, (pointer(reads), *reads.shape)
         if self.told is not None:
-            self.told[:] = self._written_at[0], *self._reads_at
+            self.told[:] = self._written_at[0], *self._reads_at, 0 if self.beneath is None else pointer(self.beneath)
+
+    def have_beneath(self) -> np.ndarray:
+        """Keep from now on what is beneath strong writes."""
+        if self.beneath is None:
+            self.beneath = zeros(len(self.written), np.int32)
+            self.have_reads(self.reads)
+        return self.beneath
 
     def place(self, index: slice | np.ndarray, which: int) -> int:
         """The byte at which the place of an index starts."""
@@ -213,9 +220,8 @@ class Plane:
             before = self.written[index]
             weak = (before != 0) & (self.order.marks[before] & STRONG == 0)
             if weak.any():
-                if self.beneath is None:
-                    self.beneath = zeros(len(self.written), np.int32)
-                self.beneath[index] = np.where(weak, before, self.beneath[index])
+                beneath = self.have_beneath()
+                beneath[index] = np.where(weak, before, beneath[index])
         self.written[index] = number
         if self.settled is not None:
             self.settled[index] = 0
@@ -288,9 +294,7 @@ class Shadow:
             index = self._spread(fresh * WORD, WORD)
             self.bytes.written[index] = np.repeat(self.words.written[fresh], WORD)
             if self.words.beneath is not None:
-                if self.bytes.beneath is None:
-                    self.bytes.beneath = zeros(len(self.bytes.written), np.int32)
-                self.bytes.beneath[index] = np.repeat(self.words.beneath[fresh], WORD)
+                self.bytes.have_beneath()[index] = np.repeat(self.words.beneath[fresh], WORD)
             if (more := len(self.words.reads) - len(self.bytes.reads)) > 0:
                 self.bytes.have_reads(np.pad(self.bytes.reads, ((0, more), (0, 0))))
             self.bytes.reads[: len(self.words.reads), index] = np.repeat(self.words.reads[:, fresh], WORD, axis=1)

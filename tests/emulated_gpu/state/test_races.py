@@ -667,3 +667,19 @@ def test_while_a_writer_is_awaited_no_other_race_is_told(monkeypatch):
     body = f"{AT} @!first bra OTHERS; {GET} st.global.b32 [at], y; bra END; {races}"
     wrong("uninitialized-read", body, "nobody writes", threads=96, schedules=(0,))
     assert told == ["uninitialized-read"]
+
+
+def test_a_weak_store_under_a_strong_one_is_found_by_machine_code():
+    """Warp 1 stores what warp 0 has stored, and hands that on to warp 2, whose loop reads it in its last turns."""
+    body = """@lead st.volatile.shared.b32 [tile+1024], 0; @lead st.volatile.shared.b32 [tile+1028], 0; bar.sync 0;
+        setp.eq.u32 p, lane, 0; setp.eq.u32 q, warp, 2; @q bra C; @!p bra E; setp.eq.u32 q, warp, 1; @q bra B;
+        st.shared.b32 [tile], 5; st.RELEASE.cta.shared.b32 [tile+1028], 1; bra E;
+        B: ld.ACQUIRE.cta.shared.b32 x, [tile+1028]; setp.eq.u32 q, x, 0; @q bra B;
+        st.volatile.shared.b32 [tile], 5; st.release.cta.shared.b32 [tile+1024], 1; bra E;
+        C: ld.acquire.cta.shared.b32 x, [tile+1024]; setp.eq.u32 q, x, 0; @q bra C;
+        mov.b32 a, tile; mad.lo.u32 b, lane, 4, a; add.u32 b, b, 256; st.shared.b32 [b], 1;
+        L: setp.gt.u32 q, y, 5950; selp.b32 x, a, b, q; ld.shared.b32 x, [x]; add.u32 y, y, 1; setp.lt.u32 q, y, 6000;
+        @q bra L; E:"""
+    unordered = body.replace("RELEASE", "relaxed").replace("ACQUIRE", "relaxed")
+    wrong("race", unordered, "read of shared memory .* store of warp 0", (0,), threads=96)
+    right(body.replace("RELEASE", "release").replace("ACQUIRE", "acquire"), (0,), threads=96)
