@@ -6,14 +6,14 @@ finds out what is wrong, if anything is.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import NamedTuple
 
 import numpy as np
 
-from .rules import Array, Later, int8, int32, int64, pointer, rule, where
+from .rules import Array, int8, int32, int64, pointer, rule, where
 
-COLD = 5000  # questions of a process before machine code pays
 NO_EXCEPTIONS = [-1, 0] * 2  # a component of which later events count as known, too, and up to which; here of none
 KEPT = 8192  # arrays of places whose addresses are known
 MOST = 2**31  # of which all components are below
@@ -181,4 +181,4 @@ class Happened:
         return found
 
 
-happened = Later(Happened, COLD)
+happened = functools.cache(Happened)

@@ -109,8 +109,8 @@ class Plane:
         self, index, by: Actor, row: int = 0, but: Known = NOTHING, weak: bool = False, generic: bool = False
     ) -> Conflict | None:
         """A write here that `by` does not know. weak, generic: of those only."""
-        ask = happened() if generic or self.beneath is None else None
-        if ask and ask.all_known(self._written_at, index, by, row, but, mask=GENERIC * generic, other=MOST):
+        ask = happened().all_known if generic or self.beneath is None else None
+        if ask and ask(self._written_at, index, by, row, but, mask=GENERIC * generic, other=MOST):
             return None
         numbers = self.written[index]
         if not numbers.any():
@@ -135,15 +135,15 @@ class Plane:
 
     def shows_async(self, index, by: Actor, row: int) -> bool:
         """Whether `by` certainly knows all writes here, and of the generic proxy by that row, behind a fence."""
-        ask = happened() if self.beneath is None else None
-        return bool(ask and ask.all_known(self._written_at, index, by, row, NOTHING, mask=GENERIC, other=KNOWN))
+        ask = happened().all_known
+        return self.beneath is None and ask(self._written_at, index, by, row, NOTHING, mask=GENERIC, other=KNOWN)
 
     def unordered_reads(
         self, index, by: Actor, but: Known = NOTHING, weak: bool = False, row: int = KNOWN, limit: int = MOST
     ) -> Iterator[Conflict]:
         """The reads here since the last write that `by` does not know, each once. weak: of those only; limit: of
         components up to it; row: of what `by` knows, see order.py."""
-        if (ask := happened()) and ask.all_known(self._reads_at, index, by, row, but, limit):
+        if happened().all_known(self._reads_at, index, by, row, but, limit):
             return
         slots = self.reads[:, index]
         numbers = slots.ravel()
@@ -170,7 +170,8 @@ class Plane:
 
     def note_read(self, index, key: tuple[Space, int], number: int, by: Actor | None = None) -> None:
         """An event of a component reads here: of `by`, if it is a warp's own, which then is after what that knows."""
-        self._keep_read(index, key, number, by)
+        while not happened().note_read(self._reads_at, index, key, number, self.order, by):
+            self._grow()
         if self.settled is not None:  # the first slot is the first cluster's, as nobody else knows its events
             others = self.order.space[self.reads[0][index]] != key[0].index
             self.settled[index] |= others & (self.written[index] == 0)
@@ -181,24 +182,6 @@ class Plane:
             return index
         places = np.arange(index.start, index.stop) if type(index) is slice else index
         return places[settled == 0]
-
-    def _keep_read(self, index, key: tuple[Space, int], number: int, by: Actor | None) -> None:
-        if (ask := happened()) and ask.note_read(self._reads_at, index, key, number, self.order, by):
-            return
-        if not self.reads[0][index].any():  # nobody has read here
-            self.reads[0][index] = number
-            return
-        places = np.arange(index.start, index.stop) if type(index) is slice else index
-        numbers = self.reads[:, places]
-        if by is None:
-            over = (numbers == 0) | self._of(numbers, key)
-        else:  # its own are known to it
-            over = ~by.unknown(numbers)
-        slot, free = over.argmax(axis=0), over.any(axis=0)
-        if not free.all():
-            slot[~free] = len(self.reads)
-            self._grow()
-        self.reads[slot, places] = number
 
     def fit(self) -> None:
         """Have room for as many reads as any plane that is alike has needed."""
