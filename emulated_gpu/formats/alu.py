@@ -480,6 +480,9 @@ def ieee(name: str, x):
     return x.code.intrinsic(name, x) if type(x) is Value else getattr(np, name)(x)
 
 
+APPROXIMATE: dict[str, Callable] = {
+    "rcp": lambda x: 1.0 / x, "sqrt": lambda x: ieee("sqrt", x), "rsqrt": lambda x: 1.0 / ieee("sqrt", x),
+}  # fmt: skip
 NEAR = 32  # of the last places of a double, within which two libraries agree on a function
 LIBRARY = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
 
@@ -502,19 +505,14 @@ def library(name: str, x, kind: str):
 def approx(name: str, kind: str, a, ftz=False):
     """.approx functions: the correctly rounded result. Hardware differs in the last places (PTX gives the bounds)."""
     (x,) = operands(kind, 64, ftz, a)
-    if name in LIBRARY:
-        y = library(LIBRARY[name], x, kind)
-    else:
-        y = ieee("sqrt", x) if "sqrt" in name else x
-        y = 1.0 / y if name[0] == "r" else y
+    y = APPROXIMATE[name](x) if name in APPROXIMATE else library(LIBRARY[name], x, kind)
     return finish(y, kind, "rn", ftz, False, False, a)
 
 
 def approx_high(name: str, a):
     """rcp and rsqrt.approx.ftz.f64: of the high 32 bits of a, in the high 32 bits of the result, rounded to nearest."""
     (bits,) = patterns("f64", True, a)
-    y = number(bits >> 32 << 32, "f64")
-    y = 1.0 / (y if name == "rcp" else ieee("sqrt", y))
+    y = APPROXIMATE[name](number(bits >> 32 << 32, "f64"))
     return back(canonical(flush(shortened(raw(y), 32) << 32, "f64"), "f64"), a)
 
 

@@ -18,13 +18,12 @@ def float_to_int(x, kind: str, rounded: str, bits: int, sign: bool, ftz=False):
     r = alu.ieee(rounded, v)
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if sign else (0, alu.MASK[bits])
     inside = (r > low) & (r < high)
-    whole, least = where(inside, r, 0.0), low & alu.MASK[64]
+    whole, least, of_nan = where(inside, r, 0.0), low & alu.MASK[64], 1 << 63 if bits == 64 else 0
     if type(r) is Value:
         whole = r.code.convert("fptosi" if sign else "fptoui", whole, 64)
     else:
         whole = whole.astype(alu.S[64] if sign else alu.U[64]).view(alu.U[64])
-    out = alu.rarely(~inside, lambda: select(r >= high, high, select(r <= low, least, 0, 64), 64), whole, 64)
-    out = alu.rarely(v != v, 1 << 63, out, 64) if bits == 64 else out
+    out = alu.rarely(~inside, lambda: select(r >= high, high, select(r <= low, least, of_nan, 64), 64), whole, 64)
     return alu.back(resize(resize(out, bits), max(bits, 16)), x)
 
 

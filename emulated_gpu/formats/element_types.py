@@ -14,6 +14,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from .alu import number
+
 # MMA-Sim's convention, mmasim/simulator/arithmetic.py: hardware gives a zero the exponent of the smallest normal float
 ZERO_EXPONENT = -126
 _NO_BIT = 10000  # lowest set bit of zero: it never limits anything
@@ -61,16 +63,9 @@ class ElementType:
         """Codes (unsigned integers of the format's container) to float64."""
         if self.bits <= 8:
             return self.values.take(codes & ((1 << self.bits) - 1))
-        if self.name == "f16":
-            return codes.view(np.float16).astype(np.float64)
-        if self.name == "bf16":
-            return (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         if self.name == "tf32":  # an f32 whose 13 low bits the tensor core does not see
-            return (codes & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-        if self.name == "f64":
-            return codes.view(np.float64)
-        assert self.name == "f32", self.name
-        return codes.view(np.float32).astype(np.float64)
+            return number(codes & np.uint32(0xFFFFE000), "f32", 64)
+        return number(codes, self.name, 64)
 
     def exponents(self, values: np.ndarray, of_zero: int = ZERO_EXPONENT) -> np.ndarray:
         """Exponents of finite float64 values, int64: those of subnormals clamped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...errors import Unsupported
+from ...formats.alu import ONE
 from ..syntax import Imm, Mem, Special, Symbol, Vec
 from .registry import UNTIMED, Mods, flat, is_float, is_signed, op, pair, plain, width
 
@@ -70,7 +71,7 @@ def _set(w, i, m):
     packed = "f16x2" in m.left or "bf16x2" in m.left
     text = _comparison(w, m, *i.operands[1:3])
     bits = 16 if packed else width(to)
-    one = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}.get(to.removesuffix("x2"), (1 << bits) - 1)
+    one = ONE.get(to.removesuffix("x2"), (1 << bits) - 1)
     results = [w.temp() for _ in range(2 if packed else 1)]
     w.emit(f"{', '.join(results)} = {text}")
     if combine:
