@@ -159,7 +159,7 @@ def shr(a, b, bits: int, sign: bool):
 
 
 def amount(n, wrap: bool):
-    """How far a shift of 32 bits goes."""
+    """Return how far a register of 32 bits is shifted."""
     return n & 31 if wrap else min_int(n, 32, 32, False)
 
 
@@ -169,7 +169,7 @@ def shf(lo, hi, n, left: bool, wrap: bool):
 
 
 def bfe(a, pos, length, bits: int, sign: bool):
-    """Shifted up, so that the field ends with the register, then down; beyond the register it has its sign."""
+    """Shift the field up to the end of the register, then down; what would lie beyond the register is the sign."""
     p, n = pos & 0xFF, length & 0xFF
     up = bits - min_int(p + n, bits, 32, False)
     return select(n == 0, 0, shr(shifted(a, up, bits, True), up + p, bits, sign), bits)
@@ -249,7 +249,7 @@ def prmt(a, b, sel, mode: str):
 
 
 def parts(x, bits: int, whole: int = 32) -> list:
-    """What a register is made of, the lowest first."""
+    """Return the parts of a register, of this many bits each, the lowest first: `join` undoes it."""
     return [resize(resize(x, whole) >> n, bits) for n in range(0, whole, bits)]
 
 
@@ -354,7 +354,7 @@ def rarely(p, a, b, bits: int):
 
 
 def moved(bits, rest, kind: str, mode: str):
-    """Bits of the nearest number, one on where rounding in another mode leads there. rest: the exact number less it."""
+    """Move bits of the nearest number by one where a mode rounds elsewhere. rest: the exact number less the nearest."""
     minus, even = bits >= 1 << (WIDTH[kind] - 1), bits & 1 == 0
     falls, rises = {"rm": (True, False), "rp": (False, True), "rz": (~minus, minus), "odd": (even, even)}[mode]
     falls, rises = (rest < 0) & falls, (rest > 0) & rises
@@ -460,7 +460,7 @@ def arithmetic(what: str, kind: str, *values, mode="rn", ftz=False, sat=False, r
     if what == "sub":
         what, given = "add", [given[0], -given[1]]
     in_two = what in ("add", "fma") and (WIDTH[kind] < bits or mode == "rm")
-    if in_two:
+    if in_two:  # what is nearest in float64, and what that lost
         a, b = given if what == "add" else (given[0] * given[1], given[2])
         near, lo = two_sum(a, b)
     else:
