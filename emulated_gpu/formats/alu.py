@@ -104,7 +104,6 @@ min_int, max_int = (functools.partial(extreme, is_max) for is_max in (False, Tru
 
 def shifted(x, n, bits: int, left: bool):
     """A shift of which amounts beyond the register give zero (PTX 9.7.8.7: clamped, not masked)."""
-    x, n = resize(x, bits), resize(n, 32)
     inside = resize(n & (bits - 1), bits)
     return select(n < bits, resize(x << inside if left else x >> inside, bits), 0, bits)
 
@@ -114,7 +113,6 @@ def popc(x, bits: int):
 
 
 def clz(x, bits: int):
-    x = resize(x, bits)
     for n in (n for n in (1, 2, 4, 8, 16, 32) if n < bits):
         x = x | x >> n
     return bits - popc(x, bits)
@@ -153,7 +151,6 @@ def saturated(x, bits: int, sign: bool, to: int, to_sign: bool):
 
 
 def shr(a, b, bits: int, sign: bool):
-    a = resize(a, bits)
     flip = resize(-(a >> (bits - 1)), bits) if sign else 0  # all bits of what is negative: zeros come in, then ones
     return shifted(a ^ flip, b, bits, False) ^ flip
 
@@ -195,7 +192,6 @@ def lop3(a, b, c, lut: int):
 
 
 def bfind(x, bits: int, sign: bool, shiftamt: bool):
-    x = resize(x, bits)
     before = clz(select(negative(x, bits), x ^ MASK[bits], x, bits) if sign else x, bits)
     return select(before == bits, MASK[32], before if shiftamt else bits - 1 - before, 32)
 
@@ -207,7 +203,6 @@ def szext(a, n, sign: bool, wrap: bool):
 
 def fns(mask, base, offset):
     """Position of the |offset|-th set bit of mask, counted from base upwards or (offset < 0) downwards."""
-    mask, base, offset = (resize(x, 32) for x in (mask, base, offset))
     down, far = negative(offset, 32), magnitude(offset, 32)
     start = select(down, 31 - min_int(base, 31, 32, False), base, 32)
     there = shifted(select(offset == 0, 1, MASK[32], 32), start, 32, True)
@@ -266,7 +261,7 @@ VIDEO: dict[str, Callable] = {
     "absdiff": lambda x, y: magnitude(x - y, 32),
     "min": lambda x, y: min_int(x, y, 32, True),
     "max": lambda x, y: max_int(x, y, 32, True),
-    "avrg": lambda x, y: shr(x + y + (resize(~(x + y), 32) >> 31), 1, 32, True),  # halves away from zero
+    "avrg": lambda x, y: shr(resize(x + y + (resize(~(x + y), 32) >> 31), 32), 1, 32, True),  # halves away from zero
 }
 
 

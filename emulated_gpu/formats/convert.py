@@ -48,7 +48,7 @@ def pack_saturated(a, b, c, bits: int, sign: bool):
     """cvt.pack.sat: a and b (s32) clamped to `bits`, a above b, and the low bits of c above them."""
     a, b = (resize(alu.saturated(x, 32, True, bits, sign), 32) for x in (a, b))
     out = resize(a << bits, 32) | b
-    return resize(resize(c, 32) << 2 * bits, 32) | out if bits < 16 else out
+    return resize(c << 2 * bits, 32) | out if bits < 16 else out
 
 
 def float_to_float(x, kind: str, to: str, mode: str = "rn", ftz=False, sat=False, relu=False, integer=None):
@@ -98,13 +98,12 @@ def matrices(values: tuple, trans: bool) -> np.ndarray:
     return np.ascontiguousarray(each).reshape(-1).view(np.uint64)
 
 
-def to_tf32(x, mode: str, relu: bool = False, satfinite: bool = False):
+def to_tf32(b, mode: str, relu: bool = False, satfinite: bool = False):
     """f32 -> tf32: 10 explicit mantissa bits, rounded; the low 13 bits become zero.
 
     A NaN keeps its upper bits with rna, and becomes 0x7fffe000 otherwise (golden case cvt_f32_to_tf32). With rna,
     satfinite takes one of the last place from it, as from what is infinite (golden case cvt_f32_satfinite).
     """
-    b = resize(x, 32)
     size = b & 0x7FFFFFFF
     short = alu.shortened(size, 13) if mode == "rn" else size + (0x1000 if mode == "rna" else 0) >> 13
     out = select(size >= 0x7F800000, size & 0xFFFFE000, resize(short << 13, 32), 32)

@@ -78,8 +78,7 @@ def gather(lanes: np.ndarray, mode: str, a, source, followed: bool = False):
 
 def sources(lanes: np.ndarray, mode: str, b, c):
     """The lanes that shfl.sync reads, and whether these are in range; else a lane reads its own value."""
-    b, c = resize(b, 32) & 31, resize(c, 32)
-    clamp, segment = c & 31, c >> 8 & 31
+    b, clamp, segment = b & 31, c & 31, c >> 8 & 31
     top = (lanes & segment) | (clamp & (segment ^ 31))
     of = {"up": lanes - b, "down": lanes + b, "bfly": lanes ^ b, "idx": (lanes & segment) | (b & (segment ^ 31))}
     source = of[mode]
@@ -89,9 +88,8 @@ def sources(lanes: np.ndarray, mode: str, b, c):
 
 def shuffle(lanes: np.ndarray, mode: str, a, b, c, followed: bool = False):
     """shfl.sync (9.7.9.6): (values, in range). followed: see gather."""
-    b, c = resize(b, 32) & 31, resize(c, 32)
     if mode == "idx" and type(b) is int and type(c) is int and c >> 8 == 0 and c & 31 == 31:  # one lane for all
-        a = gather(lanes, mode, a, b, followed) if varies(a) else a
+        a = gather(lanes, mode, a, b & 31, followed) if varies(a) else a
         return (resize(a, 32) if isinstance(a, Value) else int(a)), True
     source, inside = sources(lanes, mode, b, c)
     values = gather(lanes, mode, a, source, followed)
