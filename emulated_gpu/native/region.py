@@ -169,6 +169,7 @@ class Region:
         what has changed and is read again; and what it needs where it begins."""
         program, steps, self.exits = self.program, self.steps, dict[str, Exit]()  # by label
         self.parts: dict[int, int] = {}  # where each begins, and where it ends
+        outputs = mask_of(self.code.outputs)
         for step in steps.values():
             if step.block in self.left:
                 step.leave()
@@ -198,10 +199,10 @@ class Region:
             b = step.block
             if step.bails or step.text is None and i in self.parts:
                 end = program.end[b] if step.text is not None else self.parts[i]
-                self.exits[f"python.{i}"] = Exit(b, step.changed & step.live, i, end)
+                self.exits[f"python.{i}"] = Exit(b, step.changed & step.live | outputs, i, end)
             for s in step.ways:
                 live = program.live[s] if s >= 0 else 0
-                self.exits[f"leave.{b}.{s}"] = Exit(b, (step.changed | step.writes) & live, following=s)
+                self.exits[f"leave.{b}.{s}"] = Exit(b, (step.changed | step.writes) & live | outputs, following=s)
         program.backward(need, self.blocks)
 
     # -- machine code ------------------------------------------------------------------------------------------
@@ -211,17 +212,14 @@ class Region:
         used = mask_of(self.code.registers)
         for found in (*(self.steps[i].needed for i in self.parts), *(e.saved for e in self.exits.values())):
             used |= found
-        self.code.place_of(ENTRY)
+        self.code.number_of(ENTRY)
         inputs = {len(self.bits) + k: what for k, what in enumerate(self.code.inputs.values())}
         registers = {r: Input(f"R[{r}]", self.bits[r], r in self.varying) for r in bits_of(used) if r not in inputs}
         self.variables = registers | inputs
-        self.names = {what: f"%r{r}" for r, what in self.variables.items()}
-        # What all entries need: to begin, or as it is taken back
-        always = ENTRY, CONTEXT, *self.code.outputs
-        self.always = mask_of(r for r, what in inputs.items() if what in always)
+        self.always = mask_of(r for r, what in inputs.items() if what in (ENTRY, CONTEXT))  # needed by all entries
         self.at: dict[Input, int] = {}  # bytes, in the buffer: numbers of one value, then rows
         size = 0
-        for what in sorted(self.names, key=lambda what: what.vary):
+        for what in sorted(self.variables.values(), key=lambda what: what.vary):
             self.at[what] = size = -(-size // 64) * 64 if what.vary else size
             size += ROW if what.vary else 8
         raw = np.zeros(size + 64, np.uint8)
@@ -238,13 +236,13 @@ class Region:
 
     def _text(self) -> str:
         code, code.lines = self.code, []
-        for what, name in self.names.items():
-            code.emit(f"{name} = alloca {type_of(*what.shape)}, align 64")
+        for r, what in self.variables.items():
+            code.emit(f"%r{r} = alloca {type_of(*what.shape)}, align 64")
         for name in sorted(code.scratch):
             code.emit(f"%{name} = alloca [{ROOM} x i8], align 64")
-        for what, name in self.names.items():
-            code.emit(f"%p.{name[1:]} = getelementptr i8, ptr %base, i64 {self.at[what]}")
-            self._move(what, load=True)
+        for r, what in self.variables.items():
+            code.emit(f"%p.r{r} = getelementptr i8, ptr %base, i64 {self.at[what]}")
+            self._move(r, load=True)
         native = [i for i in self.parts if self.steps[i].text is not None]
         targets = " ".join(f"i64 {i}, label %block.{i}" for i in native)
         code.emit(f"switch {code.given(ENTRY)}, label %nowhere [{targets}]")
@@ -259,23 +257,19 @@ class Region:
                 code.jump(f"python.{first}")
         for n, (label, e) in enumerate(self.exits.items()):
             code.label(label)
-            for what in self._saved(e):
-                self._move(what, load=False)
+            for r in bits_of(e.saved):
+                self._move(r, load=False)
             code.emit(f"ret i64 {n}")
         code.lines.insert(0, "entry:")
         code.close("define i64 @block(ptr noalias %base)")
         return code.module()
 
-    def _saved(self, e: Exit) -> list[Input]:
-        """What an exit takes back."""
-        return [*self.code.outputs, *(self.variables[r] for r in bits_of(e.saved))]
-
-    def _move(self, what: Input, load: bool) -> None:
+    def _move(self, r: int, load: bool) -> None:
         """Load a variable from its place in the buffer, where it has whole bytes, or store it there."""
-        code, name, bits, shape = self.code, self.names[what], what.bits, (what.vary, what.real)
-        there, wide = f"%p.{name[1:]}, align {64 if what.vary else 8}", max(bits, 8) if what.vary else 64
-        (first, source), (then, to) = ((wide, there), (bits, name)) if load else ((bits, name), (wide, there))
-        found = code.value(f"load {type_of(first, *shape)}, ptr {source}", first, *shape)
+        code, (bits, vary, real) = self.code, self.variables[r].shape
+        here, there, wide = f"%r{r}", f"%p.r{r}, align {64 if vary else 8}", max(bits, 8) if vary else 64
+        (first, source), (then, to) = ((wide, there), (bits, here)) if load else ((bits, here), (wide, there))
+        found = code.value(f"load {type_of(first, vary, real)}, ptr {source}", first, vary, real)
         code.emit(f"store {code.cast(found, then)}, ptr {to}")
 
     # -- the Python around it ----------------------------------------------------------------------------------
@@ -308,7 +302,7 @@ class Region:
 
     def _saver(self, e: Exit):
         """A function of a group that takes back what an exit says."""
-        saved = self._saved(e)
+        saved = [self.variables[r] for r in bits_of(e.saved)]
         rows = {f"o{self.at[what]}": what for what in saved if what.vary}
         layout, numbers = self._layout(saved, "?7x")
         scope: dict[str, Any] = {"buffer": self.buffer, "unpack": layout.unpack_from}

@@ -109,7 +109,7 @@ class Translator(Interpreter):
         self.registers: set[int] = set()  # that are used
         self.inputs: dict[str, Input] = {}  # numbered as registers, behind these
         self.asked: set[int] = set()  # such numbers, of what the instruction reads
-        self.outputs: dict[Input, None] = {}  # of those what is assigned
+        self.outputs: set[int] = set()  # such numbers, of what is assigned
         self.scratch: set[str] = set()  # names of memory, of ROOM bytes each
         self.bail_to: Callable[[], str]
         self.leave_to: Callable[[int], None]
@@ -194,18 +194,18 @@ class Translator(Interpreter):
         value = self.given(found)
         return (self.cast(value, max(found.bits, 16)),) if found.text.startswith("g.launch.params") else value
 
-    def place_of(self, what: Input) -> str:
+    def number_of(self, what: Input) -> int:
         self.inputs[what.text] = what
         number = len(self.bits) + list(self.inputs).index(what.text)
         self.asked.add(number)
-        return f"%r{number}"
+        return number
 
     def given(self, what: Input) -> Value:
-        return self.value(f"load {type_of(*what.shape)}, ptr {self.place_of(what)}", *what.shape)
+        return self.value(f"load {type_of(*what.shape)}, ptr %r{self.number_of(what)}", *what.shape)
 
     def give(self, what: Input, value: Value) -> None:
-        self.outputs[what] = None
-        self.emit(f"store {value}, ptr {self.place_of(what)}")
+        self.outputs.add(number := self.number_of(what))
+        self.emit(f"store {value}, ptr %r{number}")
 
     # -- what instructions call: see Unit --------------------------------------------------------------------------
     def fences_meet(self, _) -> None:
