@@ -145,11 +145,10 @@ class Schedule:
 
     def behind(self, warp) -> int | None:
         """How many ticks a warp is late whenever it begins or is woken; None: by a draw."""
-        if self.seed not in (0, 1, 3):
-            return None
+        if self.seed not in (1, 3):
+            return None if self.seed else 0
         place = warp.index + warp.cta.index % 8
-        last = len(warp.cta.warps) + 7
-        return self.BEHIND * {0: 0, 1: last - place, 3: place}[self.seed]
+        return self.BEHIND * (place if self.seed == 3 else len(warp.cta.warps) + 7 - place)
 
 
 def landing(kind: str) -> Callable[..., float]:
