@@ -310,10 +310,9 @@ class SharedMemory:
     # -- the shadow --------------------------------------------------------------------------------------------
     def explain_invalid(self, lo: int, hi: int, elements: np.ndarray | None = None):
         """elements: which of a load's are wrong."""
-        for op in self.users(lo, hi):
-            if op.writes:
-                message = f"read of shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
-                return self.report(Fault("race", message, other=op.number))
+        for op in self.users(lo, hi, reads=False):
+            message = f"read of shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
+            return self.report(Fault("race", message, other=op.number))
         for offset, barrier in self.barriers.items():
             if offset < hi and lo < offset + 8:
                 message = f"read of shared memory [{lo:#x}, {hi:#x}), the opaque object {barrier}"
@@ -356,12 +355,13 @@ class SharedMemory:
         self.barriers_end = max(self.barriers_end, offset + 8)
         self.valid[offset : offset + 8] = False
 
-    def users(self, lo: int, hi: int, words: np.ndarray | None = None) -> list[InFlight]:
-        """The operations in flight that use anything of a range, or of those words of it, in order of issue."""
+    def users(self, lo: int, hi: int, words: np.ndarray | None = None, reads: bool = True) -> list[InFlight]:
+        """The operations in flight that use anything of a range, or of those words of it, in order of issue. reads:
+        not only those that write."""
         place = slice(lo // WORD, -(-hi // WORD)) if words is None else words
         if not self.in_flight or not self.busy[place].any():
             return []
-        within = [op for op in self.in_flight if op.lo < hi and lo < op.hi]
+        within = [op for op in self.in_flight if (reads or op.writes) and op.lo < hi and lo < op.hi]
         return [one for op in within for one in op.each if one.touches(lo, hi, words)]
 
     def check_write(self, lo: int, hi: int, what, owner: Actor | None = None, words: np.ndarray | None = None):
@@ -427,10 +427,9 @@ class SharedMemory:
     def check_read(self, lo: int, hi: int, what, by: Actor, words: np.ndarray | None = None):
         """An asynchronous read begins: nothing may be in flight to it, nor unfenced generic writes, and whatever others
         wrote must have been waited for."""
-        for op in self.users(lo, hi):
-            if op.writes:
-                message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
-                self.report(Fault("race", message, other=op.number))
+        for op in self.users(lo, hi, reads=False):
+            message = f"{what} reads shared memory [{lo:#x}, {hi:#x}) that {op.what} has not finished writing"
+            self.report(Fault("race", message, other=op.number))
         places = self.checked.range(lo, hi, words)
         if all(plane.shows_async(index, by, self.row) for plane, index in places):
             return

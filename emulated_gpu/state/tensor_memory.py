@@ -99,6 +99,7 @@ class TensorMemory:
             self.cells.reshape(4, 32, self.columns)[:] = garbage
         self._order = Order() if space is None else space.order
         self.shadow = Plane(self._order, LANES // HALF * SHADOW, 1)
+        self.latest: tuple = None, None  # the places that a pipe has written, and the pipe, until others use any
         self.written = np.zeros((LANES, self.columns), bool)
         self.allocated, self.usable = np.zeros((2, self.columns), bool)  # usable: nobody has come to free them
         self.allocations: dict[int, int] = {}  # base column -> columns

@@ -511,11 +511,12 @@ class Turn:
     """
 
     __slots__ = ("by", "rows", "origin", "drops", "lo", "hi", "number", "made")
+    writes = True
 
     def __init__(self, g: LaneGroup, rows: np.ndarray, heads: list, origin):
         self.by, self.rows, self.origin, self.drops = g.warp.actor, rows, origin, g.launch.memory.drops
-        self.lo, self.hi = min(head[fields.FIRST] for head in heads), max(head[fields.END] for head in heads)
-        self.number = heads[-1][fields.NUMBER]
+        numbers, *_, starts, ends, _ = zip(*heads, strict=True)
+        self.lo, self.hi, self.number = min(starts), max(ends), numbers[-1]
         self.made: list[InFlight] | None = None
 
     @property
