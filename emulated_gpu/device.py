@@ -662,6 +662,7 @@ class Device:
             if launch is not None:
                 launch.dependencies.own.events = launch.order.now
                 session.ended(launch)
+                launch.order.part()
         return found, notes
 
     def _ended(self, launch: Launch) -> None:

@@ -125,6 +125,16 @@ class Order:
             found = self.tables[id(clocks)] = clocks, table
         return found[1]
 
+    def part(self) -> None:
+        """Its launch has ended: what refers to each other forgets so, and is freed without a search for garbage."""
+        for who in self.log:
+            if (actor := who.by if type(who) is Turn else getattr(who, "actor", None)) is not None:
+                actor.waits = None
+        for space in self.spaces:
+            space.keys.clear()
+        self.log.clear()
+        self.spaces.clear()
+
     def origin(self, number: int) -> Any:
         """Who an event was; None of event 0."""
         who = self.log[number]
