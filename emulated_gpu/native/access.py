@@ -87,11 +87,6 @@ class Form(NamedTuple):
         return Kind(8 * self.size)
 
     @property
-    def source(self) -> Form:
-        """What a cp.async reads."""
-        return self._replace(write=False, space="global")
-
-    @property
     def rule(self) -> Rule:
         return begin_copy if self.copies else access_local if self.space == "local" else access
 
@@ -419,6 +414,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
     if active == 0:
         return False
     to, source, sizes, size = int64(to_at), int64(from_at), int64(sizes_at), form.bytes
+    load = form._replace(write=False, space="global")
     reading = bits(sizes[0:LANES] != 0) & active
     if not has_room(c, 2) or bits(sizes[0:LANES] < size) & reading:
         return True
@@ -432,10 +428,10 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
         begun = begun | look(c, s, to[lane], 1, 0, form) | where(source[lane] & (size - 1) != 0, LEFT, PLAIN)
         first, end = where(to[lane] < first, to[lane], first), where(to[lane] + size > end, to[lane] + size, end)
         if reading >> lane & 1:
-            found = found | look(c, w, source[lane], 1, 0, form.source)
+            found = found | look(c, w, source[lane], 1, 0, load)
     if (begun | found) & LEFT or first < s[of.BARRIERS_HI] and s[of.BARRIERS_LO] < end:
         return True
-    number = event(c, step, found, form.source)
+    number = event(c, step, found, load)
     row[of.NUMBER], row[of.STEP] = event(c, step, begun, form), step
     row[of.SIZE], row[of.LANE_COUNT] = size, count_ones(active)
     row[of.FIRST], row[of.END] = first - s[of.ORIGIN], end - s[of.ORIGIN]
@@ -445,7 +441,7 @@ def begin_copy(context, to_at, active, from_at, step, sizes_at, _, form):
         row[of.TO + n], row[of.FROM + n], row[of.READ + n] = a, source[lane], where(sizes[lane] != 0, size, 0)
         n = n + 1
         if reading >> lane & 1 and w[of.FLAGS] & of.SHADOWED:
-            note_access(c, w, source[lane], 1, 0, number, form.source)
+            note_access(c, w, source[lane], 1, 0, number, load)
         if begun == KEPT:
             int8(s[of.VALID])[to[lane] : to[lane] + size] = 0
             for k in range(size // WORD):
