@@ -32,6 +32,7 @@ from emulated_gpu.ptx.control_flow import ControlFlow, mask_of
 from emulated_gpu.ptx.isa import lookup
 from emulated_gpu.ptx.parse import parse
 from emulated_gpu.ptx.syntax import SINK, Imm, Instr, Kernel, Mem, Reg, Special, Symbol, Target, leaves, rewritten
+from emulated_gpu.state.order import Order
 from silicon.golden.cases import CASES
 from tests.thorough import all_but
 
@@ -452,6 +453,7 @@ class Seen:
                 launches.append(self)
 
         monkeypatch.setattr(emulated_gpu.device, "Launch", Watched)
+        monkeypatch.setattr(Order, "part", lambda order: None)
         monkeypatch.setattr(Cta, "exit", lambda cta, f=CTA_EXIT: (shared.append(cta.smem), f(cta))[1])
         monkeypatch.setattr(hot_blocks, "START", -1e9 if hot else 1e9)
         monkeypatch.setattr(hot_blocks, "CROSSING", -1e3 if hot else 4.0)
