@@ -31,7 +31,7 @@ from ..jit.rules import (
     trailing_zeros,
     where,
 )
-from ..state.lanes import BOTH, HALF, SEVERAL, among_lanes
+from ..state.lanes import ADD, ALONE, ASK, BOTH, HALF, SEVERAL, among_lanes
 from ..state.order import GENERIC, STRONG
 from ..state.shadow import BENEATH, PARTS, PLACES, READS, SETTLED, SLOT_COUNT, SPLIT, WORD, WRITTEN
 from . import context_fields as of
@@ -276,6 +276,9 @@ def access(context, addresses_at, active, values_at, step, epoch, one_address, f
         if found & LEFT:
             return True
         number = event(c, step, found, form)
+        if form.write and form.keeps_lanes and w[of.LANE_TABLE]:
+            for lane in ones(few):
+                lanes_apart(w, addresses[lane], 1, lane_key(c, lane, epoch, several, form), ALONE, form)
         for lane in ones(few):
             move(w[of.DATA] + addresses[lane], 1, values.at(lane), form)
             if form.write or number or w[of.WAS_READ]:
@@ -302,7 +305,7 @@ def look(c, w, a, n, key, form):
         return LEFT
     if w[of.FLAGS] & of.SHADOWED == 0:
         return PLAIN
-    if form.keeps_lanes and w[of.LANE_TABLE] and lanes_apart(w, a, n, key, False, form):
+    if form.keeps_lanes and w[of.LANE_TABLE] and lanes_apart(w, a, n, key, ASK, form):
         return LEFT
     place = (a - w[of.ORIGIN]) // form.grain
     if form.settles and settled_of(w).address:
@@ -355,7 +358,7 @@ def note_access(c, w, a, n, key, number, form):
     if not form.shared and used:
         int8(used)[word : word + max(1, n * form.bytes // WORD)] = 1
     if form.keeps_lanes and w[of.LANE_TABLE]:
-        lanes_apart(w, a, n, key, True, form)
+        lanes_apart(w, a, n, key, ALONE if n > 1 and form.write else ADD, form)
     for k in range(where(number != 0, form.places, 0)):
         at = (a - w[of.ORIGIN]) // form.grain + k * n
         split = form.parted or n == 1 and split_of(w)[at] != 0

@@ -22,6 +22,7 @@ SEVERAL = 32  # the lane of a key of more than one: who has read, or has written
 EPOCHS = 1 << 32 - LANE_BITS  # then they begin anew
 KEYS = 32  # of words in the table that are looked at together: of who wrote either half, of who read it
 BOTH = 2  # halves
+ASK, ADD, ALONE = range(3)  # how accesses are asked about, or kept: ALONE where no two of them have one place
 STRIDE = 64  # from epoch to epoch of a warp: no two warps of a CTA share one, and none is 0, which is nobody's
 
 
@@ -30,7 +31,8 @@ def among_lanes(table, n, words, key, keeps, write, half):
     """Whether n lanes, the first of this key, access what another one has written, or store where one has read. table:
     from the first one's first word on; half: that of a single word which they access, or BOTH.
 
-    keeps: instead, keep what they do: their keys in the table, or that of several.
+    keeps: instead, keep what they do: their keys in the table, or that of several. What one instruction writes is kept
+    as if each lane were ALONE before, so that what is found there of another one is of the same instruction.
     """
     together = min(KEYS, 4 * n * words)
     numbers = np.arange(together).astype(np.uint32)
@@ -43,8 +45,8 @@ def among_lanes(table, n, words, key, keeps, write, half):
         at, now = k * together, own + k * (together // 4 // words)
         before = table[at : at + together]
         unlike = (before ^ now) - 1
-        if keeps:
-            fresh = where(unlike < LANE_MASK, key & ~LANE_MASK | SEVERAL, now)
+        if keeps != ASK:
+            fresh = where((unlike < LANE_MASK) & (keeps != ALONE), key & ~LANE_MASK | SEVERAL, now)
             table[at : at + together] = where(here & (writes == write), fresh, before)
         elif ((unlike < bounds) & here & (writes | write)).any():
             return True
@@ -60,7 +62,7 @@ def each_lane(table, offsets, keys, count, size, write, keeps):
         half = where(size == HALF, a // HALF & 1, BOTH)
         for byte in range(0, size, WORD):
             words = int32(table).at((a + byte) // WORD * 4)
-            if among_lanes(words, 1, 1, int64(keys)[lane], keeps != 0, write != 0, half):
+            if among_lanes(words, 1, 1, int64(keys)[lane], keeps, write != 0, half):
                 found = found | 1 << lane
     return found
 
@@ -75,10 +77,10 @@ class Lanes:
 
     def of(self, offsets: np.ndarray, size: int, lanes: np.ndarray | int, epoch: int) -> Callable[..., int]:
         """What tells of accesses of `size` bytes at each offset, by a lane each or by SEVERAL: called with whether they
-        write, which are in another lane's way, a bit each. keeps: they are kept instead."""
+        write, which are in another lane's way, a bit each; or how to keep them instead."""
         at, keys, rule = offsets.astype(np.int64), np.atleast_1d(lanes) + (epoch << LANE_BITS), each_lane.compiled
 
-        def told(write: bool, keeps: bool = False) -> int:
+        def told(write: bool, keeps: int = ASK) -> int:
             return rule(pointer(self.table), pointer(at), pointer(keys), len(at), size, write, keeps)
 
         return told

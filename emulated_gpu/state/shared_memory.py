@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import Fault, ResultsDecide, stop
 from ..jit.rules import ones
-from .lanes import HALF, Lanes
+from .lanes import ADD, ALONE, HALF, Lanes
 from .order import ASYNC_SHARED, EVER, GENERIC, STRONG, Actor, Location, Order, Space
 from .shadow import NOTHING, WORD, Conflict, Room, Shadow, loads_of, reads, store, unfenced
 from .shadow import writes as overwrites
@@ -291,7 +291,9 @@ class SharedMemory:
         if found:
             done = "written" if told(False) >> found[0] & 1 else "read"
             return self._apart(int(offsets[found[0]]), size, "write" if write else "read", done, by)
-        told(write, True)
+        if write:
+            told(write, ALONE)
+        told(write, ADD)
 
     def _apart(self, offset: int, size: int, what: str, done: str, by: Actor) -> None:
         """Report, once, what lanes have done to each other without meeting."""

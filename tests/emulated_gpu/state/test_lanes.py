@@ -45,6 +45,9 @@ KINDS = {
         4, "@p st.shared.b32 [tile], 7; bar.warp.sync -1; ld.shared.b32 y, [tile]; MEND @p st.shared.b32 [tile], 9;",
         ("write", "load"),
     ),
+    "one lane overwrites what all have written": (
+        4, "st.shared.b32 [tile], 7; @p st.shared.b32 [tile], 9; MEND ld.shared.b32 y, [tile];", ("read", "store")
+    ),
     "a neighbour's element is overwritten": (
         4, "st.shared.b32 [mine], tid; MEND st.shared.b32 [other], 77;", ("write", "store")
     ),
@@ -55,6 +58,10 @@ LOOP = """st.shared.b32 [mine], tid; bar.warp.sync -1; AGAIN: add.u32 turn, turn
 LOOPS = {
     "a read": ("st.shared.b32 [mine], turn;", "ld.shared.b32 y, [at]; shfl.sync.idx.b32 x, tid, 0, 31, -1;"),
     "a write": ("ld.shared.b32 y, [mine];", "st.shared.b32 [at], turn; shfl.sync.idx.b32 x, tid, 0, 31, -1;"),
+    "a read of what was written twice": (
+        "st.shared.b32 [tile], turn; @p st.shared.b32 [tile], 9;",
+        "@q ld.shared.b32 y, [tile]; shfl.sync.idx.b32 x, tid, 0, 31, -1;",
+    ),
     "a read by all": ("@p st.shared.b32 [tile], turn;", "ld.shared.b32 y, [at]; shfl.sync.idx.b32 x, tid, 0, 31, -1;"),
 }
 
