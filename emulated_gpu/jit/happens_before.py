@@ -121,11 +121,8 @@ def told(order, space, by, row: int) -> tuple[tuple[int, ...], tuple[np.ndarray,
     """What rules are told of who asks: an actor with a row of its clocks, or None for who knows nothing of a space; and
     arrays that this points to, which are to live as long."""
     known = (0, 0, 0, 0) if by is None else by.knowledge.address()
-    numbers = *order.addresses, space.index, *known, row
-    if by is None or not order.histories:
-        return (*numbers, 0, 0), None
-    past = order.devices_by_space(), by.history(row)
-    return (*numbers, *map(pointer, past)), past
+    past = None if by is None or not order.histories else (order.devices_by_space(), by.history(row))
+    return (*order.addresses, space.index, *known, row, *((0, 0) if past is None else map(pointer, past))), past
 
 
 class Happened:

@@ -5,7 +5,6 @@ It knows how those are laid out (state/shadow.py, state/order.py); what is done 
 
 from __future__ import annotations
 
-import operator
 import struct
 import weakref
 from collections import deque
@@ -25,7 +24,7 @@ from .access import access_local, begin_copy
 
 EVENTS_OF_A_TURN = 4096
 # A context: all of it, what machine code writes; what changes of the window of shared memory
-CONTEXT, WRITES = struct.Struct(f"<{of.LOCAL_STORED + 1}q"), struct.Struct(f"<{of.LOCAL_STORED + 1 - of.NOW}q")
+CONTEXT, WRITES = struct.Struct(f"<{of.EVENT_COUNT}q{8 * of.WRITTEN}s"), struct.Struct(f"<{1 + of.WRITTEN}q")
 CHANGING = struct.Struct(f"<{of.FIELDS - of.HI}q")
 COPIES_OF_A_TURN = 1024  # more than a region has instructions (hot_blocks.py); only rows that are used take memory
 EVERY_LANE = np.arange(LANES)
@@ -45,14 +44,15 @@ class SharedWindow:
         window[of.SHADOW] = 0 if smem.shadow is None else pointer(smem.shadow.told)
         self.at, self.table = pointer(window), 0 if smem.lanes is None else pointer(smem.lanes.table)
         self.write = partial(CHANGING.pack_into, window.data, 8 * of.HI)
+        self.extents: tuple | None = None  # which are in the window
 
     def refresh(self, smem: SharedMemory) -> int:
         """Have the window as it is now; returns its address."""
         if smem.shadow is not None and (words := smem.shadow.words).room.slots > len(words.reads):
             words.fit()
-        first, (lo, hi) = self.first, smem.busy_range()
-        end, table = first + (0 if smem.absent else smem.size), self.table if smem.lanes is not None else 0
-        self.write(end, first + lo, first + hi, first + smem.barriers_start, first + smem.barriers_end, table)
+        if (extents := smem.extents()) is not self.extents:
+            self.extents, first = extents, self.first
+            self.write(*(first + at for at in extents), self.table if smem.lanes is not None else 0)
         return self.at
 
 
@@ -66,7 +66,7 @@ class Windows:
     """The windows of the regions of global memory in a launch, as long as its shadows are the same."""
 
     def __init__(self, launch):
-        self.regions, self.forgotten = [*launch.memory.regions], launch.order.forgotten
+        self.regions, self.forgotten = launch.memory.regions, launch.order.forgotten
         self.table = np.zeros((len(self.regions), of.FIELDS), np.int64)
         self.at = pointer(self.table)
         known = _opened.setdefault(launch.program, deque(maxlen=8))
@@ -94,8 +94,7 @@ class Windows:
 def windows_of(launch) -> tuple[int, int]:
     """Where the windows of global memory are as they are now, and how many."""
     windows, regions = launch.windows, launch.memory.regions
-    if windows is None or windows.forgotten != launch.order.forgotten or len(regions) != len(windows.regions) \
-            or not all(map(operator.is_, regions, windows.regions)):  # fmt: skip
+    if windows is None or windows.regions is not regions or windows.forgotten != launch.order.forgotten:
         windows = launch.windows = Windows(launch)
     return windows.at, len(regions)
 
@@ -110,10 +109,10 @@ class Memory:
         self.uses_copies, self.uses_local = begin_copy in rules, access_local in rules
         self.events = np.zeros(EVENTS_OF_A_TURN, np.int32)
         self.copies = np.zeros((COPIES_OF_A_TURN, of.COPY), np.int64)
-        self.rows = pointer(self.events), EVENTS_OF_A_TURN, pointer(self.copies), COPIES_OF_A_TURN
         self.every_lane = pointer(EVERY_LANE)
         self.past: tuple[np.ndarray, np.ndarray] | None = None  # which the context points to
-        context = np.zeros(of.LOCAL_STORED + 1, np.int64)
+        context = np.zeros(of.COPY_ROOM + 1, np.int64)
+        context[of.EVENTS :] = pointer(self.events), EVENTS_OF_A_TURN, pointer(self.copies), COPIES_OF_A_TURN
         self.at, self.write = pointer(context), partial(CONTEXT.pack_into, context.data, 0)
         self.written = partial(WRITES.unpack_from, context.data, 8 * of.NOW)
 
@@ -132,9 +131,8 @@ class Memory:
         numbers, self.past = told(order, actor.space, actor, KNOWN)
         self.write(
             *numbers, launch.checks, len(order.component) - 1, actor.uid,
-            self.every_lane if g.n == LANES else pointer(g.lanes), (1 << g.n) - 1, *self.rows,
-            actor.copier()[1] if self.uses_copies else 0, *local, shared, *windows,
-            order.now, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            self.every_lane if g.n == LANES else pointer(g.lanes), (1 << g.n) - 1,
+            actor.copier()[1] if self.uses_copies else 0, *local, shared, *windows, order.now, b"",
         )  # fmt: skip
         return self.at
 

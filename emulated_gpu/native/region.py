@@ -283,7 +283,7 @@ class Region:
         lines = ["def enter(g):", "    R, n, heap, join = g.R, g.n, g.engine.heap, g.join"]
         lines += [f"    if {what.text} is None: raise TypeError" for what in rows.values() if what.bits == 1]
         if rows:
-            lines += [f"    if n == {LANES}:", *(f"        {row}[:] = {what.text}" for row, what in rows.items())]
+            lines += [f"    if n == {LANES}:", *(f"        {row}[...] = {what.text}" for row, what in rows.items())]
             lines += ["    else:", *(f"        fill({row}, {what.text}, n)" for row, what in rows.items())]
         layout, numbers = self._layout(read, "B7x")
         scope["pack"] = layout.pack_into

@@ -143,7 +143,7 @@ class GlobalMemory:
         self.gone: deque[Region] = deque(maxlen=KEPT)  # what has been freed last
         self.drops = 0  # how many regions have ceased to be accessible
         self.starts: list[int] = []
-        self.regions: list[Region] = []
+        self.regions: tuple[Region, ...] = ()  # another one when they change
         self.last: Region | None = None
         self.workspace: Region | None = None
         self.heap: dict[int, Region] = {}  # what kernels have allocated, by its address
@@ -159,18 +159,18 @@ class GlobalMemory:
                 return old
             self.drop(old)
             at = bisect_right(self.starts, address)
-        self.starts.insert(at, address)
-        self.regions.insert(at, region)
-        self.last = None
+        self._insert(at, region)
         return region
 
     def share(self, region: Region) -> None:
         """Make a region of another device's memory accessible, which keeps its name and its shadow."""
         if not self.has(region):
-            at = bisect_right(self.starts, region.start)
-            self.starts.insert(at, region.start)
-            self.regions.insert(at, region)
-            self.last, region.peers = None, True
+            self._insert(bisect_right(self.starts, region.start), region)
+            region.peers = True
+
+    def _insert(self, at: int, region: Region) -> None:
+        self.starts.insert(at, region.start)
+        self.regions, self.last = (*self.regions[:at], region, *self.regions[at:]), None
 
     def has(self, region: Region) -> bool:
         """Whether a region is one of these."""
@@ -209,7 +209,8 @@ class GlobalMemory:
 
     def drop(self, region: Region) -> None:
         at = self._position(region)
-        del self.regions[at], self.starts[at]
+        del self.starts[at]
+        self.regions = self.regions[:at] + self.regions[at + 1 :]
         self.last, self.drops = None, self.drops + 1
 
     def _position(self, region: Region) -> int:
@@ -389,7 +390,7 @@ class Part(GlobalMemory):
     def __init__(self, whole: GlobalMemory, regions: list[Region]):
         super().__init__()
         self.whole, self.gone = whole, whole.gone
-        self.regions = sorted(regions, key=lambda region: region.start)
+        self.regions = (*sorted(regions, key=lambda region: region.start),)
         self.starts = [region.start for region in self.regions]
 
     def elsewhere(self, address: int, size: int, write: bool) -> Region:

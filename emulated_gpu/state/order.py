@@ -305,7 +305,7 @@ class Actor:
 
     __slots__ = (
         "uid", "name", "rank", "space", "order", "key", "knowledge", "heard", "from_afar", "unfenced", "published",
-        "waits", "looks", "epoch",
+        "waits", "looks", "epoch", "_copier",
     )  # fmt: skip
 
     def __init__(self, uid: int, space: Space, name: str = "this warp", rank: int = 0):
@@ -317,6 +317,7 @@ class Actor:
         self.from_afar: Knowledge | None = None
         self.waits: deque[tuple[int, object, object, int]] | None = None  # half a KiB, once it has waited
         self.looks: object = None
+        self._copier: tuple[Space, int] | None = None
         self.epoch = (uid - 1) % (STRIDE // 2) + 1
         self.unfenced = self.published = 0
         space.actors.append(self)
@@ -344,7 +345,9 @@ class Actor:
 
     def copier(self) -> tuple[Space, int]:
         """The component of its cp.async."""
-        return self.space.key(("cp.async", self.uid))
+        if self._copier is None:
+            self._copier = self.space.key(("cp.async", self.uid))
+        return self._copier
 
     # -- handing on
     def released(self, row: int = KNOWN) -> Knowledge | None:

@@ -134,7 +134,7 @@ class SharedMemory:
         self.rank = rank
         self.in_flight: dict[Any, None] = {}  # by what is an InFlight, or has `each`; in order of issue
         self.busy = np.zeros(size // WORD, np.uint16)  # by word: how many of those may touch it
-        self._in_flight_within: tuple[int, int] | None = None  # see busy_range
+        self._extents: tuple[int, int, int, int, int] | None = None  # see extents
         self.barriers: dict[int, object] = {}  # offset -> MBarrier
         self.barriers_start, self.barriers_end = size, 0  # the range that holds them all
         self.absent: dict[tuple[int, int], Callable[[], None]] = {}  # see leave_out; ranges apart from each other
@@ -151,11 +151,12 @@ class SharedMemory:
     # -- what a timed run looks at only if a program does --------------------------------------------------------
     def leave_out(self, lo: int, hi: int, bring: Callable[[], None]) -> None:
         """A copy has landed in this range whose bytes `bring` will write, if anything but the tensor core looks."""
-        self.absent[lo, hi] = bring
+        self.absent[lo, hi], self._extents = bring, None
         self.absent_start, self.absent_end = min(self.absent_start, lo), max(self.absent_end, hi)
 
     def _bring_in(self, lo: int, hi: int, overwrites: bool = False) -> None:
         """Something other than the tensor core uses this range; overwrites: all of it, whatever is there."""
+        self._extents = None
         if overwrites and (lo, hi) in self.absent:
             del self.absent[lo, hi]
             return
@@ -297,7 +298,7 @@ class SharedMemory:
 
     def _apart(self, offset: int, size: int, what: str, done: str, by: Actor) -> None:
         """Report, once, what lanes have done to each other without meeting."""
-        self.lanes = None
+        self.lanes = self._extents = None
         lo = offset // WORD * WORD
         events = [0]
         for plane, index in self.checked.range(lo, max(lo + WORD, offset + size) + WORD - 1 & -WORD):
@@ -343,18 +344,19 @@ class SharedMemory:
             return True
         return bool(self.in_flight) and bool(self.busy[lo // WORD : -(-hi // WORD)].any())
 
-    def busy_range(self) -> tuple[int, int]:
-        """The smallest range that has all barriers and all operations in flight."""
-        if self._in_flight_within is None:
-            lows, ends = [op.lo for op in self.in_flight], [op.hi for op in self.in_flight]
-            self._in_flight_within = min(lows, default=self.size), max(ends, default=0)
-        lo, hi = self._in_flight_within
-        return min(lo, self.barriers_start), max(hi, self.barriers_end)
+    def extents(self) -> tuple[int, int, int, int, int]:
+        """Its end, 0 while something is left out; the range that has all barriers and all operations in flight;
+        that of the barriers. It is one tuple as long as those, and `lanes`, stay what they are."""
+        if self._extents is None:
+            first, end, ops = self.barriers_start, self.barriers_end, self.in_flight
+            busy = min([first, *[op.lo for op in ops]]), max([end, *[op.hi for op in ops]])
+            self._extents = 0 if self.absent else self.size, *busy, first, end
+        return self._extents
 
     def add_barrier(self, offset: int, barrier):
         self.barriers[offset] = barrier
         self.barriers_start = min(self.barriers_start, offset)
-        self.barriers_end = max(self.barriers_end, offset + 8)
+        self.barriers_end, self._extents = max(self.barriers_end, offset + 8), None
         self.valid[offset : offset + 8] = False
 
     def users(self, lo: int, hi: int, words: np.ndarray | None = None, reads: bool = True) -> list[InFlight]:
@@ -479,15 +481,15 @@ class SharedMemory:
         """Keep an operation in flight, whose words are counted as busy."""
         if self.checks:
             self.in_flight[op] = None
-            if within := self._in_flight_within:
-                self._in_flight_within = min(within[0], op.lo), max(within[1], op.hi)
+            if (now := self._extents) and (op.lo < now[1] or now[2] < op.hi):
+                self._extents = now[0], min(now[1], op.lo), max(now[2], op.hi), *now[3:]
 
     def has_ended(self, op: Any) -> None:
         """Forget such an operation."""
         if self.checks:
             del self.in_flight[op]
-            if (within := self._in_flight_within) and (op.lo == within[0] or op.hi == within[1]):
-                self._in_flight_within = None
+            if (now := self._extents) and (op.lo == now[1] or op.hi == now[2]):
+                self._extents = None
 
     def end(self, op: Any, late: bool = False):
         """late: what an mbarrier completes has happened when it lands; the rest goes by the order of issue."""

@@ -513,10 +513,9 @@ class Turn:
     __slots__ = ("by", "rows", "origin", "drops", "lo", "hi", "number", "made")
     writes = True
 
-    def __init__(self, g: LaneGroup, rows: np.ndarray, heads: list, origin):
+    def __init__(self, g: LaneGroup, rows: np.ndarray, within: tuple[int, int], number: int, origin):
         self.by, self.rows, self.origin, self.drops = g.warp.actor, rows, origin, g.launch.memory.drops
-        numbers, *_, starts, ends, _ = zip(*heads, strict=True)
-        self.lo, self.hi, self.number = min(starts), max(ends), numbers[-1]
+        (self.lo, self.hi), self.number = within, number
         self.made: list[InFlight] | None = None
 
     @property
@@ -555,14 +554,15 @@ def _words_of(to: np.ndarray, size: int) -> np.ndarray:
 def begun(g: LaneGroup, rows: np.ndarray, origin) -> None:
     """Machine code has begun copies, and ended groups. rows: see native/access.py, begin_copy. origin: names a
     warp's instruction by its number."""
-    heads, first = rows[:, : fields.GAPS + 1].tolist(), 0
-    ends = [k for k, head in enumerate(heads) if not head[fields.SIZE]]
-    for end in (*ends, len(heads)):
+    numbers, _, sizes, _, los, his = rows[:, : fields.GAPS].T.tolist()
+    first = 0
+    for end in (*(k for k, size in enumerate(sizes) if not size), len(sizes)):
         if first < end:
-            turn = Turn(g, rows[first:end], heads[first:end], partial(origin, g.warp.actor))
+            within = min(los[first:end]), max(his[first:end])
+            turn = Turn(g, rows[first:end], within, numbers[end - 1], partial(origin, g.warp.actor))
             g.cta.smem.has_begun(turn)
             open_copies(g).append(Landing(g.cta, turn.rows, turn, turn.drops))
-        if end < len(heads):
+        if end < len(sizes):
             cp_async_commit(g)
         first = end + 1
 
