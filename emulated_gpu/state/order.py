@@ -58,6 +58,7 @@ class Order:
     def __init__(self, devices: int = 1, listens: bool = False):
         self.now = 0
         self.log: list[object] = [None]  # see Order.origin
+        self.waits: list[deque] = []  # of all actors
         self._have(*np.zeros((2, 1024), np.int32), np.zeros(1024, np.uint8))
         self.spaces: list[Space] = []
         self.devices, self.listens = devices, listens
@@ -127,9 +128,8 @@ class Order:
 
     def part(self) -> None:
         """Its launch has ended: what refers to each other forgets so, and is freed without a search for garbage."""
-        for who in self.log:
-            if (actor := who.by if type(who) is Turn else getattr(who, "actor", None)) is not None:
-                actor.waits = None
+        for waits in self.waits:
+            waits.clear()
         for space in self.spaces:
             space.keys.clear()
         self.log.clear()
@@ -333,6 +333,7 @@ class Actor:
         """An instruction has waited for a phase of what has a name, a barrier."""
         if self.waits is None:
             self.waits = deque(maxlen=KEPT)
+            self.order.waits.append(self.waits)
         self.waits.append((self.order.now, who, what, phase))
 
     def before(self, number: int = EVER) -> str:
