@@ -175,14 +175,13 @@ def event(c, step, found, form):
     int32(c[COMPONENT])[number] = c[of.COPIER if form.copies else of.UID]
     int32(c[SPACE])[number] = c[OWN_SPACE]
     int8(c[MARKS])[number] = GENERIC * (form.write and not form.copies)
-    int32(c[of.EVENTS])[c[of.EVENT_COUNT]] = step
-    c[of.EVENT_COUNT] += 1
+    int32(c[of.STEPS])[number] = step
     return number
 
 
 def has_room(c, count):
     """Whether this many events can be numbered."""
-    return (c[of.NOW] + count <= c[of.ROOM]) & (c[of.EVENT_COUNT] + count <= c[of.EVENT_ROOM])
+    return c[of.NOW] + count <= c[of.ROOM]
 
 
 @rule

@@ -22,9 +22,8 @@ from ..state.shared_memory import BASE, RANK_SHIFT, SharedMemory
 from . import context_fields as of
 from .access import access_local, begin_copy
 
-EVENTS_OF_A_TURN = 4096
 # A context: all of it, what machine code writes; what changes of the window of shared memory
-CONTEXT, WRITES = struct.Struct(f"<{of.EVENT_COUNT}q{8 * of.WRITTEN}s"), struct.Struct(f"<{1 + of.WRITTEN}q")
+CONTEXT, WRITES = struct.Struct(f"<{of.COPY_COUNT}q{8 * of.WRITTEN}s"), struct.Struct(f"<{1 + of.WRITTEN}q")
 CHANGING = struct.Struct(f"<{of.FIELDS - of.HI}q")
 COPIES_OF_A_TURN = 1024  # more than a region has instructions (hot_blocks.py); only rows that are used take memory
 EVERY_LANE = np.arange(LANES)
@@ -107,12 +106,11 @@ class Memory:
         self.local_memory, rules = local_memory, {form.rule for form in forms}
         self.uses_shared = any(form.shared for form in forms)
         self.uses_copies, self.uses_local = begin_copy in rules, access_local in rules
-        self.events = np.zeros(EVENTS_OF_A_TURN, np.int32)
         self.copies = np.zeros((COPIES_OF_A_TURN, of.COPY), np.int64)
         self.every_lane = pointer(EVERY_LANE)
         self.past: tuple[np.ndarray, np.ndarray] | None = None  # which the context points to
         context = np.zeros(of.COPY_ROOM + 1, np.int64)
-        context[of.EVENTS :] = pointer(self.events), EVENTS_OF_A_TURN, pointer(self.copies), COPIES_OF_A_TURN
+        context[of.COPIES :] = pointer(self.copies), COPIES_OF_A_TURN
         self.at, self.write = pointer(context), partial(CONTEXT.pack_into, context.data, 0)
         self.written = partial(WRITES.unpack_from, context.data, 8 * of.NOW)
 
@@ -130,7 +128,7 @@ class Memory:
             local = pointer(memory), pointer(warp.local_written), memory.shape[1]
         numbers, self.past = told(order, actor.space, actor, KNOWN)
         self.write(
-            *numbers, launch.checks, len(order.component) - 1, actor.uid,
+            *numbers, launch.checks, order.steps_at, len(order.steps) - 1, actor.uid,
             self.every_lane if g.n == LANES else pointer(g.lanes), (1 << g.n) - 1,
             actor.copier()[1] if self.uses_copies else 0, *local, shared, *windows, order.now, b"",
         )  # fmt: skip
@@ -141,15 +139,15 @@ class Memory:
 
         Returns the rows of copies that have begun, which the caller is to take over, too.
         """
-        now, events, copies, stored, _, wanted, *moved, local_stored = self.written()
+        now, copies, stored, _, wanted, *moved, local_stored = self.written()
         if wanted:
             windows = g.launch.windows
             windows.open(g.launch, (wanted - windows.at) // windows.table.strides[0])
         g.clock.global_bytes(*moved)
-        if events:
-            actor = g.warp.actor
+        actor = g.warp.actor
+        if events := now - actor.order.now:
             actor.order.now = now
-            actor.order.log += [Turn(actor, now - events + 1, self.events[:events].copy(), origin)] * events
+            actor.order.log += [Turn(actor, origin)] * events
             if stored:
                 actor.unfenced |= g.lanes_at(stored)
         if local_stored or events and stored:

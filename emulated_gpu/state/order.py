@@ -38,19 +38,17 @@ STRONG, GENERIC, SYSTEM = 1, 2, 4
 
 
 class Turn(NamedTuple):
-    """Events one behind the other that machine code has made of a warp's: from `first` on, the numbers of instructions,
-    and what says the origin of an actor's event by such a number."""
+    """Who an event is that machine code has made of a warp's: what says the origin by the number of the instruction."""
 
     by: Actor
-    first: int
-    steps: np.ndarray
     origin: Callable[[Actor, int], object]
 
 
 class Order:
     """The events of one launch, numbered from 1; of each: its component and that one's cluster, marks, and who it was.
 
-    component, space, marks: arrays by number, which shadows of memory index by the numbers that they keep. devices: how
+    component, space, marks: arrays by number, which shadows of memory index by the numbers that they keep. steps: the
+    same of instructions, where machine code has made the event. devices: how
     many devices' launches share it; histories: then, of each device, the space of what it has done before. listens:
     whether clocks have a row HEARD.
     """
@@ -59,7 +57,7 @@ class Order:
         self.now = 0
         self.log: list[object] = [None]  # see Order.origin
         self.waits: list[deque] = []  # of all actors
-        self._have(*np.zeros((2, 1024), np.int32), np.zeros(1024, np.uint8))
+        self._have(*np.zeros((3, 1024), np.int32), np.zeros(1024, np.uint8))
         self.spaces: list[Space] = []
         self.devices, self.listens = devices, listens
         self.forgotten = 0  # how often shadows of global memory have been: others take their place
@@ -69,10 +67,10 @@ class Order:
         self.fenced: dict[tuple[int, int], tuple[Clocks, Clocks]] = {}  # by row, see Knowledge.only
         self.tables: dict[int, tuple[Clocks, np.ndarray]] = {}  # see Order.table
 
-    def _have(self, component: np.ndarray, space: np.ndarray, marks: np.ndarray) -> None:
-        """Keep events in these arrays from now on. addresses: where they are."""
-        self.component, self.space, self.marks = component, space, marks
-        self.addresses = pointer(component), pointer(space), pointer(marks)
+    def _have(self, component: np.ndarray, space: np.ndarray, steps: np.ndarray, marks: np.ndarray) -> None:
+        """Keep events in these arrays from now on. addresses, steps_at: where they are."""
+        self.component, self.space, self.steps, self.marks = component, space, steps, marks
+        self.addresses, self.steps_at = (pointer(component), pointer(space), pointer(marks)), pointer(steps)
 
     def devices_by_space(self) -> np.ndarray:
         """The devices of all spaces, int32 by number."""
@@ -85,7 +83,8 @@ class Order:
         self.now = number = self.now + 1
         self.log.append(who)
         if number == len(self.component):
-            self._have(*(np.concatenate((a, np.zeros_like(a))) for a in (self.component, self.space, self.marks)))
+            found = self.component, self.space, self.steps, self.marks
+            self._have(*(np.concatenate((a, np.zeros_like(a))) for a in found))
         self.component[number], self.space[number], self.marks[number] = key[1], key[0].index, marks
         return number
 
@@ -138,7 +137,7 @@ class Order:
     def origin(self, number: int) -> Any:
         """Who an event was; None of event 0."""
         who = self.log[number]
-        return who.origin(who.by, int(who.steps[number - who.first])) if type(who) is Turn else who
+        return who.origin(who.by, int(self.steps[number])) if type(who) is Turn else who
 
     def who(self, number: int) -> str:
         """Return the instruction of an event; event 0 has none."""
