@@ -51,7 +51,7 @@ class SharedWindow:
             words.fit()
         if (extents := smem.extents()) is not self.extents:
             self.extents, first = extents, self.first
-            self.write(*(first + at for at in extents), self.table if smem.lanes is not None else 0)
+            self.write(*[first + at for at in extents], self.table if smem.lanes is not None else 0)
         return self.at
 
 
