@@ -48,9 +48,8 @@ class Order:
     """The events of one launch, numbered from 1; of each: its component and that one's cluster, marks, and who it was.
 
     component, space, marks: arrays by number, which shadows of memory index by the numbers that they keep. steps: the
-    same of instructions, where machine code has made the event. devices: how
-    many devices' launches share it; histories: then, of each device, the space of what it has done before. listens:
-    whether clocks have a row HEARD.
+    same of instructions, where machine code has made the event. devices: how many devices' launches share it;
+    histories: then, of each device, the space of what it has done before. listens: whether clocks have a row HEARD.
     """
 
     def __init__(self, devices: int = 1, listens: bool = False):

@@ -99,7 +99,7 @@ class TensorMemory:
             self.cells.reshape(4, 32, self.columns)[:] = garbage
         self._order = Order() if space is None else space.order
         self.shadow = Plane(self._order, LANES // HALF * SHADOW, 1)
-        self.latest: tuple = None, None  # the places that a pipe has written, and the pipe, until others use any
+        self.latest: tuple = None, None  # of a write, if that was the last use of any: the places and whose it is
         self.written = np.zeros((LANES, self.columns), bool)
         self.allocated, self.usable = np.zeros((2, self.columns), bool)  # usable: nobody has come to free them
         self.allocations: dict[int, int] = {}  # base column -> columns
@@ -184,6 +184,14 @@ class TensorMemory:
             if wait := WAITS.get(who.split()[0]):
                 message += f", as {wait} of that warp has to"
             self._report(Fault("tmem-race", message, other=conflict.number))
+
+    def keep(self, places: np.ndarray, key: tuple[Space, int], number: int, write: bool) -> None:
+        """An event of a component uses these places."""
+        if write:
+            self.shadow.written[places] = number
+        else:
+            self.shadow.note_read(places, key, number)
+        self.latest = (places, key) if write else (None, None)
 
     # ---- cells
 

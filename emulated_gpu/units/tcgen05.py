@@ -195,11 +195,7 @@ def _use(g: LaneGroup, cta, blocks, write: bool, origin):
         places = tmem.places(halves, lo, hi)
         if tmem.latest[0] is not places or tmem.latest[1] is not pipe:
             tmem.check_order(places, actor, write, origin, {pipe: EVER})
-        if write:
-            tmem.shadow.written[places] = number
-        else:
-            tmem.shadow.note_read(places, pipe, number)
-        tmem.latest = (places, pipe) if write else (None, None)
+        tmem.keep(places, pipe, number, write)
 
 
 def _accumulate(g: LaneGroup, ctas, execute, reading, origin, when: float):
@@ -374,8 +370,7 @@ def ld(g: LaneGroup, shape, num, pack, split, address, registers, reduction: Loa
         tmem.check_order(touched, actor, False, "read")
         fetch(hold_garbage)  # misuse shows at the instruction itself
         number = actor.order.next(key, origin)
-        tmem.shadow.note_read(touched, key, number)
-        tmem.latest = None, None
+        tmem.keep(touched, key, number, False)
     early = fetch() if g.clock.tmem_load(g, len(registers), shape) else None
     g.loads.append(Loading(registers, (lambda: early) if early is not None else fetch, number))
 
@@ -419,8 +414,7 @@ def st(g: LaneGroup, shape, num, unpack, split, address, values):
         # Registers that were used have been read, and what is stored may depend on them
         used = {component(g, LD): actor.knowledge.known(component(g, DELIVERED)), key: EVER}
         tmem.check_order(touched, actor, True, "write", used)
-        tmem.shadow.written[touched] = actor.order.next(key, origin)
-        tmem.latest = None, None
+        tmem.keep(touched, key, actor.order.next(key, origin), True)
 
     def land():
         tmem.store(address, quadrant, shape, num, regs, unpack, split)
